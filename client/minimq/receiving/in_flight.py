@@ -75,12 +75,14 @@ class InFlightDeliveries:
         self._limits = limits
         self._one_at_a_time = one_at_a_time
         self._told = changed
-        #: Protects everything below and all calls; notified when a call was put aside or is over.
+        #: Protects everything below and all calls; notified when so many calls are over as somebody waits for.
         self._changed = threading.Condition()
         self._queues: dict[MessageQueue, _QueueWork] = {}
         #: The queues when `blocked` was asked for last.
         self._seen: dict[MessageQueue, _QueueWork] = {}
         self._active: dict[Delivery, None] = {}
+        #: The one thread that waits does so for fewer active calls than this.
+        self._notify_below = 0
         self._waiting: list[_Waiting] = []
         self._numbers = itertools.count()
 
@@ -281,17 +283,14 @@ class InFlightDeliveries:
     def wait(self, timeout_s: float) -> None:
         """Wait until a call was put aside or is over."""
         with self._changed:
+            self._notify_below = len(self._active) + 1
             self._changed.wait(timeout_s)
 
-    def wait_until_below(self, most: int, timeout_s: float) -> None:
-        """Wait until threads or tasks are busy with fewer calls than so many."""
+    def wait_until_below(self, most: int, timeout_s: float) -> bool:
+        """Wait until threads or tasks are busy with fewer calls than so many. Returns whether that came in time."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._active) < most, timeout_s)
-
-    def wait_until_quiet(self, timeout_s: float) -> bool:
-        """Wait until no thread is busy with a call. Returns whether that came in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._active, timeout_s)
+            self._notify_below = most  # a waiter that each call wakes takes more time than the calls
+            return self._changed.wait_for(lambda: len(self._active) < most, timeout_s)
 
     @property
     def active(self) -> int:
@@ -309,7 +308,8 @@ class InFlightDeliveries:
         if delivery in self._active:
             del self._active[delivery]
             delivery.work.active -= 1
-            self._changed.notify_all()
+            if len(self._active) < self._notify_below:
+                self._changed.notify_all()
 
 
 def _size(messages: Sequence[ReceivedMessage]) -> int:

@@ -127,6 +127,8 @@ class PushConsumer(Consumer):
         #: The dispatcher takes no more; what it waits for then has this end, on the monotonic clock.
         self._ending = threading.Event()
         self._ends_at = 0.0
+        #: When the dispatcher looks for calls that hang.
+        self._look_at = 0.0
         self._broken: BaseException | None = None
         #: Once it runs, its threads hold it, and it runs on: so it is one that was never started.
         self._when_dropped = WhenDropped(self, partial(close_all, self._outcomes.sender, self._client))
@@ -271,7 +273,7 @@ class PushConsumer(Consumer):
         try:
             self._dispatch_until_stopped()
             self._ending.set()
-            if not self._in_flight.wait_until_quiet(max(self._ends_at - time.monotonic(), 0.0)):
+            if not self._in_flight.wait_until_below(1, max(self._ends_at - time.monotonic(), 0.0)):
                 log.warning(
                     "consumer: closes while %s calls of the listener run group=%s", self._in_flight.active, self.group
                 )
@@ -349,10 +351,13 @@ class PushConsumer(Consumer):
         return [[from_copy(message)] for message in wanted]
 
     def _look_after_calls(self, now: float) -> None:
-        if self._calls is not None:
-            self._calls.look(now)
         for delivery in self._in_flight.due(now):
             self._submit(delivery)
+        if now < self._look_at:  # it takes time in proportion to the calls
+            return
+        self._look_at = now + _WAIT_S
+        if self._calls is not None:
+            self._calls.look(now)
         for delivery in self._in_flight.hanging(now, self._options.consume_timeout_s, give_up=not self._orderly):
             log.error(
                 "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s",

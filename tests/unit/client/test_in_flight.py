@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_calls_of_a_queue_that_was_lost_do_not_count_for_it_when_it_comes_back()
     account.in_flight.start(QUEUE, 2)
     assert not account.in_flight.is_current(delivery)
     account.in_flight.finish(delivery)
-    assert (account.offsets(), account.in_flight.wait_until_quiet(0.0)) == ({QUEUE: 2}, True)
+    assert (account.offsets(), account.in_flight.wait_until_below(1, 0.0)) == ({QUEUE: 2}, True)
 
 
 def test_messages_of_unknown_origin_are_read_again() -> None:
@@ -197,7 +198,7 @@ def test_what_waits_for_a_call_of_a_queue_that_was_lost_is_not_made() -> None:
     [first] = account.in_flight.due(5.0)
     account.in_flight.drop([QUEUE])
     assert account.in_flight.finish(first) is None
-    assert account.in_flight.wait_until_quiet(0.0)
+    assert account.in_flight.wait_until_below(1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,25 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
 def test_an_answer_that_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         RetryLater(**arguments)
+
+
+class CountedCondition(threading.Condition):
+    notified = 0
+
+    def notify_all(self) -> None:
+        self.notified += 1
+        super().notify_all()
+
+
+def test_who_waits_for_fewer_calls_is_not_woken_by_each_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account()
+    condition = CountedCondition()
+    monkeypatch.setattr(account.in_flight, "_changed", condition)
+    deliveries = [account.take(number, 1)[0] for number in range(10)]
+    assert not account.in_flight.wait_until_below(3, 0.0)
+    for delivery in deliveries[:7]:
+        account.in_flight.finish(delivery)
+    assert condition.notified == 0
+    account.in_flight.finish(deliveries[7])
+    assert condition.notified == 1
+    assert account.in_flight.wait_until_below(3, 0.0)
