@@ -4,7 +4,8 @@
 
 These are the runs of `floods.py` and `nameserver_floods.py`, which say what is measured, and tell more of each. Others
 wait for a server that is flooded, for a processor, and for the canary: on a machine that does something else meanwhile
-look at the longest step of the event loop, which is the server's own doing.
+look at the longest step of the event loop, which is the server's own doing. Before each run memory is warmed, and the
+price of a page is in the table: `page_price.py` says why.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import flood_attacks
 import floods
 import nameserver_attacks
 import nameserver_floods
+from page_price import warm_memory
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +40,7 @@ class Found(NamedTuple):
         waited: who that was.
         calm_p99_ms: the same without an attack: before it, or at a name server that nobody attacks.
         step_ms: the longest step of its event loop.
+        page_us: price of a page of memory before the attack, in microseconds.
         faults: of others, and of the server.
     """
 
@@ -48,6 +51,7 @@ class Found(NamedTuple):
     waited: str
     calm_p99_ms: float
     step_ms: float
+    page_us: float
     faults: Sequence[str]
 
     @property
@@ -58,6 +62,7 @@ class Found(NamedTuple):
 
 def on_broker(attack: str, seconds: float) -> Found:
     """Attack a broker."""
+    page_us = warm_memory()
     [row] = floods.whole([attack], seconds, _QUIET_S)
     waited = "send" if row.send_p99_ms >= row.receive_p99_ms else "receive"
     faults = [
@@ -69,11 +74,13 @@ def on_broker(attack: str, seconds: float) -> Found:
         )
         if happened
     ]
-    return Found("broker", attack, row.peak_mib, row.p99_ms, waited, row.quiet_send_p99_ms, row.step_ms, faults)
+    calm = row.quiet_send_p99_ms
+    return Found("broker", attack, row.peak_mib, row.p99_ms, waited, calm, row.step_ms, page_us, faults)
 
 
 def on_nameserver(attack: str, seconds: float) -> Found:
     """Attack a name server."""
+    page_us = warm_memory()
     line = nameserver_floods.attacked(attack, seconds, _LEASE_S, _PATIENCE_S)
     p99s = {who: p99 for who, (_, p99, _) in line.calls.items() if who != "calm"}
     waited = max(p99s, key=p99s.__getitem__, default="nobody")
@@ -88,6 +95,7 @@ def on_nameserver(attack: str, seconds: float) -> Found:
         waited,
         line.calls["calm"][1] if line.calls else float("inf"),
         line.step_ms[0],
+        page_us,
         faults,
     )
 
@@ -108,7 +116,8 @@ def found(attacks: Sequence[str], seconds: float) -> Iterator[Found]:
 def main(attacks: tuple[str, ...], seconds: float) -> None:
     """Run the ATTACKS, or all of them."""
     table = Table(
-        *("server", "attack", "memory, MiB", "p99, ms", "of", "calm p99, ms", "longest step, ms", "bound", "ok"),
+        *("server", "attack", "memory, MiB", "p99, ms", "of", "calm p99, ms", "longest step, ms"),
+        *("a page, us", "bound", "ok"),
     )
     for each in found(attacks, seconds):
         table.add_row(
@@ -119,6 +128,7 @@ def main(attacks: tuple[str, ...], seconds: float) -> None:
             each.waited,
             f"{each.calm_p99_ms:.0f}",
             f"{each.step_ms:.0f}",
+            f"{each.page_us:.1f}",
             f"{MOST_MIB} MiB, {MOST_MS} ms",
             "yes" if each.is_ok else ", ".join(("no", *each.faults)),
         )
