@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 from minimq.rebalance import allocate_group
 from minimq.receiving.assignment import SharedTopics, shared_topics
 from minimq.receiving.member_schedule import Heartbeats, RebalanceSchedule
-from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_state import (
+    Ask,
+    Begin,
+    GiveBack,
+    Grant,
+    Lose,
+    MemberState,
+    Revoke,
+    Saved,
+    Step,
+    Unconfirmed,
+)
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MessageQueue
@@ -64,8 +75,8 @@ class SimulatedMember(Process):
         self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
         self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
         self._rounds = RebalanceSchedule(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
-        self._told_changes = 0
-        self._tell_holding_at = world.now
+        self._sent_changes = 0
+        self._send_holding_at = world.now
         #: Whether the task under way may have made the member the owner of a queue: by a grant, or by a sign of life.
         self._may_have_gained = False
         world.note(f"{name} joins with {', '.join(topics)}")
@@ -146,15 +157,15 @@ class SimulatedMember(Process):
                     continue
                 line.session = Session(self.world, self, broker)
                 line.beats.begin(now)
-                self._tell_all(name)
+                self._send_join(name)
                 self._beat(line)
             elif line.session is not None and now >= line.beat_at:
                 self._beat(line)
         if not self._inbox and self._rounds.is_due(now):
             self._round()
-        if self._told_changes != self._state.changes and now >= self._tell_holding_at:
-            self._told_changes = self._state.changes
-            self._tell_holding_at = now + GAP_S
+        if self._sent_changes != self._state.changes and now >= self._send_holding_at:
+            self._sent_changes = self._state.changes
+            self._send_holding_at = now + GAP_S
             for line in self.lines.values():
                 if line.session is not None:
                     line.session.up("holding", tuple(self._state.held()))
@@ -192,9 +203,9 @@ class SimulatedMember(Process):
                 self._do(self._state.wanted(words[1]))
                 self._rounds.want(now)
             case "conflict over":
-                self._tell_all(name)
+                self._send_join(name)
 
-    def _tell_all(self, name: str) -> None:
+    def _send_join(self, name: str) -> None:
         session = self.lines[name].session
         if session is not None:
             session.up("join", tuple(self._state.held()), self._filters)
@@ -209,7 +220,7 @@ class SimulatedMember(Process):
     def _round(self) -> None:
         if self._rounds.begin(self.world.now):
             for name in self.lines:
-                self._tell_all(name)
+                self._send_join(name)
         if not self._routed:
             return
         carriers = {topic: self._routed.intersection(TOPICS[topic][1]) for topic in self.topics}
@@ -237,19 +248,19 @@ class SimulatedMember(Process):
                 case Revoke(queue):
                     self._leaves.add(queue)
                     self._finish_later(queue)
-                case Doubt(queue, until):
+                case Unconfirmed(queue, until):
                     self._sure_until[queue] = min(until, self._sure_until.get(queue, math.inf))
                 case Lose(queue):
                     self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
                     self._forget(queue)
                 case Ask(queue, epoch, given_back):
-                    self._tell_of(queue, "acquire", epoch, given_back)
+                    self._send_of(queue, "acquire", epoch, given_back)
                 case GiveBack(queue, epoch):
-                    self._tell_of(queue, "release", epoch)
+                    self._send_of(queue, "release", epoch)
                 case Saved(queue, epoch):
-                    self._tell_of(queue, "saved", epoch)
+                    self._send_of(queue, "saved", epoch)
 
-    def _tell_of(self, queue: MessageQueue, word: str, *numbers: int) -> None:
+    def _send_of(self, queue: MessageQueue, word: str, *numbers: int) -> None:
         session = self.lines[queue.broker_name].session
         if session is not None:
             session.up(word, queue, *numbers)

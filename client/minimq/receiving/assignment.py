@@ -1,4 +1,4 @@
-"""The share of a member: which topics are divided together, among whom, and which queues it gets: pure.
+"""The share of a member: the topics that are divided together, the members that share them, and its queues: pure.
 
 Usually all members subscribe to the same topics. Then all queues are divided together, by the list of the deciding
 broker, the first by name of those that carry one of the topics.
@@ -26,9 +26,9 @@ class SharedTopics(NamedTuple):
     """Topics whose queues are divided together among the same members.
 
     Attributes:
-        decider: the broker by whose list of members.
-        topics: which, sorted.
-        members: among whom, sorted.
+        decider: the broker whose list of members counts.
+        topics: the topics, sorted.
+        members: the members, sorted.
     """
 
     decider: str
@@ -84,7 +84,7 @@ class GroupView:
         group: its name.
         client_id: of the member.
         queues: of all these topics, by topic, sorted.
-        members: client ids of those who subscribe to them, as the deciding broker has told them.
+        members: client ids of those who subscribe to them, by the list of the deciding broker.
         owners: who had which queue when this list of members began.
         version: of the list.
         decider: address of the deciding broker.

@@ -171,7 +171,7 @@ class BroadcastReader:
         bounds = self._wait(self._starts.bounds(queue))
         saved = self._offsets.get(queue, bounds.topic_id)
         is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
-        if saved is not None:  # if it is not stored any more, the user is told
+        if saved is not None:  # if it is not stored any more, `on_offset_reset` says so
             return Commit(queue, saved.offset, topic_id=bounds.topic_id, term=saved.term)
         # A queue that came after the others is read from its beginning.
         offset = self._wait(self._starts.by_rule(queue, bounds)) if is_new else bounds.first

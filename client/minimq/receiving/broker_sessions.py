@@ -31,7 +31,7 @@ class _Broker:
     session: Session | None = None
     #: To which the latest session leads.
     address: str = ""
-    #: How many sessions there were, so that what an earlier one still brings is told apart.
+    #: How many sessions there were, so that late events of an earlier one are recognized.
     number: int = 0
     retry_at: float = 0.0
     beat_at: float = 0.0
@@ -48,7 +48,7 @@ class BrokerSessions:
         connection: has the streams.
         place_of: where the members of a group meet by a broker name; None when that is not known.
         post: has a function called on the member's thread.
-        on_event: called there with the broker's name and what it has told.
+        on_event: called there with the broker's name and the event.
         on_refusal: called there with the broker's name and the error when a session has ended before any brought
             something.
         on_break: called there with the broker's name when a session has ended, and why if it was not in good order.
@@ -102,7 +102,7 @@ class BrokerSessions:
         """Return when the latest request was sent to a broker of which it is known that the broker has got it."""
         return self._brokers[name].beats.answered_at
 
-    def tell(self, name: str, request: broker_pb2.SessionRequest) -> None:
+    def send(self, name: str, request: broker_pb2.SessionRequest) -> None:
         """Send a request. It is dropped when there is no session; all is said again when there is one."""
         broker = self._brokers.get(name)
         if broker is not None and broker.session is not None:
@@ -131,7 +131,7 @@ class BrokerSessions:
             self._connection,
             address,
             lambda stub: stub.Session,
-            lambda told: self._post(lambda: self._hear(broker, number, told)),
+            lambda event: self._post(lambda: self._hear(broker, number, event)),
             lambda error: self._post(lambda: self._ended(broker, number, error)),
         )
         return True
@@ -154,17 +154,17 @@ class BrokerSessions:
 
     def _beat(self, broker: _Broker, now: float) -> None:
         heartbeat = broker_pb2.Heartbeat(number=broker.beats.send(now))
-        self.tell(broker.name, broker_pb2.SessionRequest(heartbeat=heartbeat))
+        self.send(broker.name, broker_pb2.SessionRequest(heartbeat=heartbeat))
         broker.beat_at = now + self._heartbeat_s
 
-    def _hear(self, broker: _Broker, number: int, told: broker_pb2.SessionEvent) -> None:
+    def _hear(self, broker: _Broker, number: int, event: broker_pb2.SessionEvent) -> None:
         if broker.number != number:
             return
         broker.greeted = True
         broker.outage.worked("group: session is back broker=%s address=%s", broker.name, broker.address)
-        if told.HasField("heartbeat"):
-            broker.beats.answered(told.heartbeat.number)
-        self._on_event(broker.name, told)
+        if event.HasField("heartbeat"):
+            broker.beats.answered(event.heartbeat.number)
+        self._on_event(broker.name, event)
 
     def _ended(self, broker: _Broker, number: int, error: MiniMQError | None) -> None:
         if broker.number != number:

@@ -1,4 +1,4 @@
-"""The commits of one consumer: recorded through an offset store, tried again for a while, and told of when lost."""
+"""The commits of one consumer: recorded through an offset store, tried again for a while, and reported when lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Commits:
     def progress_of_all(self, instead: Mapping[MessageQueue, int]) -> Progress:
         """Return where the reader is in all queues, but for some with offsets of their own if they are still read.
 
-        Queues of a topic that was deleted do not count: the user is told of the deletion once, where he reads.
+        Queues of a topic that was deleted do not count: `poll` reports the deletion once.
         """
         with self._lock:
             offsets = {

@@ -247,14 +247,14 @@ class Consumer:
     async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         """Give queues whose messages are finished to those who wait for them; only where messages are taken.
 
-        The user is told first. Then they are committed if so wanted.
+        `on_revoked` is called first. Then they are committed if so wanted.
         """
         self._revoke(list(offsets))
         if commit:
             try:
                 progress = self._fetcher.commits.progress(offsets)
                 await self._waits.result(partial(self._fetcher.commits.record, progress, automatic=True))
-            except TopicNotFound as error:  # it was deleted, which the user is told by an error
+            except TopicNotFound as error:  # it was deleted, which another error says
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)

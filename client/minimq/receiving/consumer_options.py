@@ -20,10 +20,10 @@ from minimq_common.security.credentials import CredentialsArgument
 #: Ten seconds to two hours, as RocketMQ has them.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
-#: Is told of queues that a consumer has got, or has lost.
+#: Called with queues that a consumer has gained or lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 
-#: Is told that a consumer goes on elsewhere, because messages were deleted before it could read them.
+#: Called when a consumer goes on elsewhere, because messages were deleted before it could read them.
 OffsetCallback = Callable[[OffsetReset], object]
 
 #: Who of a group reads a queue: one member, or all.

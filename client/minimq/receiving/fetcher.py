@@ -100,7 +100,7 @@ class Fetcher:
     def start(self, queue: MessageQueue, grant: Grant, *, tell: bool = True) -> None:
         """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew.
 
-        The user is told before the first message is handed out, unless `tell` is false.
+        The user's callback runs before the first message is handed out, unless `tell` is false.
         """
         with self._lock:
             self._stop(queue, tell=tell)
@@ -116,7 +116,7 @@ class Fetcher:
             self._carry_out(reader, reader.tick(time.monotonic()))
 
     def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Read queues no more, and forget what was fetched. Returns those that were read, and under which epochs."""
+        """Stop reading queues, and forget what was fetched. Returns the queues that were read, and their epochs."""
         with self._lock:
             stopped = [reader for queue in queues if (reader := self._stop(queue, tell=False))]
             self._changes.notify()
@@ -134,7 +134,7 @@ class Fetcher:
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing more out of queues that others shall have; their owner commits and stops them."""
+        """Hand nothing more out of queues that leave; their owner commits and stops them."""
         with self._lock:
             for queue in queues:
                 reader = self._readers.get(queue)
@@ -142,16 +142,16 @@ class Fetcher:
                     self._carry_out(reader, reader.leave())
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Read queues no more that were taken away; the user hears of it by the thread that takes messages."""
+        """Stop reading queues that were taken away; the thread that takes messages calls `on_lost`."""
         self._callbacks.lost(queues)
         self._lose(queues)
 
-    def doubted(self, queue: MessageQueue, until: float) -> None:
+    def unconfirmed(self, queue: MessageQueue, until: float) -> None:
         """Hand nothing out of a queue after that time, on the monotonic clock, until it is granted again."""
         with self._lock:
             reader = self._readers.get(queue)
             if reader is not None:
-                reader.doubt(until)
+                reader.unconfirmed(until)
 
     def _lose(self, queues: Iterable[MessageQueue]) -> None:
         with self._lock:
@@ -182,12 +182,12 @@ class Fetcher:
             return [queue for queue, reader in self._readers.items() if reader.state is ReaderState.LEAVING]
 
     def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
+        """Return those of the queues that were announced as gained, and announce nothing more of them."""
         with self._lock:
             return self._events.unannounce(queues)
 
     def want(self, topic: str, wanted: MessageFilter) -> None:
-        """Fetch only batches in which a wanted tag may be; to be said before queues of the topic are read."""
+        """Fetch only batches that may have a wanted tag; to be called before queues of the topic are read."""
         with self._lock:
             self._tag_hashes[topic] = wanted.tag_hashes
             if wanted.reads_texts:
@@ -227,7 +227,7 @@ class Fetcher:
         with self._lock:
             return self._passed_over + sum(reader.ahead.passed_over for reader in self._readers.values())
 
-    # ---- words to the user ----------------------------------------------------------------------
+    # ---- callbacks and errors --------------------------------------------------------------------
 
     def announce(self) -> None:
         """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
@@ -300,7 +300,7 @@ class Fetcher:
         return reader
 
     def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
-        """End the reading of a queue. The user is told only of the end of what he was told the beginning of."""
+        """End the reading of a queue; announce it only if its beginning was announced."""
         reader = self._readers.pop(queue, None)
         if reader is None:
             return None

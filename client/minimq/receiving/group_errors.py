@@ -47,7 +47,7 @@ class Refusals:
         #: Brokers that have the member in their list, and whether any ever had.
         self._taken_by: set[str] = set()
         self._was_taken = False
-        self._told: MiniMQError | None = None
+        self._reported: MiniMQError | None = None
         self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
 
     def refused(self, name: str, error: MiniMQError, now: float) -> None:
@@ -78,16 +78,18 @@ class Refusals:
         self._taken_by.discard(name)
 
     def look(self, now: float) -> None:
-        """Tell what the user has to hear is another thing than before."""
-        error, told = self._to_tell(now), self._told
-        if error is told or (error and told and (error.code, error.message) == (told.code, told.message)):
+        """Report the error for the user if it is another one than before."""
+        error, reported = self._to_report(now), self._reported
+        if error is reported or (
+            error and reported and (error.code, error.message) == (reported.code, reported.message)
+        ):
             return
-        self._told = error
+        self._reported = error
         if isinstance(error, SystemBusy):
             error = after_waiting(error, self._start_timeout_s)
         self._tell(error)
 
-    def _to_tell(self, now: float) -> MiniMQError | None:
+    def _to_report(self, now: float) -> MiniMQError | None:
         for error in self._reasons.values():
             if isinstance(error, GroupConflict):
                 return error
@@ -114,7 +116,7 @@ class DeletedTopics:
         self._tell = tell
         #: When a broker said so, by topic.
         self._suspected_at: dict[str, float] = {}
-        #: Since when name servers say so, by topic; infinite once the user was told.
+        #: Since when name servers say so, by topic; infinite once the user's error was raised.
         self._deleted_since: dict[str, float] = {}
 
     def suspect(self, topic: str, now: float) -> None:

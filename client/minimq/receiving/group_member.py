@@ -29,7 +29,18 @@ from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
 from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_schedule import RebalanceSchedule
-from minimq.receiving.member_state import Ask, Begin, Doubt, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_state import (
+    Ask,
+    Begin,
+    GiveBack,
+    Grant,
+    Lose,
+    MemberState,
+    Revoke,
+    Saved,
+    Step,
+    Unconfirmed,
+)
 from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
@@ -80,7 +91,7 @@ class GroupMember:
             on_break=self._session_broke,
             heartbeat_s=options.heartbeat_interval_s,
         )
-        #: The latest list of members that each broker has told.
+        #: The latest list of members of each broker.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
         self._topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
@@ -89,8 +100,8 @@ class GroupMember:
         self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
-        self._told_changes = 0
-        self._tell_holding_at = now
+        self._sent_changes = 0
+        self._send_holding_at = now
 
     @property
     def topics_of_others(self) -> frozenset[str]:
@@ -159,8 +170,8 @@ class GroupMember:
     def _idle_s(self) -> float:
         """Return how long there is nothing to do unless something comes: others wait for the queues of a round."""
         due_at = self._rounds.due_at
-        if self._told_changes != self._state.changes:
-            due_at = min(due_at, self._tell_holding_at)
+        if self._sent_changes != self._state.changes:
+            due_at = min(due_at, self._send_holding_at)
         return min(max(due_at - time.monotonic(), 0.0), _TICK_S)
 
     def _keep_time(self) -> None:
@@ -170,12 +181,12 @@ class GroupMember:
         self._do(self._state.tick(now))
         for name in self._sessions.keep(now):
             # After a broken session the broker may still know the leases, or it may have restarted without them.
-            self._tell_all(name)
+            self._send_join(name)
         if self._to_do.empty() and self._rounds.is_due(now):
             self._round(now)
             self._outage.worked("group: goes on group=%s", self._about.group)
-        if self._told_changes != self._state.changes and now >= self._tell_holding_at:
-            self._tell_holding(now)
+        if self._sent_changes != self._state.changes and now >= self._send_holding_at:
+            self._send_holding(now)
         self._refusals.look(now)
         self._fetcher.tick()
 
@@ -189,20 +200,20 @@ class GroupMember:
 
     # ---- what brokers say -----------------------------------------------------------------------
 
-    def _hear(self, name: str, told: broker_pb2.SessionEvent) -> None:
+    def _hear(self, name: str, event: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
         self._do(self._state.heard(name, self._sessions.answered_at(name), now))
         self._fetcher.hand_out.trusted(name, self._state.trusted_until(name))
-        match told.WhichOneof("event"):
+        match event.WhichOneof("event"):
             case "members":
-                if self._about.client_id in told.members.client_ids:
+                if self._about.client_id in event.members.client_ids:
                     self._refusals.accepted(name, now)
-                self._note_begun(name, told.members)
-                if told.members != self._lists.get(name):
-                    self._lists[name] = told.members
+                self._note_begun(name, event.members)
+                if event.members != self._lists.get(name):
+                    self._lists[name] = event.members
                     self._rounds.want(now)
             case "granted":
-                granted = told.granted
+                granted = event.granted
                 self._refusals.served(name)
                 self._initial_offsets.began(granted.topic, self._sessions.answered_at(name))
                 grant = Grant(
@@ -215,17 +226,17 @@ class GroupMember:
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
                 # Another member counts on a queue of this one, so it may know of more members, or of fewer queues.
-                self._do(self._state.wanted(MessageQueue(told.wanted.topic, name, told.wanted.queue_id)))
+                self._do(self._state.wanted(MessageQueue(event.wanted.topic, name, event.wanted.queue_id)))
                 self._rounds.want(now)
             case "refused":
-                self._refused(name, from_failure(told.refused.failure))
+                self._refused(name, from_failure(event.refused.failure))
             case "conflict_over":
-                self._tell_all(name)
+                self._send_join(name)
 
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
         """Take out of a member list in which topics the group has begun: that changes with time."""
-        told_at = self._sessions.answered_at(name)  # or later
-        self._initial_offsets.told(name, {item.topic: told_at - item.ago_ms / 1000 for item in members.begun})
+        sent_at = self._sessions.answered_at(name)  # or later
+        self._initial_offsets.reported(name, {item.topic: sent_at - item.ago_ms / 1000 for item in members.begun})
         members.ClearField("begun")
 
     def _refused(self, name: str, error: MiniMQError) -> None:
@@ -245,7 +256,7 @@ class GroupMember:
         if self._rounds.begin(now):
             # Brokers answer what they have answered before, and whatever got lost is mended.
             for name in self._sessions.open_names():
-                self._tell_all(name)
+                self._send_join(name)
         queues = {topic: items for topic in self._about.topics if (items := self._queues_of(topic)) is not None}
         names = sorted({item.broker_name for items in queues.values() for item in items})
         self._sessions.add(names)
@@ -269,8 +280,8 @@ class GroupMember:
         self._do(self._state.aim([item for item in target if item.topic not in undecided], now))
 
     def _look_at_topics(self) -> None:
-        told = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]
-        subscribed = {topic for members in told for item in members.topics for topic in item.topics}
+        lists = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]
+        subscribed = {topic for members in lists for item in members.topics for topic in item.topics}
         self._topics_of_others = frozenset(subscribed.difference(self._about.topics))
 
     def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
@@ -279,7 +290,7 @@ class GroupMember:
         places = {name for name in places if self._place_of(name) is not None}
         if not places:
             return None
-        lists = {name: member_list_of(told) for name, told in self._lists.items()}
+        lists = {name: member_list_of(members) for name, members in self._lists.items()}
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
     def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
@@ -302,14 +313,14 @@ class GroupMember:
         return found
 
     def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
-        told, place = self._lists[shared.decider], self._place_of(shared.decider)
+        members, place = self._lists[shared.decider], self._place_of(shared.decider)
         return GroupView(
             group=self._about.group,
             client_id=self._about.client_id,
             queues={topic: queues[topic] for topic in shared.topics},
             members=shared.members,
-            owners=owners_of(told),
-            version=told.version,
+            owners=owners_of(members),
+            version=members.version,
             decider=place.address if place is not None else "",
         )
 
@@ -344,20 +355,20 @@ class GroupMember:
 
     # ---- doing ----------------------------------------------------------------------------------
 
-    def _tell_all(self, name: str) -> None:
+    def _send_join(self, name: str) -> None:
         """Tell a broker that this member is in the group, and which queues it has or waits for."""
         for request in session_requests.join(self._about, self._strategy, self._options, self._state.held()):
-            self._sessions.tell(name, request)
+            self._sessions.send(name, request)
         self._do(self._state.connected(name))
 
-    def _tell_holding(self, now: float) -> None:
+    def _send_holding(self, now: float) -> None:
         """Tell all brokers what is held, since each of them may be the one that decides next."""
-        self._told_changes = self._state.changes
-        self._tell_holding_at = now + _HOLDING_GAP_S
+        self._sent_changes = self._state.changes
+        self._send_holding_at = now + _HOLDING_GAP_S
         requests = list(session_requests.holding(self._about.group, self._state.held()))
         for name in self._sessions.open_names():
             for request in requests:
-                self._sessions.tell(name, request)
+                self._sessions.send(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
         """Carry steps out in their order, but with one word to a broker for many queues in a row."""
@@ -378,22 +389,22 @@ class GroupMember:
                         self._fetcher.granted(step.queue, step.grant)
             case Revoke():
                 self._fetcher.revoked([step.queue for step in steps])
-            case Doubt():
-                log.info("group: in doubt until it is confirmed group=%s queues=%s", self._about.group, len(steps))
+            case Unconfirmed():
+                log.info("group: leases are unconfirmed group=%s queues=%s", self._about.group, len(steps))
                 for step in steps:
-                    if isinstance(step, Doubt):
-                        self._fetcher.doubted(step.queue, step.until)
+                    if isinstance(step, Unconfirmed):
+                        self._fetcher.unconfirmed(step.queue, step.until)
             case Lose():
                 lost = [step.queue for step in steps]
                 log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, lost)))
                 self._fetcher.lost(lost)
             case Ask() | GiveBack() | Saved():
-                self._tell_of_queues(steps)
+                self._send_requests(steps)
 
-    def _tell_of_queues(self, steps: Sequence[Step]) -> None:
+    def _send_requests(self, steps: Sequence[Step]) -> None:
         now = time.monotonic()
         for name, request in session_requests.of_queues(self._about.group, steps, self._initial_offsets, now):
-            self._sessions.tell(name, request)
+            self._sessions.send(name, request)
 
 
 def _nothing() -> None:

@@ -31,7 +31,7 @@ class Delivery:
         messages: those that are not finished.
         began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
         given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
-        hangs: it was told that the listener hangs.
+        hangs: it was reported that the listener hangs.
         following: is to be made when this one is finished; None when there is none.
     """
 
@@ -74,7 +74,7 @@ class InFlightDeliveries:
     def __init__(self, limits: InFlightLimits, changed: Callable[[], None], *, one_at_a_time: bool) -> None:
         self._limits = limits
         self._one_at_a_time = one_at_a_time
-        self._told = changed
+        self._notify_changed = changed
         #: Protects everything below and all calls; notified when so many calls are over as somebody waits for.
         self._changed = threading.Condition()
         self._queues: dict[MessageQueue, _QueueWork] = {}
@@ -89,12 +89,12 @@ class InFlightDeliveries:
     # ---- queues ---------------------------------------------------------------------------------
 
     def start(self, queue: MessageQueue, offset: int) -> None:
-        """A queue is read from an offset on."""
+        """Begin to account for a queue that is read from an offset on."""
         with self._changed:
             self._queues[queue] = _QueueWork(offset)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
-        """Forget what is in hand of a queue that has shrunk. Returns from where to read again, None if it has left."""
+        """Forget what is in flight of a queue that has shrunk; return where to read again, None if it has left."""
         with self._changed:
             work = self._queues.get(queue)
             if work is None:
@@ -104,15 +104,15 @@ class InFlightDeliveries:
             return offset
 
     def drop(self, queues: Iterable[MessageQueue]) -> None:
-        """Queues are read no more; what becomes of their messages does not matter."""
+        """Forget queues that are read no more, with their messages."""
         with self._changed:
             for queue in queues:
                 self._queues.pop(queue, None)
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Let queues go with which no call is busy, and return their commit positions.
+        """Release queues without an active call; return their commit positions.
 
-        Messages that wait for another try do not hold a queue: its next owner is given them.
+        Messages that wait for another try do not keep a queue: its next owner gets them.
         """
         with self._changed:
             gone: dict[MessageQueue, int] = {}
@@ -162,7 +162,7 @@ class InFlightDeliveries:
         parts: Sequence[list[ReceivedMessage]],
         read_again: Callable[[int], None],
     ) -> list[Delivery]:
-        """Messages were taken from a queue; return the calls to be made.
+        """Account for messages that were taken from a queue; return the calls to be made.
 
         Args:
             taken: all of them, in the order of the queue.
@@ -173,10 +173,10 @@ class InFlightDeliveries:
         queue = taken[0].queue
         with self._changed:
             work = self._queues.get(queue)
-            doubtful = work is not self._seen.get(queue)
+            has_begun_anew = work is not self._seen.get(queue)
         if work is None:
             return []  # taken away meanwhile
-        if doubtful:
+        if has_begun_anew:
             read_again(work.ranges.commit_position)
             return []
         with self._changed:
@@ -213,24 +213,24 @@ class InFlightDeliveries:
             return self._is_current(delivery)
 
     def finish(self, delivery: Delivery) -> Delivery | None:
-        """All messages of a call are finished. Returns the call that has waited for that, which is to be made now."""
+        """Finish all messages of a call; return the call that has waited for that, which is to be made now."""
         with self._changed:
             delivery.work.ranges.finish(delivery.first)
             following = delivery.following if self._is_current(delivery) else None
             if following is not None:
                 self._activate(following)
             self._deactivate(delivery)
-        self._told()
+        self._notify_changed()
         return following
 
     def narrow(self, delivery: Delivery, messages: Sequence[ReceivedMessage]) -> None:
-        """Only these messages of a call are left."""
+        """Keep only these messages of a call in flight."""
         with self._changed:
             delivery.messages = messages
             delivery.work.ranges.narrow(delivery.first, messages[0].queue_offset, len(messages), _size(messages))
 
     def put_aside(self, delivery: Delivery, messages: Sequence[ReceivedMessage], until: float) -> None:
-        """These messages are left of a call. Each gets a call of its own at that time: it must not suffer for others.
+        """Give each of these messages of a call a call of its own at that time: it must not suffer for others.
 
         Where a queue has one call at a time, each waits for the one before it.
         """
@@ -248,15 +248,15 @@ class InFlightDeliveries:
             for one in again:
                 heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), one))
             self._deactivate(delivery)
-        self._told()
+        self._notify_changed()
 
     def begin(self, delivery: Delivery, now: float) -> None:
-        """The listener is given a call."""
+        """Note that the listener is called."""
         with self._changed:
             delivery.began_at = now
 
     def answered(self, delivery: Delivery) -> bool:
-        """The listener has answered. Returns whether its answer still matters."""
+        """Note that the listener has answered; return whether its answer still matters."""
         with self._changed:
             delivery.began_at = None
             return not delivery.given_up

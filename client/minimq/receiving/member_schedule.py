@@ -1,4 +1,4 @@
-"""When a member of a group looks at the allocation, and the heartbeats of its sessions: pure.
+"""The schedule of the rebalances of a member, and the heartbeats of its sessions: pure.
 
 Times are seconds on any clock that does not go back.
 """
@@ -27,12 +27,12 @@ class RebalanceSchedule:
         self.count = 0
 
     def want(self, at: float) -> None:
-        """There shall be a round at that time, or before."""
+        """Ask for a round at that time, or before."""
         self._due = min(self._due, at)
 
     @property
     def due_at(self) -> float:
-        """When the next round is to begin."""
+        """The time of the next round."""
         return max(self._due, self._earliest)
 
     def is_due(self, now: float) -> bool:
@@ -40,7 +40,7 @@ class RebalanceSchedule:
         return now >= self.due_at
 
     def begin(self, now: float) -> bool:
-        """A round begins. Returns whether it is one that is made though nothing may have happened."""
+        """Begin a round; return whether it is one that is made though nothing may have happened."""
         self.count += 1
         full = now >= self._full_at
         if full:

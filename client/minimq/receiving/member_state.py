@@ -1,27 +1,27 @@
 """The queues of one member of a group, from its first question for one until it gives it back: pure.
 
-The single owner of that state. Whoever drives it tells it what happened and carries out the steps that it returns, in
-their order: some are words to brokers, the others are for the reader of the queues. Time is an argument, in seconds on
+The single owner of that state. Its caller reports events and carries out the steps that it returns, in their order:
+some are requests to brokers, the others are for the reader of the queues. Time is an argument, in seconds on
 any clock that does not go back.
 
 A queue that is claimed goes through these phases:
 
     ASKED    its broker was asked for it and will grant it when nobody else holds it
     HELD     it is read under a lease
-    LEAVING  others shall have it: the reader finishes what is in hand, then says `released`
+    LEAVING  another member is to have it: the reader finishes what is in flight, then reports `released`
 
 A lease is trusted for a while after the last sign of its broker: after the time at which this member sent what the
 broker has answered, so that neither an answer that was long on its way nor a process that slept can deceive it. A queue
 whose lease cannot be trusted any more is lost, whatever the broker thinks; it is asked for again, under its former
 epoch, when the broker is back.
 
-A session that breaks puts its leases in doubt long before that, since the broker may see it break as well, and gives
-the queues to others after its grace. The grace counts from the latest request that is known to have arrived: the broker
-had the session then, so it cannot have seen it break before. With the defaults that is 3 s after a heartbeat that may
-be up to 10 s old, so most doubts begin at once; they end when the session is back, which takes a moment, and the broker
-has confirmed the lease. A session that does not break raises no doubt, however long it is silent. On a line that was
-cut so that nobody is told, the broker waits for 60 s (`--session-timeout`) until it takes the session for broken, and
-the trust is over after 30 s. What remains is a line that was broken for the broker alone: the next heartbeat tells.
+When a session breaks, its leases are unconfirmed long before that: the broker may see it break too, and gives the
+queues to others after a grace. The grace counts from the latest request that is known to have arrived, because the
+broker had the session then. With the defaults it ends 3 s after a heartbeat that may be up to 10 s old, so reading
+often stops at once. It goes on when the session is back and the broker has confirmed the lease, which takes a moment.
+Silence alone does not make a lease unconfirmed. If a line is cut so that neither side notices, the broker keeps the
+session for 60 s (`--session-timeout`), and the member trusts the lease for 30 s. If only the broker notices, the next
+heartbeat tells the member.
 """
 
 from __future__ import annotations
@@ -84,32 +84,32 @@ class Saved(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The queue is this member's: read it, or go on reading it, under this lease."""
+    """Read the queue, or go on reading it, under this lease."""
 
     queue: MessageQueue
     grant: Grant
 
 
 class Revoke(NamedTuple):
-    """Others shall have the queue: finish what is in hand, then say `released`."""
+    """Finish what is in flight of the queue, then report `released`: another member is to have it."""
 
     queue: MessageQueue
 
 
-class Doubt(NamedTuple):
-    """Hand out nothing more of the queue after this time, until there is another `Begin`: others may have it then."""
+class Unconfirmed(NamedTuple):
+    """Hand out nothing of the queue after this time, until another `Begin`: another member may have it then."""
 
     queue: MessageQueue
     until: float
 
 
 class Lose(NamedTuple):
-    """The queue is not this member's any more, at once."""
+    """Stop reading the queue at once: it is not this member's any more."""
 
     queue: MessageQueue
 
 
-Step = Ask | GiveBack | Saved | Begin | Revoke | Doubt | Lose
+Step = Ask | GiveBack | Saved | Begin | Revoke | Unconfirmed | Lose
 
 
 class Phase(Enum):
@@ -121,14 +121,14 @@ class Phase(Enum):
 
 
 class _Claim:
-    __slots__ = ("doubted_at", "epoch", "leaving_since", "phase")
+    __slots__ = ("epoch", "leaving_since", "phase", "unconfirmed_since")
 
     def __init__(self) -> None:
         self.phase = Phase.ASKED
         self.epoch = 0
         self.leaving_since = 0.0
         #: Since when the lease waits to be confirmed, as its broker does not know it or the session broke; else None.
-        self.doubted_at: float | None = None
+        self.unconfirmed_since: float | None = None
 
 
 class MemberState:
@@ -157,7 +157,7 @@ class MemberState:
         self._heard_at: dict[str, float] = {}
         self._distrusted: set[str] = set()
 
-    # ---- what is known --------------------------------------------------------------------------
+    # ---- questions ------------------------------------------------------------------------------
 
     def held(self) -> list[MessageQueue]:
         """Return the queues that are this member's as far as it knows, sorted."""
@@ -172,10 +172,10 @@ class MemberState:
         """Return when the leases of a broker will not be trusted any more unless there is another sign of it."""
         return self._heard_at.get(broker, -math.inf) + self._trust_s
 
-    # ---- what this member wants -----------------------------------------------------------------
+    # ---- events of the member -------------------------------------------------------------------
 
     def aim(self, target: Iterable[MessageQueue], now: float) -> list[Step]:
-        """The member shall have these queues and no others."""
+        """Set the queues that the member is to have."""
         self._target = frozenset(target)
         steps: list[Step] = []
         for queue in sorted(self._claims.keys() - self._target):
@@ -191,7 +191,7 @@ class MemberState:
         return steps
 
     def released(self, epochs: Mapping[MessageQueue, int]) -> list[Step]:
-        """The reader has finished with these queues, each read under that epoch; a later lease is not meant."""
+        """Note that the reader has finished with queues, each under its epoch; ignore a queue with a later lease."""
         steps: list[Step] = []
         for queue, epoch in epochs.items():
             claim = self._claims.get(queue)
@@ -200,12 +200,12 @@ class MemberState:
         return _together(steps)
 
     def retire(self) -> list[Step]:
-        """The member is about to leave its group, and the reader has finished with all queues."""
+        """Give all queues back, with which the reader has finished, before the member leaves its group."""
         self._target = frozenset()
         return self.released({queue: claim.epoch for queue, claim in self._claims.items()})
 
     def saved(self, queues: Iterable[MessageQueue]) -> list[Step]:
-        """The user has saved the state of these queues. Those that are still held are told of when they are not."""
+        """Note that the user has saved the state of queues; if a queue is still held, report that with its release."""
         steps: list[Step] = []
         for queue in queues:
             if queue not in self._epochs:
@@ -216,10 +216,10 @@ class MemberState:
                 steps.append(Saved(queue, self._epochs[queue]))
         return steps
 
-    # ---- what brokers say -----------------------------------------------------------------------
+    # ---- events of brokers ----------------------------------------------------------------------
 
     def connected(self, broker: str) -> list[Step]:
-        """A session has begun, or everything is to be said again: what was said before may have got lost."""
+        """Repeat all that concerns a broker: a session has begun, and earlier requests may be lost."""
         steps: list[Step] = []
         for queue, epoch in sorted(self._epochs.items()):
             if queue.broker_name == broker and queue not in self._claims:
@@ -231,17 +231,17 @@ class MemberState:
         return _together(steps)
 
     def disconnected(self, broker: str, until: float, now: float) -> list[Step]:
-        """The session has broken. The broker keeps the leases until then at least."""
+        """Note that a session has broken; the broker keeps the leases at least until the given time."""
         steps: list[Step] = []
         for queue, claim in sorted(self._claims.items(), key=lambda item: item[0]):
             if queue.broker_name == broker and claim.phase is not Phase.ASKED:
-                if claim.doubted_at is None:
-                    claim.doubted_at = now
-                steps.append(Doubt(queue, until))
+                if claim.unconfirmed_since is None:
+                    claim.unconfirmed_since = now
+                steps.append(Unconfirmed(queue, until))
         return steps
 
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
-        """A broker has answered what it was sent at `sent_at`. So it has known since then that this member is alive."""
+        """Note that a broker has answered a request of `sent_at`: it has known since then that this member is alive."""
         self._heard_at[broker] = max(sent_at, self._heard_at.get(broker, sent_at))
         if broker not in self._distrusted or now >= self.trusted_until(broker):
             return []
@@ -249,9 +249,9 @@ class MemberState:
         return self.connected(broker)
 
     def granted(self, queue: MessageQueue, grant: Grant, now: float) -> list[Step]:
-        """A broker has granted a queue, or confirmed that it is this member's."""
+        """Note that a broker has granted a queue, or confirmed its lease."""
         if now >= self.trusted_until(queue.broker_name):
-            # This process has slept since the broker said so. It will be asked when there is another sign of it.
+            # This process has slept since then. It asks the broker again at the next sign of it.
             self._distrusted.add(queue.broker_name)
             return []
         claim = self._claims.get(queue)
@@ -265,33 +265,33 @@ class MemberState:
         leaves = claim.phase is Phase.LEAVING and queue not in self._target
         claim.phase = Phase.LEAVING if leaves else Phase.HELD
         claim.epoch = self._epochs[queue] = grant.epoch
-        claim.doubted_at = None
+        claim.unconfirmed_since = None
         self._saved.discard(queue)
         self.changes += 1
         begin = Begin(queue, grant)
         return [begin, Revoke(queue)] if leaves else [begin]
 
     def wanted(self, queue: MessageQueue) -> list[Step]:
-        """Another member waits for a queue that, as its broker has it, is this member's."""
-        # That the broker was told otherwise may have got lost with a session.
+        """Note that another member waits for a queue that is this member's according to its broker."""
+        # The release may have got lost with a session.
         return [] if queue in self._claims else [self._return(queue, self._epochs.get(queue, 0))]
 
     def lease_over(self, queue: MessageQueue, epoch: int, now: float) -> list[Step]:
-        """The broker of a queue does not know the lease: it was restarted, or another member has the queue by now."""
+        """Note that a broker does not know a lease: it was restarted, or another member has the queue by now."""
         claim = self._claims.get(queue)
         if claim is None or claim.phase is Phase.ASKED or claim.epoch != epoch:
             return []
         if claim.phase is Phase.HELD and queue in self._target:
             # The reader stands still meanwhile. If nobody else was given the queue it goes on where it is.
-            if claim.doubted_at is None:
-                claim.doubted_at = now
+            if claim.unconfirmed_since is None:
+                claim.unconfirmed_since = now
             return [self._ask_for(queue)]
         return [Lose(queue), *self._give_back(queue, claim)]
 
     # ---- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Step]:
-        """Time has passed."""
+        """Look at the time."""
         steps: list[Step] = []
         silent = {broker for broker, heard_at in self._heard_at.items() if now >= heard_at + self._trust_s}
         over = [
@@ -304,7 +304,7 @@ class MemberState:
             if queue.broker_name in silent:
                 self._distrusted.add(queue.broker_name)
                 steps += self._lose(queue, claim)
-            elif self._doubted_too_long(claim, now):
+            elif self._unconfirmed_too_long(claim, now):
                 steps += self._lose(queue, claim)
             else:
                 steps += [Lose(queue), *self._give_back(queue, claim)]
@@ -338,12 +338,12 @@ class MemberState:
         return steps
 
     def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
-        """The broker knows the lease. The reader goes on if it stands still for that."""
-        doubted, claim.doubted_at = claim.doubted_at is not None, None
-        return [Begin(queue, grant)] if doubted and claim.phase is Phase.HELD else []
+        """Let the reader go on if it waits for this confirmation of the lease."""
+        was_unconfirmed, claim.unconfirmed_since = claim.unconfirmed_since is not None, None
+        return [Begin(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
-        """The lease is not trusted. Its broker may still have it as this member's."""
+        """Stop reading under a lease that is not trusted; its broker may still keep it for this member."""
         if queue not in self._target:
             return [Lose(queue), *self._give_back(queue, claim)]
         self._claims[queue] = _Claim()
@@ -352,15 +352,15 @@ class MemberState:
 
     def _is_over(self, claim: _Claim, now: float) -> bool:
         drained = claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s
-        return drained or self._doubted_too_long(claim, now)
+        return drained or self._unconfirmed_too_long(claim, now)
 
-    def _doubted_too_long(self, claim: _Claim, now: float) -> bool:
-        return claim.doubted_at is not None and now >= claim.doubted_at + self._trust_s
+    def _unconfirmed_too_long(self, claim: _Claim, now: float) -> bool:
+        return claim.unconfirmed_since is not None and now >= claim.unconfirmed_since + self._trust_s
 
 
 _ORDER = (Lose, GiveBack, Saved, Ask)
 
 
 def _together(steps: list[Step]) -> list[Step]:
-    """Put steps of a kind next to each other, so that they make one word to a broker; each queue's keep their order."""
+    """Put steps of a kind next to each other, to make one request of them; keep the order of each queue."""
     return sorted(steps, key=lambda step: _ORDER.index(type(step))) if len(steps) > 1 else steps

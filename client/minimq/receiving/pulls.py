@@ -44,7 +44,7 @@ class Pulls:
     """The pulls under way, on one stream to each broker. Whoever calls a method holds the lock of the readers.
 
     Args:
-        changes: has that lock; told when a broker was heard.
+        changes: has that lock; notified when a broker was heard.
         places: where queues are read without a lease.
         client: reaches the brokers.
         tag_hashes: of the wanted tags, by topic; all tags where there are none.

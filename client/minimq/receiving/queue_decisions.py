@@ -130,7 +130,7 @@ class LeaseOver(NamedTuple):
     error: MiniMQError
 
 
-#: An `OffsetReset` is to be told to the user.
+#: An `OffsetReset` is for the user.
 Decision = Pull | Cancel | LeaseOver | OffsetReset
 
 

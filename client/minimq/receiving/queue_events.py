@@ -1,4 +1,4 @@
-"""The changes of queues that the user is told of before he gets messages."""
+"""The changes of queues that the callbacks report before messages are handed out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueueEvents:
         self.missed_messages = 0
         self._events: list[tuple[QueueEvent, MessageQueue]] = []
         self._resets: list[tuple[QueueReader, OffsetReset]] = []
-        #: The queues that the user knows to be this consumer's.
+        #: The queues that were announced as gained.
         self._announced: set[MessageQueue] = set()
 
     @property
@@ -39,7 +39,7 @@ class QueueEvents:
         self._events.append((QueueEvent.GAINED, queue))
 
     def lost(self, queue: MessageQueue, *, tell: bool) -> None:
-        """Note that a queue is read no more. The user is told only of the end of what he was told the beginning of."""
+        """Note that a queue is read no more; announce it only if its beginning was announced."""
         if queue not in self._announced:
             self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]
         elif tell:
@@ -51,7 +51,7 @@ class QueueEvents:
         self._resets.append((reader, reset))
 
     def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues of which the user knows that they are this consumer's; he is told no more of them."""
+        """Return those of the queues that were announced as gained, and announce nothing more of them."""
         known = self._announced & set(queues)
         self._announced -= known
         return sorted(known)
@@ -90,7 +90,7 @@ class Announcement:
         announce: Callable[[QueueEvent, list[MessageQueue]], None],
         offset_reset: Callable[[OffsetReset], None],
     ) -> None:
-        """Call the user; what he has heard of is not here any more."""
+        """Call the user's callbacks; remove what they have been called with."""
         for event, together in itertools.groupby(list(self.events), key=lambda item: item[0]):
             queues = [queue for _, queue in together]
             announce(event, queues)

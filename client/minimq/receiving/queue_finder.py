@@ -60,7 +60,7 @@ class Findings:
     """The answer to a search for queues.
 
     Attributes:
-        queues: all that brokers have told of.
+        queues: all that brokers have described.
         absent: brokers that say that they do not have the topic: those to which a route leads, or that had it once.
         failures: brokers that gave no answer, with the reason.
         away: brokers that carry queues of the topics to be read, and are registered no more.
@@ -141,8 +141,8 @@ class QueueFinder:
         answers, failures = self._ask(requests, lambda stub: stub.DescribeTopic)
         unrouted = [carrier for carrier in dict.fromkeys(known) if carrier not in requests]
         if unrouted:
-            told, silent = self._ask_masters(unrouted)
-            answers, failures = {**answers, **told}, {**failures, **silent}
+            found, silent = self._ask_masters(unrouted)
+            answers, failures = {**answers, **found}, {**failures, **silent}
         absent = {carrier for carrier, error in failures.items() if isinstance(error, TopicNotFound)}
         for topic in {topic for topic, _ in absent}:
             self._routes.forget(topic)  # it is asked for anew next time
@@ -170,8 +170,8 @@ class QueueFinder:
             else:
                 addresses[carrier] = master
         requests = {carrier: broker_pb2.DescribeTopicRequest(topic=carrier[0]) for carrier in addresses}
-        told, failures = self._client.call_all(addresses, lambda stub: stub.DescribeTopic, requests, reconnect_s=0)
-        answers = {carrier: _Answer(answer, from_slave=False) for carrier, answer in told.items()}
+        found, failures = self._client.call_all(addresses, lambda stub: stub.DescribeTopic, requests, reconnect_s=0)
+        answers = {carrier: _Answer(answer, from_slave=False) for carrier, answer in found.items()}
         return answers, {**unknown, **failures}
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
@@ -251,13 +251,13 @@ class QueueFinder:
                 if (key, place.address) not in tried:
                     tried.add((key, place.address))
                     places[key] = place
-            told, failed = self._client.call_all(
+            found, failed = self._client.call_all(
                 {key: place.address for key, place in places.items()},
                 method,
                 {key: requests[key][1] for key in places},
                 reconnect_s=0,
             )
-            for key, answer in told.items():
+            for key, answer in found.items():
                 answers[key] = _Answer(answer, from_slave=not places[key].is_master)
                 failures.pop(key, None)
             waiting = {}

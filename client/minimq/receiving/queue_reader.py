@@ -52,7 +52,7 @@ class QueueReader:
         state: that of fetching.
         error: why nothing is fetched any more, until a seek or another lease.
         failure: why the latest pull failed that is tried again.
-        in_doubt_from: when another member may have the queue; infinite while the lease is sure.
+        expires_at: when another member may have the queue; infinite while the lease is sure.
         slave: broker id of the slave that is read, 0 for none.
         moves: grows when the reader goes on elsewhere than behind what it handed out.
         term_taken: that of the log in which the latest message handed out is; before one was, that in which the reading
@@ -75,7 +75,7 @@ class QueueReader:
         self.state: ReaderState = _IDLE
         self.error: MiniMQError | None = None
         self.failure: MiniMQError | None = None
-        self.in_doubt_from = math.inf
+        self.expires_at = math.inf
         self.slave = 0
         self.moves = 0
         self.term_taken = lease.term
@@ -128,7 +128,7 @@ class QueueReader:
         """
         if self._is_paused or self.error or self.state is _LEAVING or not self.ahead.is_due(now):
             return False
-        return not self.lease.epoch or now < min(trusted_until, self.in_doubt_from)
+        return not self.lease.epoch or now < min(trusted_until, self.expires_at)
 
     def error_to_tell(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""
@@ -197,12 +197,12 @@ class QueueReader:
         self.slave = 0
         self.error = None
         self._commits.renewed()
-        self.in_doubt_from = math.inf
+        self.expires_at = math.inf
         return [*cancelled, *self.tick(now)]
 
-    def doubt(self, until: float) -> None:
+    def unconfirmed(self, until: float) -> None:
         """Hand nothing out after that time, until the lease is renewed: others may have the queue then."""
-        self.in_doubt_from = min(self.in_doubt_from, until)
+        self.expires_at = min(self.expires_at, until)
 
     def leave(self) -> list[Decision]:
         """Hand out and fetch nothing more; another member is to have the queue."""
@@ -357,7 +357,7 @@ class QueueReader:
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
-        return self.lease.epoch != epoch or not math.isinf(self.in_doubt_from)
+        return self.lease.epoch != epoch or not math.isinf(self.expires_at)
 
     @property
     def is_deleted(self) -> bool:

@@ -184,7 +184,7 @@ class _Reading:
         self._next = reader.position  # offset that is handed out next
         self._end = end
         self._tags = tags
-        #: Its lock protects the reader and its pulls; told when the broker was heard.
+        #: Its lock protects the reader and its pulls; notified when the broker was heard.
         self._changes = Changes()
         self._heard: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False

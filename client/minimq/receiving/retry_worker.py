@@ -122,7 +122,7 @@ class RetrySender:
                 if error is None:
                     sent[indices[left[number]]] = True
                     if topic == dead_letter_topic(self._group):
-                        self._tell_of_dead_letter(messages[left[number]])
+                        self._log_dead_letter(messages[left[number]])
                 else:
                     message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
                     self._outages[topic].failed(message, self._group, queue, error, cause=error)
@@ -131,7 +131,7 @@ class RetrySender:
             if all(sent[index] for index in indices):
                 return
 
-    def _tell_of_dead_letter(self, message: ReceivedMessage) -> None:
+    def _log_dead_letter(self, message: ReceivedMessage) -> None:
         queue, offset = origin_of(message)
         log.error(
             "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s",

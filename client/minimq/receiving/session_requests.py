@@ -21,7 +21,7 @@ AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The words of a member to its group.
+    """The facts that a member tells its group.
 
     Attributes:
         group: name of the group.
@@ -44,7 +44,7 @@ class Membership:
 def join(
     membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Sequence[MessageQueue]
 ) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield who the member is, that it is in the group, and what it holds."""
+    """Yield the requests by which a member joins its group, with the queues that it holds."""
     topics = membership.topics
     yield broker_pb2.SessionRequest(
         client_id=membership.client_id,
@@ -64,13 +64,13 @@ def join(
 
 
 def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield what the member holds."""
+    """Yield the requests that list the queues that a member holds."""
     yield broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held[:AT_ONCE])))
     yield from _more_held(group, held)
 
 
 def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield what the member holds besides what one request has told."""
+    """Yield what the member holds beyond what fits into one request."""
     for start in range(AT_ONCE, len(held), AT_ONCE):
         part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=True)
         yield broker_pb2.SessionRequest(holding=part)
@@ -79,7 +79,7 @@ def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.
 def of_queues(
     group: str, steps: Sequence[Step], begun: InitialOffsets, now: float
 ) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
-    """Yield what is said of queues, all steps being of one kind: by broker, with one request for many of its queues."""
+    """Yield the requests for steps of one kind, with their brokers; one request names many queues."""
     by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
     for step in steps:
         if isinstance(step, Ask | GiveBack | Saved):
@@ -118,11 +118,11 @@ def _name(item: MessageQueue) -> broker_pb2.QueueName:
     return broker_pb2.QueueName(topic=item.topic, broker_name=item.broker_name, queue_id=item.queue_id)
 
 
-def member_list_of(told: broker_pb2.GroupMembers) -> MemberList:
-    """Return who subscribes to what, as a broker has told it."""
-    return MemberList(told.client_ids, {item.client_id: item.topics for item in told.topics})
+def member_list_of(members: broker_pb2.GroupMembers) -> MemberList:
+    """Return who subscribes to what, by the list of a broker."""
+    return MemberList(members.client_ids, {item.client_id: item.topics for item in members.topics})
 
 
-def owners_of(told: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
-    """Return who had which queue when the list of members began that a broker has told."""
-    return {queue_of(item): held.client_id for held in told.held for item in held.queues}
+def owners_of(members: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
+    """Return who had which queue when the member list of a broker began."""
+    return {queue_of(item): held.client_id for held in members.held for item in held.queues}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.receiving.initial_offsets import EVER_MS, PATIENCE_S, InitialOffsets
+from minimq.receiving.initial_offsets import AWAY_TIMEOUT_S, EVER_MS, InitialOffsets
 
 CARRIERS = {"t": {"broker-a", "broker-b"}}
 
@@ -10,40 +10,40 @@ CARRIERS = {"t": {"broker-a", "broker-b"}}
 def test_a_topic_is_undecided_until_all_brokers_that_carry_it_have_told() -> None:
     begun = InitialOffsets()
     assert begun.undecided(CARRIERS, 100.0) == {"t"}
-    begun.told("broker-a", {})
+    begun.reported("broker-a", {})
     assert begun.undecided(CARRIERS, 100.1) == {"t"}
-    begun.told("broker-b", {"other": 1.0})
+    begun.reported("broker-b", {"other": 1.0})
     assert begun.undecided(CARRIERS, 100.2) == set()
     assert begun.ago_ms("t", 100.2) is None
 
 
 def test_one_broker_on_which_the_group_has_begun_is_enough() -> None:
     begun = InitialOffsets()
-    begun.told("broker-b", {"t": 90.0})
+    begun.reported("broker-b", {"t": 90.0})
     assert begun.undecided(CARRIERS, 100.0) == set()
     assert begun.ago_ms("t", 100.0) == 10_000
     begun.began("t", 95.0)
     assert begun.ago_ms("t", 100.0) == 10_000
-    begun.told("broker-a", {"t": 80.0})
+    begun.reported("broker-a", {"t": 80.0})
     assert begun.ago_ms("t", 100.0) == 20_000
 
 
 def test_a_broker_that_is_away_is_waited_for_and_then_nothing_is_passed_over() -> None:
     begun = InitialOffsets()
-    begun.told("broker-a", {})
+    begun.reported("broker-a", {})
     assert begun.undecided(CARRIERS, 100.0) == {"t"}
-    assert begun.undecided(CARRIERS, 99.9 + PATIENCE_S) == {"t"}
-    assert begun.undecided(CARRIERS, 100.0 + PATIENCE_S) == set()
-    assert begun.ago_ms("t", 100.0 + PATIENCE_S) == EVER_MS
+    assert begun.undecided(CARRIERS, 99.9 + AWAY_TIMEOUT_S) == {"t"}
+    assert begun.undecided(CARRIERS, 100.0 + AWAY_TIMEOUT_S) == set()
+    assert begun.ago_ms("t", 100.0 + AWAY_TIMEOUT_S) == EVER_MS
     begun.began("t", 104.0)  # here; where else it has to begin it begins by then
     assert begun.ago_ms("t", 105.0) == 1000
 
 
 def test_a_broker_that_comes_in_time_decides_with_the_others() -> None:
     begun = InitialOffsets()
-    begun.told("broker-a", {})
+    begun.reported("broker-a", {})
     begun.undecided(CARRIERS, 100.0)
-    begun.undecided(CARRIERS, 100.0 + PATIENCE_S)
-    begun.told("broker-b", {})
-    assert begun.undecided(CARRIERS, 101.0 + PATIENCE_S) == set()
-    assert begun.ago_ms("t", 101.0 + PATIENCE_S) is None
+    begun.undecided(CARRIERS, 100.0 + AWAY_TIMEOUT_S)
+    begun.reported("broker-b", {})
+    assert begun.undecided(CARRIERS, 101.0 + AWAY_TIMEOUT_S) == set()
+    assert begun.ago_ms("t", 101.0 + AWAY_TIMEOUT_S) is None

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from minimq.receiving.member_state import (
     Ask,
     Begin,
-    Doubt,
     GiveBack,
     Grant,
     Lose,
@@ -22,6 +21,7 @@ from minimq.receiving.member_state import (
     Revoke,
     Saved,
     Step,
+    Unconfirmed,
 )
 from minimq_common.model import MessageQueue
 
@@ -163,7 +163,9 @@ def test_a_lease_that_is_never_confirmed_is_lost(holder: MemberState) -> None:
 def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed(holder: MemberState) -> None:
     holder.aim([Q, R, OTHER], 1.0)
     holder.granted(OTHER, grant(3), 1.0)
-    assert holder.disconnected("a", 4.0, 2.0) == [Doubt(Q, 4.0)], "not what is only asked for, nor at other brokers"
+    assert holder.disconnected("a", 4.0, 2.0) == [Unconfirmed(Q, 4.0)], (
+        "not what is only asked for, nor at other brokers"
+    )
     assert holder.heard("a", 3.0, 3.0) == [], "the session is back, which says nothing of the lease"
     assert holder.granted(Q, grant(7), 3.0) == [Begin(Q, grant(7))], "confirmed"
     assert holder.granted(Q, grant(7), 3.1) == []
@@ -254,7 +256,7 @@ class Reader:
     def __init__(self) -> None:
         self.reads: dict[MessageQueue, int] = {}
         self.leaving: set[MessageQueue] = set()
-        self.doubtful: set[MessageQueue] = set()
+        self.unconfirmed: set[MessageQueue] = set()
         #: What brokers were told when they were asked last: how often a queue was given back; and how often it was.
         self.asked: Counter[MessageQueue] = Counter()
         self.given_back: Counter[MessageQueue] = Counter()
@@ -270,21 +272,23 @@ class Reader:
                 case Begin(queue, given):
                     assert given.given_back == self.given_back[queue], "a lease that was given back"
                     before = self.reads.get(queue, 0)
-                    assert given.epoch > before or (given.epoch == before and queue in self.doubtful), "an older lease"
+                    assert given.epoch > before or (given.epoch == before and queue in self.unconfirmed), (
+                        "an older lease"
+                    )
                     self.reads[queue] = given.epoch
-                    self.doubtful.discard(queue)
+                    self.unconfirmed.discard(queue)
                     self.leaving.discard(queue)
                 case Revoke(queue):
                     assert queue in self.reads
                     assert queue not in self.leaving, "revoked twice"
                     self.leaving.add(queue)
-                case Doubt(queue):
+                case Unconfirmed(queue):
                     assert queue in self.reads
-                    self.doubtful.add(queue)
+                    self.unconfirmed.add(queue)
                 case Lose(queue):
                     assert queue in self.reads, "lost what was not had"
                     del self.reads[queue]
-                    self.doubtful.discard(queue)
+                    self.unconfirmed.discard(queue)
                     self.leaving.discard(queue)
 
 
@@ -296,14 +300,14 @@ def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence
             return state.granted(queue, grant(epoch)._replace(given_back=reader.asked[queue]), now)
         case ("lease_over", queue, epoch):
             if reader.reads.get(queue) == epoch:
-                reader.doubtful.add(queue)
+                reader.unconfirmed.add(queue)
             return state.lease_over(queue, epoch, now)
         case ("released", queue):
             epoch = reader.reads.pop(queue, None)
             if epoch is None:
                 return []
             reader.leaving.discard(queue)
-            reader.doubtful.discard(queue)
+            reader.unconfirmed.discard(queue)
             return state.released({queue: epoch})
         case ("saved", queue):
             return state.saved([queue])

@@ -310,8 +310,8 @@ def test_nothing_is_handed_out_while_the_lease_is_in_doubt() -> None:
     reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
     assert reader.may_hand_out(5.0, trusted_until=5.1)
     assert not reader.may_hand_out(5.1, trusted_until=5.1)
-    reader.doubt(4.0)
-    reader.doubt(6.0)
+    reader.unconfirmed(4.0)
+    reader.unconfirmed(6.0)
     assert (reader.may_hand_out(3.9), reader.may_hand_out(4.0)) == (True, False)
     assert reader.renewed(Grant(FIRST, 0, 7), 4.0) is not None
     assert reader.may_hand_out(5.0)
@@ -467,7 +467,7 @@ def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
 def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
     reader = reader_from(epoch=FIRST)
     assert not reader.may_be_recorded(FIRST)
-    reader.doubt(9.0)
+    reader.unconfirmed(9.0)
     assert reader.may_be_recorded(FIRST)
     assert reader.renewed(Grant(SECOND, 0, 7), 0.0) is not None
     assert (reader.may_be_recorded(FIRST), reader.may_be_recorded(SECOND)) == (True, False)
