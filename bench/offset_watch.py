@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from minimq import Admin, MessageQueue, MiniMQError
-from minimq.transport.broker_link import BrokerLinks
+from minimq.connection.client import ClusterClient
 from minimq_proto.v1 import broker_pb2
 
 _LOOK_AGAIN_S = 0.02
@@ -44,10 +44,10 @@ class OffsetWatch:
     def _run(self) -> None:
         nameserver, group, topic = self._asked
         seen: dict[MessageQueue, int] = {}
-        with Admin(nameserver) as admin, closing(BrokerLinks()) as links:
+        with Admin(nameserver) as admin, closing(ClusterClient(nameserver, _ANSWER_S)) as client:
             while not self._end.wait(_LOOK_AGAIN_S):
                 try:
-                    found = dict(_committed(admin, links, group, topic))
+                    found = dict(_committed(admin, client, group, topic))
                 except MiniMQError:
                     continue  # a broker is being restarted
                 self.looks += 1
@@ -59,12 +59,11 @@ class OffsetWatch:
                 seen.update(found)
 
 
-def _committed(admin: Admin, links: BrokerLinks, group: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
+def _committed(admin: Admin, client: ClusterClient, group: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
     """Yield what masters say. `Admin.committed_offsets` asks a slave while there is none, which may lack the latest."""
     route = admin.route(topic)
     request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
     for name in {queue.broker_name for queue in route.read_queues()}:
         if address := route.master_of(name):
-            link = links.to(address)
-            for item in link.call(link.stub.GetCommitted, request, _ANSWER_S).offsets:
+            for item in client.call(address, lambda stub: stub.GetCommitted, request, reconnect_s=0).offsets:
                 yield MessageQueue(topic, name, item.queue_id), item.offset

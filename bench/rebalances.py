@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from rich.table import Table
 
 import minimq
 from minimq import Admin
+from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 
@@ -180,7 +181,6 @@ def commit_of(run: Run, journal: JournalReader) -> bool:
     with Admin(run.cluster.nameserver) as admin:
         address = admin.route(TOPIC).master_of(latest.place[0])
     assert address is not None
-    link = BrokerLink(address)
     item = broker_pb2.QueueOffset(
         topic=TOPIC,
         queue_id=latest.place[1],
@@ -188,12 +188,11 @@ def commit_of(run: Run, journal: JournalReader) -> bool:
         epoch=max(poll.epoch for poll in journal.polls if poll.place == latest.place),
     )
     request = broker_pb2.CommitOffsetsRequest(group=GROUP, client_id=journal.client_id, offsets=[item])
-    try:
-        link.call(link.stub.CommitOffsets, request, 5.0)
-    except Fenced:
-        return False
-    finally:
-        link.close()
+    with closing(ClusterClient(run.cluster.nameserver)) as client:
+        try:
+            client.call(address, lambda stub: stub.CommitOffsets, request)
+        except Fenced:
+            return False
     return True
 
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq import MiniMQError
+import grpc
+
 from minimq.local.broker_process import BrokerProcess
-from minimq.transport.broker_link import BrokerLink
-from minimq_proto.v1 import broker_pb2
+from minimq_common.rpc import open_channel
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from pyspark_minimq.transaction_names import of_query
 
 _ANSWER_S = 1.0
@@ -72,26 +73,24 @@ class TransactionWatch:
     """Asks brokers how far a transaction is. A context manager."""
 
     def __init__(self, brokers: Sequence[BrokerProcess]) -> None:
-        self._links = [BrokerLink(broker.address) for broker in brokers]
+        self._channels = [open_channel(broker.address) for broker in brokers]
 
     def __enter__(self) -> TransactionWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for link in self._links:
-            link.close()
+        for channel in self._channels:
+            channel.close()
 
     def at(self, index: int, name: str) -> Progress | None:
         """Return what a broker knows; None when it does not answer."""
-        link = self._links[index]
+        stub = broker_pb2_grpc.BrokerStub(self._channels[index])
         try:
-            answer = link.call(
-                link.stub.DescribeTransaction, broker_pb2.DescribeTransactionRequest(name=name), _ANSWER_S
-            )
-        except MiniMQError:
+            answer = stub.DescribeTransaction(broker_pb2.DescribeTransactionRequest(name=name), timeout=_ANSWER_S)
+        except grpc.RpcError:
             return None
         return Progress(answer.decision.number if answer.HasField("decision") else NONE, answer.staged_batches)
 
     def everywhere(self, name: str) -> list[Progress | None]:
         """Return what each broker knows."""
-        return [self.at(index, name) for index in range(len(self._links))]
+        return [self.at(index, name) for index in range(len(self._channels))]

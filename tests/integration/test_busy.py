@@ -13,8 +13,8 @@ from queue import SimpleQueue
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.transport.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.stores import make_batch
 from support.waiting import wait_until
 

@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.connection.connection import Connection
 from minimq.receiving.range_reader import RangeReader
 from minimq.sending.append_stream import AppendStream
-from minimq.transport.broker_link import BrokerLink
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.inspect import inspect_as_json
 from minimq_common import batch
@@ -36,8 +36,8 @@ class RawSender:
     """Appends batches to one broker as they are."""
 
     def __init__(self, address: str) -> None:
-        self._link = BrokerLink(address)
-        self._stream = AppendStream(self._link)
+        self._connection = Connection([address])  # which is not asked for routes
+        self._stream = AppendStream(self._connection, address)
 
     def append(self, queue: MessageQueue, data: bytes) -> int:
         """Return the first offset of the batch."""
@@ -53,8 +53,7 @@ class RawSender:
         return answered.result(PATIENCE_S)
 
     def close(self) -> None:
-        self._stream.close(1.0)
-        self._link.close()
+        self._connection.close()
 
 
 @pytest.fixture

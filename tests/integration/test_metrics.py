@@ -18,12 +18,12 @@ import yaml
 from prometheus_client import Metric
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
-from minimq.transport.broker_link import BrokerLink
 from minimq_common import rpc
 from minimq_common.errors import CannotListen
 from minimq_common.metrics import Collect, MetricsServer, gauge, on_loop
 from minimq_common.scrape_server import MAX_CONNECTIONS
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
+from support.broker_link import BrokerLink
 from support.loop_thread import LoopThread
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.command import Minimq
 from support.nameserver_client import NameServerClient
 from support.reading import read_all

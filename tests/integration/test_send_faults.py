@@ -219,13 +219,13 @@ def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     looks = 0
     failed = threading.Event()
 
-    def fail_once(sender: Sender, now: float) -> None:
+    def fail_once(sender: Sender, now: float) -> bool:
         nonlocal looks
         looks += 1
         if looks == 1:
             failed.set()
             raise RuntimeError("once")
-        tick(sender, now)
+        return tick(sender, now)
 
     monkeypatch.setattr(Sender, "_tick", fail_once)
     [broker] = single.brokers

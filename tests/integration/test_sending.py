@@ -16,7 +16,6 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, SendReceipt
 from minimq.local.server_process import free_port
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -30,6 +29,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.reading import check_brokers, read_all, read_queue
 from support.waiting import wait_until
 

@@ -98,7 +98,6 @@ def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_on
             connection = shared.connection
             assert connection._nameserver_channels.addresses() == list(shared.nameservers)
             assert set(connection._broker_channels.addresses()) == {broker.address for broker in cluster.brokers}
-            assert set(connection.links._links) <= {broker.address for broker in cluster.brokers}
             assert watches[cluster.nameserver] == 1
             finder.close()
             ranges.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
+from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
-from minimq.transport.broker_link import BrokerLink
 from minimq_common import batch, batch_builder
 from minimq_common.batch import Section
 from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
@@ -44,8 +44,8 @@ def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, 
 
 def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     good = batch_builder.encode([Message(topic, b"x")], 0, 1, 1, 100)
-    link = BrokerLink(cluster.brokers[0].address)
-    stream = AppendStream(link)
+    connection = Connection([cluster.nameserver])
+    stream = AppendStream(connection, cluster.brokers[0].address)
     queue = MessageQueue(topic, "broker-a", 0)
     answers: dict[int, MiniMQError | None] = {}
     large = batch_builder.encode([Message(topic, bytes(5 << 20))], 0, 1, 1, 32 << 20)
@@ -74,8 +74,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     stream.append(queue, bytes(38 << 20), answer_of(9))  # is not even taken in, which ends the stream
     wait_until(lambda: 9 in answers, PATIENCE_S)
     assert isinstance(answers[9], MessageTooLarge)
-    stream.close(1.0)
-    link.close()
+    connection.close()
     producer.send(Message(topic, b"y"))
 
 

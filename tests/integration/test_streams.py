@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 
-from minimq import LocalCluster, Message
+from minimq import LocalCluster, Message, MessageQueue
 from minimq.connection.connection import Connection
-from minimq.connection.stream import CorrelatedStream, Part, Stream
+from minimq.connection.stream import Stream
+from minimq.sending.append_stream import AppendStream
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_proto.v1 import broker_pb2
 
 #: Ids of producers, each of which sends one batch.
 PRODUCERS = itertools.count(1 << 40)
-
-Appends = CorrelatedStream[broker_pb2.AppendRequest, broker_pb2.AppendResponse, broker_pb2.AppendResult]
-
-
-def results(response: broker_pb2.AppendResponse) -> Iterable[Part[broker_pb2.AppendResult]]:
-    return (Part(result.request_id, result) for result in response.results)
 
 
 @pytest.fixture
@@ -33,11 +28,7 @@ def connection(cluster: LocalCluster) -> Iterator[Connection]:
         yield opened
 
 
-def open_appends(connection: Connection, address: str) -> Appends:
-    return CorrelatedStream(connection, address, lambda stub: stub.Append, results)
-
-
-def append(stream: Appends, topic: str, body: bytes) -> Future[broker_pb2.AppendResult]:
+def append(stream: AppendStream, topic: str, body: bytes) -> Future[broker_pb2.AppendResult]:
     builder = BatchBuilder(1 << 20)
     builder.add([Message(topic, body)])
     data = builder.build(1, next(PRODUCERS), 0)
@@ -49,17 +40,14 @@ def append(stream: Appends, topic: str, body: bytes) -> Future[broker_pb2.Append
         else:
             answer.set_exception(error)
 
-    stream.request(
-        lambda request_id: broker_pb2.AppendRequest(request_id=request_id, topic=topic, queue_id=0, batch=data),
-        receive,
-    )
+    stream.append(MessageQueue(topic, "broker-a", 0), data, receive)
     return answer
 
 
 def test_each_answer_goes_to_its_request_whichever_thread_sent_it(
     connection: Connection, cluster: LocalCluster, topic: str
 ) -> None:
-    stream = open_appends(connection, cluster.brokers[0].address)
+    stream = AppendStream(connection, cluster.brokers[0].address)
     answers: list[list[Future[broker_pb2.AppendResult]]] = [[], [], []]
 
     def send(mine: list[Future[broker_pb2.AppendResult]]) -> None:
@@ -86,7 +74,7 @@ def test_what_is_under_way_fails_when_the_connection_closes(
     connection: Connection, cluster: LocalCluster, topic: str
 ) -> None:
     broker = cluster.brokers[0]
-    stream = open_appends(connection, broker.address)
+    stream = AppendStream(connection, broker.address)
     append(stream, topic, b"1").result(30)
     broker.pause()
     try:
@@ -96,7 +84,7 @@ def test_what_is_under_way_fails_when_the_connection_closes(
     finally:
         broker.resume()
     with pytest.raises(Closed):
-        open_appends(connection, broker.address)
+        AppendStream(connection, broker.address)
 
 
 def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster) -> None:

@@ -16,7 +16,6 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
 from minimq.sending.transactions import TransactionCommitter
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
     BufferFull,
@@ -29,6 +28,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.commit_filter import CommitFilter
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay

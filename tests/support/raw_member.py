@@ -6,9 +6,9 @@ import queue as queues
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minimq.transport.broker_link import BrokerLinks
-from minimq.transport.duplex import Duplex
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLinks
+from support.duplex import Duplex
 
 PATIENCE_S = 30.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
-from minimq.transport.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 
 PATIENCE_S = 30.0
 

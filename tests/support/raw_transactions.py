@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from minimq.transport.broker_link import BrokerLink
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.raw_sender import PATIENCE_S, RawSender
 
 

@@ -19,7 +19,6 @@ from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.routes import RouteCallback
 from minimq.routes.retries import with_retries
 from minimq.routes.retry_schedule import RetrySchedule
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
@@ -47,7 +46,6 @@ class ClusterClient:
         nameservers: calls to name servers, to be waited for with `wait`.
         connection: for streams, and for what all of them know.
         routes: where queues are.
-        links: channels for streams to brokers.
 
     Raises:
         InvalidArgument: an address is not HOST:PORT, the credentials cannot be used, or a `Cluster` was given, which
@@ -71,7 +69,6 @@ class ClusterClient:
         self.connection = self.cluster.connection
         self.timeout_s = timeout_s
         self.nameservers: NameServers = self.connection.nameservers
-        self.links = BrokerLinks(self.connection.links)
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._lock = threading.Lock()  # protects what follows
@@ -213,7 +210,6 @@ class ClusterClient:
         for call in under_way:
             call.cancel()
         self.routes.close()
-        self.links.close()
         if not self._shares:
             self.cluster.close()
 

@@ -6,14 +6,16 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
+import grpc.aio
+
 from minimq.connection.broker_calls import BrokerCalls
 from minimq.connection.broker_health import BrokerHealth
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_proto.v1 import broker_pb2
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
 
@@ -40,7 +42,6 @@ class Connection:
         brokers: calls to brokers; likewise.
         health: the brokers that were not reached.
         routes: where queues are.
-        links: channels for streams to brokers, which threads read.
 
     Raises:
         InvalidArgument: there is no address, or one is not HOST:PORT.
@@ -51,15 +52,12 @@ class Connection:
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
-        self._broker_channels: Channels[BrokerAsyncStub] = Channels(
-            lambda channel: cast("BrokerAsyncStub", BrokerStub(channel)), BROKER_OPTIONS, security
-        )
+        self._broker_channels: Channels[BrokerAsyncStub] = Channels(_broker_stub, BROKER_OPTIONS, security)
         self._loop = LoopThread("minimq-cluster", self._end)
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
         self.health = BrokerHealth(self._loop, self._broker_channels)
         self.routes = Routes(self._loop, self.nameservers, poll_s)
-        self.links = BrokerLinks(security=security)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""
@@ -88,10 +86,16 @@ class Connection:
 
     def close(self) -> None:
         """End all calls, all channels and the thread. Idempotent; does nothing in a fork."""
-        self.links.close()
         self._loop.close()
 
     async def _end(self) -> None:
         self.routes.ended()
         await self._nameserver_channels.close()
         await self._broker_channels.close()
+
+
+def _broker_stub(channel: grpc.aio.Channel) -> BrokerAsyncStub:
+    """Return the stub of a broker, whose `Append` takes requests that are encoded: each is given as its parts."""
+    stub: Any = BrokerStub(channel)
+    stub.Append = channel.stream_stream("/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString)
+    return cast("BrokerAsyncStub", stub)

@@ -39,6 +39,7 @@ class LoopThread:
         self._lock = threading.Lock()  # protects all below; held while work is handed to the loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ident = 0
         self._closed = False
 
     @property
@@ -72,7 +73,7 @@ class LoopThread:
         """Have a function called on the loop; return False if that is closed, and it never will be."""
         if self._process.is_forked:
             return False
-        if threading.current_thread() is self._thread and self._loop is not None:  # which need not be woken
+        if self._loop is not None and threading.get_ident() == self._ident:  # which need not be woken
             self._loop.call_soon(callback, *arguments)
             return True
         with self._lock:
@@ -102,7 +103,7 @@ class LoopThread:
             thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
             try:
                 thread.start()
-                self._loop, self._thread = loop, thread
+                self._loop, self._thread, self._ident = loop, thread, thread.ident or 0
             except Exception:  # the thread never began: the next use tries again
                 loop.close()
                 raise

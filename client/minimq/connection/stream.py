@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -63,21 +63,41 @@ class Stream(Generic[Request, Response]):
         self._on_response = on_response
         self._on_end = on_end
         self._requests: deque[Request | None] = deque()  # None: no further one will come
-        self._is_hungry = False  # the loop waits for requests, and has to be woken
-        self._added = asyncio.Event()
+        #: How often the loop has begun to wait for requests, and for which of these times it was woken. No flag that
+        #: both sides change: Ctrl-C may come between any two steps of who sends, and must not leave the loop asleep.
+        self._waits = self._woken = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
+        self._ident = 0  # of its thread
+        # Of the loop: the call, the write under way, the future for which that waits, and whether its end is watched.
+        self._call: grpc.aio.StreamStreamCall[Request, Response] | None = None
+        self._writing: Coroutine[asyncio.Future[object], None, None] | None = None
+        self._step: asyncio.Future[object] | None = None
+        self._is_watched = False
         self._over = threading.Event()
         self._running: asyncio.Task[MiniMQError | None] | None = None  # of the loop
         connection.check_open()
         if not connection.call_soon(self._begin):
             raise Closed(CLOSED)
 
-    def send(self, request: Request) -> None:
-        """Send a request, in the order of the calls. Does not wait; a stream that has ended drops it."""
-        self._add(request)
+    def send(self, request: Request | None) -> None:
+        """Send a request, in the order of the calls. Does not wait; a stream that has ended drops it.
+
+        None says that no further one will come; the broker ends the stream when all is answered.
+        """
+        if self._over.is_set():
+            return
+        self._requests.append(request)
+        waits = self._waits
+        if self._woken != waits and self._loop is not None:
+            if threading.get_ident() == self._ident:
+                self._wake()
+            else:
+                self._loop.call_soon_threadsafe(self._wake)
+            self._woken = waits
 
     def finish(self) -> None:
-        """Say that no further request will come; the broker ends the stream when all is answered."""
-        self._add(None)
+        """Say that no further request will come."""
+        self.send(None)
 
     def cancel(self) -> None:
         """End the stream at once. Does not wait for that."""
@@ -87,17 +107,10 @@ class Stream(Generic[Request, Response]):
         """Wait for the end of the stream, on another thread than that of the loop; return whether it came."""
         return self._over.wait(timeout_s)
 
-    def _add(self, request: Request | None) -> None:
-        if self._over.is_set():
-            return
-        self._requests.append(request)
-        if self._is_hungry:
-            self._is_hungry = False
-            self._connection.call_soon(self._added.set)
-
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._loop, self._ident = asyncio.get_running_loop(), threading.get_ident()
         self._running = asyncio.create_task(self._run())
         self._running.add_done_callback(self._ended)  # which comes also if the loop ends before the first step
 
@@ -108,7 +121,7 @@ class Stream(Generic[Request, Response]):
     async def _run(self) -> MiniMQError | None:
         """Hand out all answers; return why there are no more."""
         call = self._method(self._connection.broker_stub(self._address))()
-        writing = asyncio.create_task(self._write(call))
+        connecting = asyncio.create_task(self._connect(call))
         try:
             async for response in call:
                 check_answer(response, self._peer)
@@ -118,25 +131,59 @@ class Stream(Generic[Request, Response]):
         except InternalError as error:
             return error
         finally:
+            self._call = None
+            connecting.cancel()
             call.cancel()
-            writing.cancel()
+            if self._writing is not None:
+                self._writing.close()
+                assert self._step is not None
+                if not self._step.cancel() and not self._step.cancelled():
+                    self._step.exception()  # has been looked at: asyncio complains of others
         return None
 
-    async def _write(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
-        requests = self._requests
+    async def _connect(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_run` sees
-            while True:
-                while requests:
-                    request = requests.popleft()
-                    if request is None:
-                        await call.done_writing()
+            await call.wait_for_connection()  # from here on each write waits for one thing only
+            self._call = call
+            self._write()
+
+    def _write(self, _: object = None) -> None:
+        """Write what waits to be sent, one request at a time.
+
+        No task does that, which would take each step in a round of the loop of its own. Nor does anybody look for the
+        end of a write when nothing waits behind it, but the next request.
+        """
+        self._is_watched = False
+        try:
+            while self._call is not None:
+                if self._writing is not None:
+                    assert self._step is not None
+                    if not self._step.done():
+                        break
+                elif self._requests:
+                    request = self._requests.popleft()
+                    self._writing = self._call.done_writing() if request is None else self._call.write(request)
+                else:
+                    self._waits += 1
+                    if not self._requests:  # looked at once more: one may have come before the loop was seen to wait
                         return
-                    await call.write(request)
-                self._added.clear()
-                self._is_hungry = True
-                if not requests:  # looked at once more: one may have come before the loop was seen to be hungry
-                    await self._added.wait()
-                self._is_hungry = False
+                    continue
+                try:
+                    self._step = self._writing.send(None)
+                    self._step._asyncio_future_blocking = False  # as a task says that it has seen the future
+                except StopIteration:
+                    self._writing = None
+            if not self._requests:
+                self._waits += 1
+            if self._requests and self._call is not None and self._step is not None:
+                self._is_watched = True
+                self._step.add_done_callback(self._write)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+            self._call = self._writing = None  # the stream has ended, which `_run` sees
+
+    def _wake(self) -> None:
+        if not self._is_watched:
+            self._write()
 
     def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
         error: MiniMQError | None
@@ -230,6 +277,11 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
             known = self._receivers.pop(request_id, None)
         if known is not None:
             self._stream.send(farewell)
+
+    def fail(self, reason: MiniMQError) -> None:
+        """End at once, and give all receivers this reason, in the thread of the caller. Does not wait for the end."""
+        self._conclude(reason)
+        self._stream.cancel()
 
     def close(self) -> None:
         """End at once, and call no receiver any more. Does not wait for the end."""

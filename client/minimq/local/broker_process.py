@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
+
 from minimq.administration.descriptions import ReplicationReport, replication_from_wire
 from minimq.local.server_process import ServerProcess
-from minimq.transport.broker_link import BrokerLink
-from minimq_common.errors import MiniMQError
+from minimq_common.rpc import open_channel
 from minimq_common.security.certificates import Trust
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 _ANSWER_S = 1.0
 
@@ -54,13 +55,11 @@ class BrokerProcess(ServerProcess):
         """Return what it says of itself as one of several replicas; None when it does not answer."""
         if not self.running or self.paused:
             return None
-        link = BrokerLink(self.address, self._trust())
-        try:
-            answer = link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), _ANSWER_S)
-        except MiniMQError:
-            return None
-        finally:
-            link.close()
+        with open_channel(self.address, trust=self._trust()) as channel:
+            try:
+                answer = broker_pb2_grpc.BrokerStub(channel).GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
+            except grpc.RpcError:
+                return None
         return replication_from_wire(answer.replication)
 
     @property

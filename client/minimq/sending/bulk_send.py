@@ -6,10 +6,11 @@ import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
 
-from minimq.sending.pending_batch import BufferShare, Completion
+from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
@@ -244,16 +245,24 @@ class BulkSend:
         self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> UserCall | None:
             outcome = receipt or error
-            try:
-                if outcome is not None:
-                    self._outcomes.append((slots, outcome))
-                    self._tell(chain.from_iterable(slots), receipt, error)
-            finally:
-                self._ended(number)
+            if outcome is not None:
+                self._outcomes.append((slots, outcome))
+                if self._watcher is not None:
+                    return partial(self._tell_and_end, number, slots, receipt, error)
+            self._ended(number)
+            return None
 
         return complete
+
+    def _tell_and_end(
+        self, number: int, slots: list[Slots], receipt: BatchReceipt | None, error: MiniMQError | None
+    ) -> None:
+        try:
+            self._tell(chain.from_iterable(slots), receipt, error)
+        finally:
+            self._ended(number)
 
     def _ended(self, number: int) -> None:
         with self._lock:

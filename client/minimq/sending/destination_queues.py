@@ -123,6 +123,11 @@ class DestinationQueues:
         return bool(self._ready)
 
     @property
+    def is_empty(self) -> bool:
+        """True if nothing waits."""
+        return not self._destinations and not self._delayed
+
+    @property
     def next_due(self) -> float:
         """When `due` brings the next batch back; infinite when none is delayed."""
         return self._delayed[0][0] if self._delayed else math.inf

@@ -2,69 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import grpc
+import grpc.aio
 
-from minimq.transport.broker_link import BrokerLinks
-from minimq_common.errors import Closed
+from minimq.connection.connection import Connection
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
 
 class FaultProbe:
-    """One thread that asks, all brokers of a round at once. It belongs to one producer.
+    """A task on the event loop of a connection that asks, all brokers of a round at once. It belongs to one producer.
 
     Args:
-        links: connections to brokers.
-        targets: returns the addresses of the brokers to ask, by name; called before each round.
-        tell: called with the name of a broker and whether it answered.
+        connection: reaches the brokers.
+        targets: returns the addresses of the brokers to ask, by name; called before each round. None ends the task.
+        tell: called on the event loop with the name of a broker and whether it answered.
         interval_s: seconds between two rounds, and seconds that a broker may take to answer.
     """
 
     def __init__(
         self,
-        links: BrokerLinks,
-        targets: Callable[[], Mapping[str, str]],
+        connection: Connection,
+        targets: Callable[[], Mapping[str, str] | None],
         tell: Callable[[str, bool], None],
         interval_s: float,
     ) -> None:
-        self._links = links
+        self._connection = connection
         self._targets = targets
         self._tell = tell
         self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="minimq-producer-probe", daemon=True)
-        self._thread.start()
+        self._asking: asyncio.Task[None] | None = None
 
-    def close(self) -> None:
-        """End the thread, after the questions under way; may be called by it. Idempotent."""
-        self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+    def begin(self) -> None:
+        """See to it that brokers are asked; called on the event loop, as `end`."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._run())
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            try:
-                self._round()
-            except Closed:
-                return
-            except Exception:
-                log.exception("producer: a round of questions to brokers that are left out failed")
+    def end(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
 
-    def _round(self) -> None:
-        questions: dict[str, Any] = {}
-        for broker, address in self._targets().items():
-            stub = self._links.to(address).stub
-            questions[broker] = stub.Probe.future(broker_pb2.ProbeRequest(), timeout=self._interval_s)
-        for broker, question in questions.items():
-            try:
-                question.result()
-            except (grpc.RpcError, grpc.FutureCancelledError):
-                self._tell(broker, False)
-            else:
-                self._tell(broker, True)
+    async def _run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                targets = self._targets()
+                if targets is None:
+                    return
+                answers = await asyncio.gather(*map(self._answers, targets.values()))
+                for broker, reached in zip(targets, answers, strict=True):
+                    self._tell(broker, reached)
+        except Exception:
+            log.exception("producer: brokers that are left out cannot be asked")
+        finally:
+            self._asking = None
+
+    async def _answers(self, address: str) -> bool:
+        question = self._connection.broker_stub(address).Probe
+        try:
+            await question(broker_pb2.ProbeRequest(), timeout=self._interval_s)
+        except grpc.aio.AioRpcError:
+            return False
+        return True

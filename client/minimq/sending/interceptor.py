@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
-from minimq.sending.pending_batch import Outcome
+from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
@@ -65,8 +66,12 @@ class WatchedOutcome:
         self._message = message
         self._outcome = outcome
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
-        """Pass the outcome on."""
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall:
+        """Return the call that passes the outcome on."""
+        return partial(self._tell, receipt, error)
+
+    def _tell(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
         self._interceptors.after_send(self._message, receipt, error)
-        if self._outcome is not None:
-            self._outcome.complete(receipt, error)
+        call = self._outcome.complete(receipt, error) if self._outcome is not None else None
+        if call is not None:
+            call()

@@ -19,8 +19,11 @@ from minimq_common.model import Message, MessageQueue
 
 log = logging.getLogger(__name__)
 
+#: What is left to be called when there is an outcome: code of users, which must not run on the event loop.
+UserCall = Callable[[], object]
+
 #: Called once with the receipt of a batch, or with the reason why there is none; with neither when it was never sent.
-Completion = Callable[[BatchReceipt | None, MiniMQError | None], None]
+Completion = Callable[[BatchReceipt | None, MiniMQError | None], UserCall | None]
 
 
 class Records(Protocol):
@@ -80,8 +83,8 @@ class BatchNumber(NamedTuple):
 class Outcome(Protocol):
     """Takes the outcome of a single message, such as a `ReceiptFuture`."""
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
-        """Take the receipt, or the reason why there is none. Called once."""
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
+        """Take the receipt, or the reason why there is none. Called once. Returns what is left to be called."""
 
 
 class PendingMessage(msgspec.Struct, eq=False):
@@ -219,16 +222,21 @@ class PendingBatch:
             tuple(self.tries),
         )
 
-    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Tell the outcome to everybody who waits for it."""
+    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
+        """Tell the outcome to everybody who waits for it; return what is left to be called."""
+        calls = []
         for index, item in enumerate(self.messages):
             outcome = item.outcome
             if outcome is None:
                 continue
             try:
-                outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
-            except BaseException:  # even of a callback that ends its thread: the others must hear of theirs
+                call = outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
+            except Exception:  # of a future that was changed from outside: the others must hear of theirs
                 log.exception("producer: an outcome was not taken in topic=%s", self.topic)
+            else:
+                if call is not None:
+                    calls.append(call)
+        return calls
 
 
 class RecordsBatch(PendingBatch):
@@ -258,9 +266,10 @@ class RecordsBatch(PendingBatch):
         self.number, self.transaction = number, transaction
         self.handed_in, self.completion = handed_in, completion
 
-    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Tell the outcome to whoever has handed the records in."""
-        self.completion(receipt, error)
+    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
+        """Tell the outcome to whoever has handed the records in; return what is left to be called."""
+        call = self.completion(receipt, error)
+        return () if call is None else (call,)
 
 
 def messages_were(count: int, which: str = "") -> str:

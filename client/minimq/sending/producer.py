@@ -109,13 +109,13 @@ class Producer:
             message: what to send.
             queue: where it must go; then it is never moved to another queue.
             selector: chooses that queue, as for `send`.
-            callback: called with the receipt and None, or with None and the error, by whichever thread brings the
-                outcome; it must not block, nor call the producer.
+            callback: called with the receipt and None, or with None and the error, on a thread of the producer, one
+                callback after the other; it must not block, nor call the producer.
 
         Returns:
             A future of the receipt, which raises what `send` would.
         """
-        future: ReceiptFuture = ReceiptFuture()
+        future: ReceiptFuture[SendReceipt] = ReceiptFuture()
         if callback is not None:
             future.add_done_callback(partial(_call_back, callback, self._callback_faults))
         self._core.send(message, queue, selector, future)

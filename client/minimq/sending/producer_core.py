@@ -11,11 +11,11 @@ from minimq.connection.cluster import Cluster
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.sending.decisions import Transaction
-from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
@@ -57,11 +57,8 @@ class ProducerCore:
         self._selector_queues = SelectorQueues()
         self._selector_lock = threading.Lock()  # protects these
         self._routes.on_change(self._route_changed)
-        self._sender = Sender(self._routes, self._client.links, options)
+        self._sender = Sender(self._routes, self._client.connection, options)
         self._buffer = self._sender.buffer
-        self._probe = FaultProbe(
-            self._client.links, self._sender.to_probe, self._sender.probed, options.probe_interval_s
-        )
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
@@ -170,19 +167,10 @@ class ProducerCore:
         self._process.check()
         self._check_queue(topic, queue)
         self._find(topic)
-        future: Future[BatchReceipt] = Future()
-
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            if receipt is not None:
-                future.set_result(receipt)
-            else:
-                future.set_exception(error)
-
+        future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
-        self._sender.send_batch(topic, queue, records, share, complete, transaction)
+        self._sender.send_batch(topic, queue, records, share, future.complete, transaction)
         return future
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
@@ -276,7 +264,6 @@ class ProducerCore:
             self._buffer.close()
             self._buffer.wait(timeout_s)
             left = self._buffer.left()
-            self._probe.close()
             self._sender.close()
             self._client.close()
             self._closed = True  # only now: a call that was interrupted can be made again

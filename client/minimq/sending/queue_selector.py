@@ -223,12 +223,18 @@ class QueueSelector:
         else:
             self._faults.unreached(broker, now)
 
-    def to_probe(self, now: float) -> Mapping[str, str]:
-        """Return the addresses of brokers that are left out as unreachable, by name, if a route still names them."""
+    def to_probe(self, now: float) -> Mapping[str, str] | None:
+        """Return the addresses of brokers that are left out as unreachable, by name, if a route still names them.
+
+        None if there are no such brokers.
+        """
+        out = self._faults.to_probe(now)
+        if not out:
+            return None
         addresses = {
             name: writable.route.master_of(name) for writable in self._writable.values() for name in writable.brokers
         }
-        return {name: address for name in self._faults.to_probe(now) if (address := addresses.get(name)) is not None}
+        return {name: address for name in out if (address := addresses.get(name)) is not None}
 
     def avoided(self, now: float) -> Sequence[Exclusion]:
         """Return the brokers that are left out now."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from minimq.sending.pending_batch import UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError
+
+T = TypeVar("T")
 
 _PENDING, _FINISHED = "PENDING", "FINISHED"
 #: The condition of futures that got their outcome before anybody looked at them.
@@ -17,14 +20,14 @@ _COMPLETED = threading.Condition()
 _PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_waiters": list, "_done_callbacks": list}
 
 
-class ReceiptFuture(Future[SendReceipt]):
+class ReceiptFuture(Future[T], Generic[T]):
     """A future of a receipt that is as cheap as it can be when its outcome comes before anybody waits for it.
 
     Its condition is made when first asked for. Whether that or the outcome comes first is decided by one atomic step:
     the entry in the dictionary of the future. From there on the rules of the base class hold.
     """
 
-    _result: SendReceipt | None = None
+    _result: T | None = None
     _exception: BaseException | None = None
 
     __init__ = object.__init__  # makes nothing: most futures never need it
@@ -45,8 +48,8 @@ class ReceiptFuture(Future[SendReceipt]):
     def _state(self, state: str) -> None:
         self.__dict__["_set_state"] = state
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Take the outcome: a receipt, or the reason why there is none."""
+    def complete(self, receipt: T | None, error: MiniMQError | None) -> UserCall | None:
+        """Take the outcome: a receipt, or the reason why there is none. Returns the call of the callbacks."""
         own = self.__dict__
         if "_condition" not in own:
             if receipt is not None:
@@ -54,15 +57,21 @@ class ReceiptFuture(Future[SendReceipt]):
             else:
                 self._exception = error
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
-                return
+                return None
         if not self.set_running_or_notify_cancel():
-            return
+            return None
         if error is None and receipt is not None:
             self.set_result(receipt)
         else:
             self.set_exception(error)
+        return super()._invoke_callbacks if own.get("_done_callbacks") else None  # type: ignore[misc]
 
-    def result(self, timeout: float | None = None) -> SendReceipt:
+    def _invoke_callbacks(self) -> None:
+        """Leave the callbacks to whoever completes it; whoever cancels it calls them."""
+        if self.cancelled():
+            super()._invoke_callbacks()  # type: ignore[misc]
+
+    def result(self, timeout: float | None = None) -> T:
         """Return the receipt, after waiting for it; raise what `send` would."""
         if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
             return self._result

@@ -126,6 +126,11 @@ class RecordAccumulator:
         return self._waiting.is_ready
 
     @property
+    def is_empty(self) -> bool:
+        """True if everything has its outcome."""
+        return not self._in_flight and self._waiting.is_empty
+
+    @property
     def wake_at(self) -> float:
         """When `time_passed` has something to do; infinite when nothing is in flight or delayed."""
         expires = min((batch.expires for batch in self._in_flight), default=math.inf)
@@ -308,8 +313,11 @@ class RecordAccumulator:
 
     # ---- brokers to avoid -----------------------------------------------------------------------
 
-    def to_probe(self, now: float) -> Mapping[str, str]:
-        """Return the addresses of brokers that are left out because they were not reached, by name."""
+    def to_probe(self, now: float) -> Mapping[str, str] | None:
+        """Return the addresses of brokers that are left out because they were not reached, by name; None without any.
+
+        One that no route names has none, and may be named again.
+        """
         return self._selector.to_probe(now)
 
     def probed(self, broker: str, now: float, *, reached: bool) -> None:

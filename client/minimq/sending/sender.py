@@ -1,33 +1,46 @@
 """The part of sending that does I/O: it tells the `RecordAccumulator` what happens, and carries out what that decides.
 
 There is no sending thread. Whoever hands something in sends it if the window has room; otherwise it goes out when an
-answer makes room, by the thread that brought the answer, together with all that has gathered meanwhile. So a lone
-message leaves at once, and a flood travels in large batches.
+answer makes room, on the event loop that brings the answer, together with all that has gathered meanwhile. So a lone
+message leaves at once, and a flood travels in large batches. Time is kept on the event loop as well, and only while
+something is on its way. Code of users is called on a thread of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from minimq.connection.client import RouteCache
+from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
+from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.decisions import Transaction
-from minimq.sending.pending_batch import BufferShare, Completion, PendingBatch, PendingMessage, Records, RecordsBatch
+from minimq.sending.fault_probe import FaultProbe
+from minimq.sending.pending_batch import (
+    BufferShare,
+    Completion,
+    PendingBatch,
+    PendingMessage,
+    Records,
+    RecordsBatch,
+    Target,
+)
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq.transport.broker_link import BrokerLinks
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_common.model import MessageQueue
@@ -37,7 +50,7 @@ log = logging.getLogger(__name__)
 
 #: How often late tries are looked for.
 _TICK_S = 0.1
-#: How long the end of the timer is waited for.
+#: How long the end of the callbacks is waited for.
 _JOIN_S = 5.0
 _STATUS = {status.value: status for status in SendStatus}
 
@@ -47,17 +60,17 @@ class Sender:
 
     Args:
         routes: where the queues are.
-        links: connections to brokers.
+        connection: reaches the brokers; its event loop brings the answers.
         options: of the producer.
 
     Attributes:
         buffer: bounds what is handed in; has the lock of this.
     """
 
-    def __init__(self, routes: RouteCache, links: BrokerLinks, options: ProducerOptions) -> None:
+    def __init__(self, routes: RouteCache, connection: Connection, options: ProducerOptions) -> None:
         keep_freed_memory()  # batches of 1 MiB pass through
         self._routes = routes
-        self._links = links
+        self._connection = connection
         self._encoder = BatchEncoder(options)
         #: Protects the accumulator, the buffer and changes of the streams. Never held while a batch is encoded or an
         #: outcome told.
@@ -70,9 +83,11 @@ class Sender:
         self._closed = False
         #: What is still to be failed because the producer closes.
         self._left: deque[Action] = deque()
-        self._stop = threading.Event()
-        self._timer = threading.Thread(target=self._keep_time, name="minimq-producer-timer", daemon=True)
-        self._timer.start()
+        self._callbacks = CallbackThread("minimq-producer-callbacks")
+        #: The loop looks at what is late. Set under the lock, after the loop was told: Ctrl-C may come in between.
+        self._keeps_time = False
+        self._timer: asyncio.Task[None] | None = None  # of the loop
+        self._probe = FaultProbe(connection, self._to_probe, self._probed, options.probe_interval_s)
 
     # ---- handing in -----------------------------------------------------------------------------
 
@@ -90,6 +105,8 @@ class Sender:
             item.ticket = ticket
             item.born_ms = time.time_ns() // 1_000_000
             item.handed_in = now = time.monotonic()
+            if not self._keeps_time:
+                self._keep_time_locked()
             if self._accumulator.join(item):
                 return True
             batch = self._accumulator.add_message(item, now)
@@ -135,37 +152,37 @@ class Sender:
             transaction=transaction,
         )
         with self._lock:
+            if not self._keeps_time:
+                self._keep_time_locked()
             actions = self._accumulator.add_batch(batch)
         self._carry_out(actions)
         self._drain()
 
     def close(self) -> None:
-        """End all threads and streams, and fail what is left. A call that was interrupted can be made again."""
+        """End all streams, fail what is left, and end the callbacks. A call that was interrupted can be made again."""
         with self._lock:
             self._closed = True
-        self._stop.set()
-        if threading.current_thread() is not self._timer:
-            self._timer.join(_JOIN_S)  # it may be in a callback that waits for this very call
+            streams = list(self._streams.values())
+        self._fail_left()
+        for stream in streams:
+            stream.close()
+        self._connection.call_soon(self._probe.end)
+        self._callbacks.close(_JOIN_S)  # one may never end
+
+    def _fail_left(self) -> None:
         with self._lock:
             self._left += self._accumulator.close()
-            streams = list(self._streams.values())
-        failed = bool(self._left)
-        while self._left:
-            self._carry_out((self._left.popleft(),))
-        for stream in streams:
-            if failed:
-                stream.cancel()
-            stream.close(1.0)
+        with suppress(IndexError):  # none is left, or another thread has taken the last one
+            while True:
+                self._carry_out((self._left.popleft(),))
 
     # ---- brokers to avoid -----------------------------------------------------------------------
 
-    def to_probe(self) -> Mapping[str, str]:
-        """Return the addresses of brokers that are left out because they were not reached, by name."""
+    def _to_probe(self) -> Mapping[str, str] | None:
         with self._lock:
-            return self._accumulator.to_probe(time.monotonic())
+            return None if self._closed else self._accumulator.to_probe(time.monotonic())
 
-    def probed(self, broker: str, reached: bool) -> None:
-        """Take in whether such a broker answers now."""
+    def _probed(self, broker: str, reached: bool) -> None:
         with self._lock:
             self._accumulator.probed(broker, time.monotonic(), reached=reached)
         if reached:
@@ -244,11 +261,12 @@ class Sender:
             if stream is None or stream.ended:
                 stream = self._open(address)
             batch.stream = stream
-            return stream.append(queue, batch.data, answer, batch.transaction)
+            stream.append(queue, batch.data, answer, batch.transaction)
         except MiniMQError as error:
             return error
-        except (ValueError, RuntimeError) as error:  # the channel was closed just now, or there is no thread to be had
+        except RuntimeError as error:  # there is no thread to be had
             return Unavailable(f"no stream to broker {address}: {error}")
+        return None
 
     def _open(self, address: str) -> AppendStream:
         with self._lock:
@@ -256,18 +274,18 @@ class Sender:
                 raise Closed("the producer was closed before the message was acknowledged")
             stream = self._streams.get(address)
             if stream is None or stream.ended:
-                stream = self._streams[address] = AppendStream(self._links.to(address))
+                stream = self._streams[address] = AppendStream(self._connection, address)
             return stream
 
     def _abandon(self, action: Abandon) -> None:
         """End a stream whose broker does not answer: all that is under way there fails."""
-        queue, address = action.target
-        self._outages.failed(queue.broker_name, address, action.error)
+        self._not_stored(action.target, action.error)
+        address = action.target.address
         assert isinstance(action.stream, AppendStream)
         with self._lock:
             if self._streams.get(address) is action.stream:
                 del self._streams[address]
-        action.stream.give_up(Unavailable(f"broker {address} left an earlier request without an answer"))
+        action.stream.fail(Unavailable(f"broker {address} left an earlier request without an answer"))
 
     # ---- outcomes -------------------------------------------------------------------------------
 
@@ -311,34 +329,66 @@ class Sender:
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
         assert batch.target is not None
-        queue, address = batch.target
         with self._lock:
             actions = self._accumulator.failed(batch, attempt, error, time.monotonic())
         if actions is not None:
-            self._outages.failed(queue.broker_name, address, error)
+            self._not_stored(batch.target, error)
             self._carry_out(actions)
 
+    def _not_stored(self, target: Target, error: MiniMQError) -> None:
+        """Log that a broker does not answer, and have it asked until it does."""
+        queue, address = target
+        self._outages.failed(queue.broker_name, address, error)
+        if error.avoid_broker and not error.answered:
+            self._connection.call_soon(self._probe.begin)
+
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        calls = None
         try:
-            batch.complete(receipt, error)
+            calls = batch.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
         finally:
-            self.buffer.release(*batch.share)
+            if calls:
+                for call in calls:
+                    self._callbacks.run(call)
+                self._callbacks.run(partial(self.buffer.release, *batch.share))
+            else:
+                self.buffer.release(*batch.share)
 
     # ---- time -----------------------------------------------------------------------------------
 
-    def _keep_time(self) -> None:
-        while not self._stop.wait(_TICK_S):
-            try:
-                self._tick(time.monotonic())
-            except Exception:
-                log.exception("producer: a look at what is late failed")
+    def _keep_time_locked(self) -> None:
+        self._connection.call_soon(self._keep_time)
+        self._keeps_time = True
 
-    def _tick(self, now: float) -> None:
-        """Let time pass for tries that take too long, and for what waits for its next try."""
+    def _keep_time(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.create_task(self._look_at_times())
+
+    async def _look_at_times(self) -> None:
+        goes_on = True
+        try:
+            while goes_on:
+                await asyncio.sleep(_TICK_S)
+                try:
+                    goes_on = self._tick(time.monotonic())
+                except Exception:
+                    log.exception("producer: a look at what is late failed")
+        except asyncio.CancelledError:  # the connection was closed ahead of the producer: nobody would look any more
+            self._fail_left()
+            raise
+        finally:
+            self._timer = None
+
+    def _tick(self, now: float) -> bool:
+        """Let time pass for tries that take too long, and for what waits for its next try; return if anything does."""
         with self._lock:
+            if self._closed or self._accumulator.is_empty:
+                self._keeps_time = False
+                return False
             actions = self._accumulator.time_passed(now) if now >= self._accumulator.wake_at else ()
         self._carry_out(actions)
         if self._accumulator.is_waiting:
             self._drain()
+        return True

@@ -19,13 +19,13 @@ import pytest
 
 from minimq.administration.admin import Admin
 from minimq.local.local_cluster import LocalCluster
-from minimq.transport.broker_link import BrokerLink
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.server import Broker
 from minimq_common import rpc
 from minimq_common.model import BrokerData
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
+from support.broker_link import BrokerLink
 from support.fake_broker import FakeBroker, brokers_of, registered
 from support.line import Line
 from support.loop_thread import LoopThread

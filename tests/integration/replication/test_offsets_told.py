@@ -6,9 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 from minimq.local.broker_process import BrokerProcess
-from minimq.transport.broker_link import BrokerLink
 from minimq_common.errors import DeadlineExceeded, NotMaster
 from minimq_proto.v1 import broker_pb2
+from support.broker_link import BrokerLink
 from support.raw_sender import RawSender
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
 from support.stores import make_batch

@@ -8,12 +8,8 @@ from typing import TypeVar
 
 import grpc
 
-from minimq.transport.home_process import HomeProcess
 from minimq_common.bound_check import check_answer
-from minimq_common.errors import Closed
 from minimq_common.rpc import from_rpc_error, open_channel
-from minimq_common.security.certificates import Trust
-from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")
@@ -26,13 +22,11 @@ class BrokerLink:
     Attributes:
         address: HOST:PORT.
         stub: for streams; single calls go through `call`.
-        trust: of its channel.
     """
 
-    def __init__(self, address: str, trust: Trust | None = None) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.trust = trust
-        self._channel = open_channel(address, trust)
+        self._channel = open_channel(address)
         self.stub = broker_pb2_grpc.BrokerStub(self._channel)
         #: As of the stub, but for requests that are encoded: each is given as its parts.
         self.append = self._channel.stream_stream(
@@ -57,47 +51,24 @@ class BrokerLink:
 
 
 class BrokerLinks:
-    """Connections to brokers, made when first asked for. Thread-safe.
+    """Connections to brokers, made when first asked for. Thread-safe."""
 
-    Args:
-        shared: has the connections, which several clients use; otherwise they are made and ended here.
-        security: of the connections that are made here.
-    """
-
-    def __init__(self, shared: BrokerLinks | None = None, security: ChannelSecurity = PLAIN) -> None:
-        self._shared = shared
-        self._security = security
-        #: Those of former certificates, whose streams go on.
-        self._former: list[BrokerLink] = []
-        self._process = HomeProcess("client")
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._links: dict[str, BrokerLink] = {}
-        self._closed = False
 
     def to(self, address: str) -> BrokerLink:
-        """Return the connection to an address. Raises `Closed` after `close`, and in a fork."""
-        self._process.check()
+        """Return the connection to an address."""
         with self._lock:
-            if self._closed:
-                raise Closed("the client is closed")
-            if self._shared is not None:
-                return self._shared.to(address)
-            link, trust = self._links.get(address), self._security.trust()
-            if link is not None and link.trust is not trust:
-                self._former.append(link)
-                link = None
+            link = self._links.get(address)
             if link is None:
-                link = self._links[address] = BrokerLink(address, trust)
+                link = self._links[address] = BrokerLink(address)
             return link
 
     def close(self) -> None:
-        """End all connections that were made here; in a fork, whose they are not, nothing. Idempotent."""
-        if self._process.is_forked:
-            return
+        """End all connections."""
         with self._lock:
-            self._closed = True
-            links = [*self._former, *self._links.values()]
+            links = [*self._links.values()]
             self._links.clear()
-            self._former.clear()
         for link in links:
             link.close()

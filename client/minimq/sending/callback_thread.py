@@ -1,0 +1,61 @@
+"""The thread on which a producer calls code of its users, which may take its time: an event loop may not."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from minimq_common.outage_log import OutageLog
+
+log = logging.getLogger(__name__)
+
+
+class CallbackThread:
+    """Makes calls one after the other. Thread-safe; the thread begins with the first call.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()  # protects what follows
+        self._thread: threading.Thread | None = None
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._faults = OutageLog(log)
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Have a call made; if there is no thread to be had, make it here."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, args=(self._calls,), name=self._name, daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError:  # the interpreter ends, or has too many
+                    pass
+            if self._thread is not None:
+                self._calls.put(call)
+                return
+        self._make(call)
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread after the calls that it was given, and wait for that, unless this is one of them."""
+        with self._lock:
+            thread, calls = self._thread, self._calls
+            self._thread, self._calls = None, queue.SimpleQueue()
+        calls.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+        while (call := calls.get()) is not None:
+            self._make(call)
+
+    def _make(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - even of one that ends its thread: others wait behind it
+            self._faults.crashed("producer: a callback raised", cause=error)
