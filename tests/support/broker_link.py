@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -48,27 +47,3 @@ class BrokerLink:
     def close(self) -> None:
         """End the connection; calls under way fail."""
         self._channel.close()
-
-
-class BrokerLinks:
-    """Connections to brokers, made when first asked for. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._links: dict[str, BrokerLink] = {}
-
-    def to(self, address: str) -> BrokerLink:
-        """Return the connection to an address."""
-        with self._lock:
-            link = self._links.get(address)
-            if link is None:
-                link = self._links[address] = BrokerLink(address)
-            return link
-
-    def close(self) -> None:
-        """End all connections."""
-        with self._lock:
-            links = [*self._links.values()]
-            self._links.clear()
-        for link in links:
-            link.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minimq_proto.v1 import broker_pb2
-from support.broker_link import BrokerLinks
+from support.broker_link import BrokerLink
 from support.duplex import Duplex
 
 PATIENCE_S = 30.0
@@ -17,8 +17,7 @@ class RawMember:
     """A session that says exactly what a test wants. It sends no heartbeats by itself."""
 
     def __init__(self, address: str, client_id: str) -> None:
-        self._links = BrokerLinks()
-        self.link = self._links.to(address)
+        self.link = BrokerLink(address)
         self.client_id = client_id
         self.events: queues.SimpleQueue[broker_pb2.SessionEvent] = queues.SimpleQueue()
         self.ended: queues.SimpleQueue[object] = queues.SimpleQueue()
@@ -35,7 +34,7 @@ class RawMember:
     def die(self) -> None:
         """End the connection without a word. Idempotent."""
         self._session.cancel()
-        self._links.close()
+        self.link.close()
 
     def say(self, **action: object) -> None:
         self._session.send(broker_pb2.SessionRequest(client_id=self.client_id, **action))  # type: ignore[arg-type]
