@@ -107,6 +107,27 @@ def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_on
     assert len(loops()) == before
 
 
+def test_a_producer_has_one_thread_and_another_for_callbacks_once_it_has_some(
+    cluster: LocalCluster, topic: str
+) -> None:
+    def own() -> list[str]:
+        return sorted(thread.name for thread in set(threading.enumerate()) - before)
+
+    before = set(threading.enumerate())
+    with Producer(cluster.nameserver, probe_interval_s=0.01) as producer:
+        assert own() == []
+        brokers = {producer.send(Message(topic, b"body")).queue.broker_name for _ in range(8)}
+        assert brokers == {"broker-a", "broker-b"}
+        producer.send_many([Message(topic, b"body")] * 100)
+        producer.send_async(Message(topic, b"body")).result(30)
+        assert own() == ["minimq-cluster"]
+        called = threading.Event()
+        producer.send_async(Message(topic, b"body"), callback=lambda *_: called.set())
+        assert called.wait(30)
+        assert own() == ["minimq-cluster", "minimq-producer-callbacks"]
+    assert own() == []
+
+
 def test_plain_clients_and_those_of_asyncio_share_one(cluster: LocalCluster, topic: str) -> None:
     before = len(loops())
 
@@ -203,6 +224,20 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     for client in (producer, consumer, admin):
         client.close()
     assert not [thread for thread in threading.enumerate() if thread.name == f"minimq-member-{topic}"]
+
+
+def test_what_is_handed_in_has_an_outcome_however_soon_the_cluster_is_closed(cluster: LocalCluster, topic: str) -> None:
+    for _ in range(20):
+        shared = Cluster(cluster.nameserver)
+        shared.connection.submit(shared.connection.nameservers.route(topic)).result(30)
+        producer = Producer(shared)
+        producer._core._routes.route(topic)
+        futures = [producer.send_async(Message(topic, b"body")) for _ in range(3)]
+        shared.close()
+        for future in futures:
+            assert isinstance(future.exception(30), errors.MiniMQError | None)
+        assert producer.statistics().buffered_messages == 0
+        producer.close()
 
 
 def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client_does_not(

@@ -10,13 +10,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from minimq import LocalCluster, Message, MessageQueue
+from minimq import LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
 
 #: Ids of producers, each of which sends one batch.
 PRODUCERS = itertools.count(1 << 40)
@@ -96,3 +97,25 @@ def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster
             )
         assert stream.join(30)
         assert isinstance(told.result(30), Unavailable)
+
+
+def test_what_was_added_by_a_thread_that_was_interrupted_before_it_woke_the_loop_is_sent(
+    cluster: LocalCluster, topic: str
+) -> None:
+    class Interrupted:
+        """Stands for the loop of a stream in a thread that Ctrl-C ends at the call."""
+
+        def call_soon_threadsafe(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    with Producer(cluster.nameserver, send_timeout_s=600) as producer:  # of which the first try may take 100 s
+        sent = producer.send(Message(topic, b"first")).queue
+        [stream] = [each._stream for each in producer._core._sender._streams.values()]
+        wait_until(lambda: stream._woken != stream._waits)  # the loop waits
+        loop, stream._loop = stream._loop, Interrupted()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(Message(topic, b"second"), queue=sent)
+        stream._loop = loop
+        assert producer.statistics().buffered_messages == 1
+        producer.flush(30)
+        assert (producer.statistics().acknowledged, producer.statistics().retries) == (2, 0)

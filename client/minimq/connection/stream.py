@@ -95,6 +95,11 @@ class Stream(Generic[Request, Response]):
                 self._loop.call_soon_threadsafe(self._wake)
             self._woken = waits
 
+    def wake(self) -> None:
+        """Send what a thread has added that was interrupted before it woke the loop. On the event loop only."""
+        if self._requests:
+            self._wake()
+
     def finish(self) -> None:
         """Say that no further request will come."""
         self.send(None)
@@ -277,6 +282,10 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
             known = self._receivers.pop(request_id, None)
         if known is not None:
             self._stream.send(farewell)
+
+    def wake(self) -> None:
+        """Do as `Stream.wake`."""
+        self._stream.wake()
 
     def fail(self, reason: MiniMQError) -> None:
         """End at once, and give all receivers this reason, in the thread of the caller. Does not wait for the end."""

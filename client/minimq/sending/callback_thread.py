@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from minimq_common.outage_log import OutageLog
 
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 
 class CallbackThread:
     """Makes calls one after the other. Thread-safe; the thread begins with the first call.
+
+    A call that comes after `close` has a thread of its own.
 
     Args:
         name: of the thread.
@@ -24,6 +27,7 @@ class CallbackThread:
         self._lock = threading.Lock()  # protects what follows
         self._thread: threading.Thread | None = None
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._closed = False
         self._faults = OutageLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
@@ -31,24 +35,30 @@ class CallbackThread:
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(self._calls,), name=self._name, daemon=True)
-                try:
+                with suppress(RuntimeError):  # the interpreter ends, or has too many
                     thread.start()
                     self._thread = thread
-                except RuntimeError:  # the interpreter ends, or has too many
-                    pass
-            if self._thread is not None:
+            has_thread = self._thread is not None
+            if has_thread:
                 self._calls.put(call)
-                return
-        self._make(call)
+                if self._closed:
+                    self._end()
+        if not has_thread:
+            self._make(call)
 
     def close(self, timeout_s: float) -> None:
         """End the thread after the calls that it was given, and wait for that, unless this is one of them."""
         with self._lock:
-            thread, calls = self._thread, self._calls
-            self._thread, self._calls = None, queue.SimpleQueue()
-        calls.put(None)
+            self._closed = True
+            thread = self._thread
+            self._end()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
+
+    def _end(self) -> None:
+        """Let the thread end behind what it was given."""
+        self._calls.put(None)
+        self._thread, self._calls = None, queue.SimpleQueue()
 
     def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
         while (call := calls.get()) is not None:

@@ -365,6 +365,7 @@ class Sender:
     def _keep_time(self) -> None:
         if self._timer is None:
             self._timer = asyncio.create_task(self._look_at_times())
+            self._timer.add_done_callback(self._time_ended)  # which comes also if the loop ends before the first step
 
     async def _look_at_times(self) -> None:
         goes_on = True
@@ -375,11 +376,12 @@ class Sender:
                     goes_on = self._tick(time.monotonic())
                 except Exception:
                     log.exception("producer: a look at what is late failed")
-        except asyncio.CancelledError:  # the connection was closed ahead of the producer: nobody would look any more
-            self._fail_left()
-            raise
         finally:
             self._timer = None
+
+    def _time_ended(self, timer: asyncio.Task[None]) -> None:
+        if timer.cancelled():  # the connection was closed ahead of the producer: nobody would look any more
+            self._fail_left()
 
     def _tick(self, now: float) -> bool:
         """Let time pass for tries that take too long, and for what waits for its next try; return if anything does."""
@@ -388,6 +390,9 @@ class Sender:
                 self._keeps_time = False
                 return False
             actions = self._accumulator.time_passed(now) if now >= self._accumulator.wake_at else ()
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.wake()
         self._carry_out(actions)
         if self._accumulator.is_waiting:
             self._drain()
