@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -200,7 +200,7 @@ def test_cancelled_polls_and_commits_lose_nothing(cluster: LocalCluster, admin: 
 
 
 def test_consumers_that_share_a_cluster_have_no_threads_of_their_own(
-    cluster: LocalCluster, admin: Admin, topic: str
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
 ) -> None:
     fill(cluster, topic, 8)
     queues = [each.queue for each in admin.describe_topic(topic).queues]
@@ -208,10 +208,13 @@ def test_consumers_that_share_a_cluster_have_no_threads_of_their_own(
 
     async def run() -> None:
         async with Cluster(cluster.nameserver) as shared, AsyncExitStack() as stack:
-            consumers = [await stack.enter_async_context(PullConsumer(shared)) for _ in range(5)]
-            for consumer in consumers:
+            for _ in range(3):
+                consumer = await stack.enter_async_context(PullConsumer(shared))
                 await consumer.assign(queues)
                 await read(consumer, 8)
+                member = await stack.enter_async_context(PullConsumer(shared, group=new_name()))
+                member.subscribe(topic)
+                await read(member, 8)
             assert threading.active_count() == before + 1  # that of the cluster
 
     asyncio.run(run())

@@ -16,6 +16,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError, TopicNotFound
+from minimq_common.model import TopicRoute
 from support.group_listener import QueueLog
 from support.waiting import wait_until
 
@@ -179,7 +180,11 @@ def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
         read(consumer, 300)
         if not notices:
             same = consumer._reader._routes.route(topic)
-            monkeypatch.setattr(consumer._reader._routes, "route", lambda _: same)
+
+            async def find(*_: object) -> TopicRoute:
+                return same
+
+            monkeypatch.setattr(consumer._reader._routes, "find", find)
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=4)
         anew = send(cluster, topic, 300, 100)

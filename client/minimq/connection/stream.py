@@ -112,6 +112,12 @@ class Stream(Generic[Request, Response]):
         """Wait for the end of the stream, on another thread than that of the loop; return whether it came."""
         return self._over.wait(timeout_s)
 
+    async def wait_ended(self, timeout_s: float) -> bool:
+        """Do as `join`, on the loop."""
+        if self._running is None:
+            return self._over.is_set()
+        return bool((await asyncio.wait((self._running,), timeout=timeout_s))[0])
+
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _begin(self) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import Commit
@@ -26,6 +27,8 @@ _RETRY_S = 0.5
 
 class BroadcastReader:
     """Takes the place of a `GroupMember`: gives its consumer every queue there is. Thread-safe.
+
+    Its work is done by a task on the event loop of the connection.
 
     Args:
         client: of the consumer.
@@ -48,35 +51,29 @@ class BroadcastReader:
         fetcher: Fetcher,
         options: ConsumerOptions,
     ) -> None:
-        self._wait = client.wait
         self._routes = client.routes
         self._topics = topics
         self._offsets = offsets
         self._starts = starts
         self._fetcher = fetcher
         self._interval_s = options.rebalance_interval_s
-        #: Protects what follows; notified when there is something to do.
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._worker = LoopWorker(client.connection, self._run)
+        # All that follows belongs to the task of the worker.
         self._look_at = 0.0
         #: What is read, and of which topic: one that was made anew has another id.
         self._read: dict[MessageQueue, int] = {}
         #: Queues of topics of which nothing was saved when this consumer began; the start rule holds for them.
         self._new: frozenset[MessageQueue] | None = None
         self._outage = OutageLog(log)
-        self._thread = threading.Thread(target=self._run, name="minimq-broadcast", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._routes.on_change(lambda route: self._look())
-        self._thread.start()
+        """Begin; on the event loop of the connection."""
+        self._routes.on_change(lambda route: self._worker.post(self._look))
+        self._worker.start()
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Take note that queues are read no more. Those that are there again meanwhile are begun again."""
-        with self._changed:
-            for queue in epochs:
-                self._read.pop(queue, None)
-        self._look()
+        self._worker.post(partial(self._forget, frozenset(epochs)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Nobody waits for it."""
@@ -87,45 +84,38 @@ class BroadcastReader:
 
     def close(self) -> None:
         """End, and let others have the file of the offsets. Idempotent."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.close()
         self._offsets.close()
 
-    def _look(self) -> None:
-        with self._changed:
-            self._look_at = 0.0
-            self._changed.notify_all()
+    # ---- the task -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._stopped and time.monotonic() < self._look_at:
-                    self._changed.wait(_TICK_S)
-                if self._stopped:
-                    return
-                now = time.monotonic()
-                due = now >= self._look_at
-                if due:
-                    self._look_at = now + self._interval_s
-            try:
-                if due:
-                    self._compare()
+    def _look(self) -> None:
+        self._look_at = 0.0
+
+    def _forget(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            self._read.pop(queue, None)
+        self._look()
+
+    async def _run(self) -> None:
+        while (work := await self._worker.next(min(max(self._look_at - time.monotonic(), 0.0), _TICK_S))) is not None:
+            work()
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look_at = now + self._interval_s
+                try:
+                    await self._compare()
                     self._outage.worked("broadcasting: goes on")
-            except MiniMQError as error:
-                self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
-                with self._changed:
+                except MiniMQError as error:
+                    self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                     self._look_at = min(self._look_at, now + _RETRY_S)
             self._fetcher.tick()
 
-    def _compare(self) -> None:
+    async def _compare(self) -> None:
         """Begin queues that have come, and end those that have gone."""
-        there = {queue for topic in self._topics for queue in self._queues_of(topic)}
-        with self._changed:
-            read = dict(self._read)
-        gone = sorted((read.keys() - there) | self._made_anew(read))
+        there = {queue for topic in self._topics for queue in await self._queues_of(topic)}
+        read = dict(self._read)
+        gone = sorted((read.keys() - there) | await self._made_anew(read))
         if gone:
             self._fetcher.revoked(gone)
         if self._new is None:
@@ -134,45 +124,44 @@ class BroadcastReader:
         failure: MiniMQError | None = None
         for queue in sorted(there - read.keys()):
             try:
-                begun.append(self._first(queue))
+                begun.append(await self._first(queue))
             except MiniMQError as error:  # the other brokers shall not wait for this one
                 failure = error
         # The rule holds once: from now on "latest" is what it was today.
-        for unsaved in self._offsets.write(begun).values():
+        for unsaved in (await self._offsets.save(begun)).values() if begun else ():
             raise unsaved
         for first in begun:
-            with self._changed:
-                self._read[first.queue] = first.topic_id
+            self._read[first.queue] = first.topic_id
             self._fetcher.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
         if failure is not None:
             raise failure
 
-    def _queues_of(self, topic: str) -> list[MessageQueue]:
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
         try:
-            return self._routes.route(topic).read_queues()
+            return (await self._routes.find(topic)).read_queues()
         except TopicNotFound:  # it was deleted, and may be made anew
             return []
 
-    def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+    async def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
         """Return the queues of topics that were deleted and made again so quickly that no route was without them."""
         now: dict[tuple[str, str], int] = {}
         for queue in read:
             place = queue.topic, queue.broker_name
             if place not in now:
                 try:
-                    now[place] = self._wait(self._starts.bounds(queue)).topic_id
+                    now[place] = (await self._starts.bounds(queue)).topic_id
                 except MiniMQError as error:
                     log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
                     now[place] = read[queue]
         return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}
 
-    def _first(self, queue: MessageQueue) -> Commit:
+    async def _first(self, queue: MessageQueue) -> Commit:
         """Return where to begin with a queue."""
-        bounds = self._wait(self._starts.bounds(queue))
+        bounds = await self._starts.bounds(queue)
         saved = self._offsets.get(queue, bounds.topic_id)
         is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
         if saved is not None:  # if it is not stored any more, `on_offset_reset` says so
             return Commit(queue, saved.offset, topic_id=bounds.topic_id, term=saved.term)
         # A queue that came after the others is read from its beginning.
-        offset = self._wait(self._starts.by_rule(queue, bounds)) if is_new else bounds.first
+        offset = await self._starts.by_rule(queue, bounds) if is_new else bounds.first
         return Commit(queue, offset, topic_id=bounds.topic_id, term=bounds.term)

@@ -42,12 +42,12 @@ class _Broker:
 
 
 class BrokerSessions:
-    """Sessions by broker name. Used by the member's thread alone; streams reach it through `post`.
+    """Sessions by broker name. Used by the member's task alone; streams reach it through `post`.
 
     Args:
         connection: has the streams.
         place_of: where the members of a group meet by a broker name; None when that is not known.
-        post: has a function called on the member's thread.
+        post: has a function called by the member's task.
         on_event: called there with the broker's name and the event.
         on_refusal: called there with the broker's name and the error when a session has ended before any brought
             something.
@@ -108,14 +108,14 @@ class BrokerSessions:
         if broker is not None and broker.session is not None:
             broker.session.send(request)
 
-    def close(self, goodbye: broker_pb2.SessionRequest) -> None:
+    async def close(self, goodbye: broker_pb2.SessionRequest) -> None:
         """Say a last word to all brokers and end the sessions."""
         sessions = [broker.session for broker in self._brokers.values() if broker.session is not None]
         for session in sessions:
             session.send(goodbye)
             session.finish()
         for session in sessions:
-            if not session.join(_LEAVE_S):
+            if not await session.wait_ended(_LEAVE_S):
                 session.cancel()
 
     def _open(self, broker: _Broker, now: float) -> bool:

@@ -128,6 +128,7 @@ class Consumer:
         self.client_id = client_id or new_client_id()
         self._options = options
         self._strategy = _strategy(strategy)
+        self._is_own_strategy = not isinstance(strategy, str)
         if options.assignment == "server" and options.model == "clustering":
             known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
@@ -232,7 +233,13 @@ class Consumer:
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
-                self._client, self._places, membership, self._strategy, self._fetcher, self._options
+                self._client,
+                self._places,
+                membership,
+                self._strategy,
+                self._fetcher,
+                self._options,
+                is_own_strategy=self._is_own_strategy,
             )
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):

@@ -1,21 +1,19 @@
 """A member of a consumer group: keeps sessions to the brokers, computes its share of the queues, holds the leases.
 
-Every member computes the same allocation from the same list, which comes from one deciding broker (the lowest-named
-one that carries a topic of the group; see `shared_topics` for members with different topics). Before a queue is read
-its broker has to grant the lease, so that members whose lists differ for a moment never own the same queue. Members
-meet at the masters; at the first slave of each while there is no master.
+Every member computes the same allocation from the same list, which comes from one deciding broker (see
+`shared_topics`). Before a queue is read its broker has to grant the lease, so that members whose lists differ for a
+moment never own the same queue. Members meet at the masters; at the first slave of each while there is no master.
 
-`MemberState` decides, `BrokerSessions` speaks with the brokers; one thread owns both. Everything reaches it through one
-queue of things to do.
+`MemberState` decides, `BrokerSessions` speaks with the brokers; one task on the event loop of the connection owns both.
+Everything reaches it through its `LoopWorker`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
@@ -28,6 +26,7 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
 from minimq.receiving.initial_offsets import InitialOffsets
+from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_schedule import RebalanceSchedule
 from minimq.receiving.member_state import (
     Ask,
@@ -57,10 +56,12 @@ _RETRY_S = 0.5
 _ROUND_GAP_S = 0.05
 #: Least time in seconds between two words about what is held, on which nobody waits.
 _HOLDING_GAP_S = 0.2
+#: Members and queues together that take too much time of the event loop to divide.
+_LARGE_GROUP = 1_000
 
 
 class GroupMember:
-    """Takes part in a group from `start` to `close`. Thread-safe."""
+    """Takes part in a group from `start` to `close`. Thread-safe. Strategies that users have made run on a thread."""
 
     def __init__(
         self,
@@ -70,22 +71,24 @@ class GroupMember:
         strategy: AllocationStrategy,
         fetcher: Fetcher,
         options: ConsumerOptions,
+        *,
+        is_own_strategy: bool,
     ) -> None:
-        self._client = client
+        self._brokers = client.connection.brokers
         self._routes = client.routes
         self._places = places
         self._about = membership
         self._strategy = strategy
+        self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
         self._options = options
-        self._to_do: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"minimq-member-{membership.group}", daemon=True)
-        # All that follows belongs to the thread.
+        self._worker = LoopWorker(client.connection, self._run)
+        # All that follows belongs to the task of the worker.
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
             client.connection,
             self._place_of,
-            self._to_do.put,
+            self._worker.post,
             self._hear,
             on_refusal=self._refused,
             on_break=self._session_broke,
@@ -117,55 +120,47 @@ class GroupMember:
         return self._rounds.count
 
     def start(self) -> None:
-        """Join the group."""
-        self._routes.on_change(lambda route: self._to_do.put(self._want_round))
-        self._thread.start()
+        """Join the group; on the event loop of the connection."""
+        self._routes.on_change(lambda route: self._worker.post(self._want_round))
+        self._worker.start()
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Give queues back after their last commit, each with the epoch under which it was read."""
         left = dict(epochs)
-        self._to_do.put(lambda: self._do(self._state.released(left)))
+        self._worker.post(lambda: self._do(self._state.released(left)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Tell that the state that belongs to queues is saved. May be said before or after they are released."""
         saved = tuple(queues)
-        self._to_do.put(lambda: self._do(self._state.saved(saved)))
+        self._worker.post(lambda: self._do(self._state.saved(saved)))
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
-        self._to_do.put(partial(self._lease_over, queue, epoch, error))
+        self._worker.post(partial(self._lease_over, queue, epoch, error))
 
     def close(self) -> None:
         """Give all queues back, which are committed, and leave the group. Idempotent."""
-        if self._thread.is_alive():
-            self._to_do.put(None)
-            self._thread.join()
+        self._worker.close()
 
-    # ---- the thread -----------------------------------------------------------------------------
+    # ---- the task -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
+    async def _run(self) -> None:
+        while (work := await self._worker.next(self._idle_s())) is not None:
             try:
-                task = self._to_do.get(timeout=self._idle_s())
-            except queue.Empty:
-                task = _nothing
-            if task is None:
-                self._do(self._state.retire())
-                leave = broker_pb2.LeaveGroup(group=self._about.group)
-                self._sessions.close(broker_pb2.SessionRequest(leave=leave))
-                return
-            try:
-                task()
-                self._keep_time()
+                work()
+                await self._keep_time()
             except UsageError as error:
                 self._fetcher.failed(error)
             except MiniMQError as error:
                 message = "group: will try again group=%s reason=%s"
                 self._outage.failed(message, self._about.group, error, cause=error)
                 self._rounds.want(time.monotonic() + _RETRY_S)
-            except Exception as error:  # the thread serves all queues: it must outlive a fault in one task
+            except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
                 log.exception("group: failed group=%s", self._about.group)
                 self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
+        self._do(self._state.retire())
+        leave = broker_pb2.LeaveGroup(group=self._about.group)
+        await self._sessions.close(broker_pb2.SessionRequest(leave=leave))
 
     def _idle_s(self) -> float:
         """Return how long there is nothing to do unless something comes: others wait for the queues of a round."""
@@ -174,7 +169,7 @@ class GroupMember:
             due_at = min(due_at, self._send_holding_at)
         return min(max(due_at - time.monotonic(), 0.0), _TICK_S)
 
-    def _keep_time(self) -> None:
+    async def _keep_time(self) -> None:
         now = time.monotonic()
         self._deleted.look(now)
         # First of all: a process that slept must not claim what it can no longer trust to be its own.
@@ -182,8 +177,8 @@ class GroupMember:
         for name in self._sessions.keep(now):
             # After a broken session the broker may still know the leases, or it may have restarted without them.
             self._send_join(name)
-        if self._to_do.empty() and self._rounds.is_due(now):
-            self._round(now)
+        if self._worker.is_idle and self._rounds.is_due(now):
+            await self._round(now)
             self._outage.worked("group: goes on group=%s", self._about.group)
         if self._sent_changes != self._state.changes and now >= self._send_holding_at:
             self._send_holding(now)
@@ -252,12 +247,12 @@ class GroupMember:
 
     # ---- rounds ---------------------------------------------------------------------------------
 
-    def _round(self, now: float) -> None:
+    async def _round(self, now: float) -> None:
         if self._rounds.begin(now):
             # Brokers answer what they have answered before, and whatever got lost is mended.
             for name in self._sessions.open_names():
                 self._send_join(name)
-        queues = {topic: items for topic in self._about.topics if (items := self._queues_of(topic)) is not None}
+        queues = {topic: items for topic in self._about.topics if (items := await self._queues_of(topic)) is not None}
         names = sorted({item.broker_name for items in queues.values() for item in items})
         self._sessions.add(names)
         if not names:
@@ -269,7 +264,7 @@ class GroupMember:
         self._look_at_topics()
         target: list[MessageQueue] = []
         for shared in found:
-            share = self._share(self._view(shared, queues))
+            share = await self._share(self._view(shared, queues))
             if share is None:
                 self._rounds.want(now + _RETRY_S)
                 return
@@ -293,19 +288,17 @@ class GroupMember:
         lists = {name: member_list_of(members) for name, members in self._lists.items()}
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
-    def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
+    async def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
         """Return the queues of this member; None when the deciding broker does not know them yet."""
         if self._options.assignment == "client":
+            if self._is_own_strategy or len(view.members) + sum(map(len, view.queues.values())) > _LARGE_GROUP:
+                return await asyncio.to_thread(own_share, self._strategy, view)
             return own_share(self._strategy, view)
         found: list[MessageQueue] = []
         for topic in view.queues:
             request = broker_pb2.QueryAssignmentRequest(group=view.group, client_id=view.client_id, topic=topic)
-            answer = self._client.call(
-                view.decider,
-                lambda stub: stub.QueryAssignment,
-                request,
-                timeout_s=self._options.request_timeout_s,
-                reconnect_s=0,
+            answer = await self._brokers.call(
+                view.decider, lambda stub: stub.QueryAssignment, request, self._options.request_timeout_s
             )
             if answer.version < view.version:
                 return None
@@ -337,12 +330,12 @@ class GroupMember:
             now,
         )
 
-    def _queues_of(self, topic: str) -> list[MessageQueue] | None:
+    async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
         """Return the queues of a topic; None while no message of the group has had to wait for another try."""
         if topic.startswith(RETRY_PREFIX):
             route = self._routes.known(topic)  # which is watched, so that there is a round when it appears
             return route.read_queues() if route else None
-        return self._routes.route(topic).read_queues()
+        return (await self._routes.find(topic)).read_queues()
 
     def _place_of(self, broker_name: str) -> ReadPlace | None:
         """Return where the members meet by a broker name; None when no route shows it."""
@@ -405,7 +398,3 @@ class GroupMember:
         now = time.monotonic()
         for name, request in session_requests.of_queues(self._about.group, steps, self._initial_offsets, now):
             self._sessions.send(name, request)
-
-
-def _nothing() -> None:
-    """Let the thread look at the clock."""
