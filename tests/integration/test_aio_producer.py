@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, by_hash
+from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, SendInterceptor, SendReceipt, by_hash
 from minimq.aio import Producer
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.reading import read_all
@@ -172,7 +172,73 @@ def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster
 
     asyncio.run(run())
     bodies = {message.body for message in read_all(single.nameserver, "t")}
-    assert {b"0", b"2"} <= bodies <= {b"0", b"1", b"2"}
+    assert bodies == {b"0", b"1", b"2"}
+
+
+def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_their_order(
+    single: LocalCluster,
+) -> None:
+    [broker] = single.brokers
+    seen: list[tuple[str, bytes]] = []
+
+    class Watcher(SendInterceptor):
+        def before_send(self, message: Message) -> Message:
+            seen.append(("before", message.body[:1]))
+            return message
+
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+            seen.append(("stored" if receipt is not None else "failed", message.body[:1]))
+
+    async def run() -> None:
+        queue = MessageQueue("t", "broker-a", 0)
+        async with Producer(
+            single.nameserver, buffer_bytes=3_000, send_timeout_s=PATIENCE_S, interceptors=[Watcher()]
+        ) as producer:
+            await producer.send(Message("t", b"first"), queue=queue)
+            broker.pause()
+            sends = [
+                asyncio.create_task(producer.send(Message("t", b"%d" % number + bytes(1_000)), queue=queue))
+                for number in range(6)
+            ]
+            await asyncio.sleep(0)  # in which all of them begin
+            assert producer._behind == 4
+            names = {thread.name for thread in set(threading.enumerate()) - before}
+            assert names == {"minimq-cluster", "minimq-producer-callbacks"}, "a thread waits"
+            cancelled = sends[2], sends[4]  # the one that waits for room, and one of those behind it
+            for send in cancelled:
+                send.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await send
+            sends[0].cancel()  # which was handed in
+            broker.resume()
+            await asyncio.gather(sends[1], sends[3], sends[5])
+            await producer.flush(PATIENCE_S)
+            assert producer.statistics().buffered_messages == 0
+
+    before = set(threading.enumerate())
+    asyncio.run(run())
+    stored = [message.body[:1] for message in read_all(single.nameserver, "t")]
+    assert stored == [b"f", b"0", b"1", b"3", b"5"]
+    assert sorted(body for what, body in seen if what == "before") == [b"0", b"1", b"2", b"3", b"5", b"f"]
+    assert [body for what, body in seen if what == "stored"] == stored
+    assert [body for what, body in seen if what == "failed"] == [b"2"]
+
+
+def test_a_large_message_whose_send_is_cancelled_is_not_overtaken(single: LocalCluster) -> None:
+    queue = MessageQueue("t", "broker-a", 1)
+
+    async def run() -> None:
+        async with Producer(single.nameserver) as producer:
+            await producer.send(Message("t", b"0"), queue=queue)
+            large = asyncio.create_task(producer.send(Message("t", b"1" * 1_000_000), queue=queue))
+            await asyncio.sleep(0)
+            large.cancel()
+            await producer.send(Message("t", b"2"), queue=queue)
+            with pytest.raises(asyncio.CancelledError):
+                await large
+
+    asyncio.run(run())
+    assert [message.body[:1] for message in read_all(single.nameserver, "t")] == [b"0", b"1", b"2"]
 
 
 def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:

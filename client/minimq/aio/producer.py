@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
@@ -13,14 +13,14 @@ from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.pending_batch import Outcome
+from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
-from minimq_common.errors import Closed, SendFailed
+from minimq_common.errors import SendFailed
 from minimq_common.model import Message, MessageQueue
 
 #: A message of that size costs the loop too much time, in copies and in compression.
@@ -30,8 +30,12 @@ _LARGE_BYTES = 1 << 17
 class Producer:
     """Sends messages from one event loop; what it takes, does and promises is the same as of `minimq.Producer`.
 
-    Nothing blocks the loop: what has to wait, for a name server or for room in the buffer, waits in a thread. Not
-    thread-safe: one loop at a time uses it. Interceptors are called by threads of the producer as well as on the loop.
+    Nothing blocks the loop, and what waits for a name server or for room in the buffer is a task; only the messages
+    of `send_many`, and large ones, are encoded by a thread of the loop's executor. Not thread-safe: one loop at a
+    time uses it. Interceptors are called on the loop, and by a thread of the producer.
+
+    A `send` that is cancelled while it waits for a route or for room sends nothing. One that is cancelled later, or has
+    a large message, takes nothing back: the message is sent, and the receipt dropped.
     """
 
     def __init__(
@@ -44,11 +48,11 @@ class Producer:
     ) -> None:
         self._options = with_changes(options or ProducerOptions(), changes, Producer)
         self._core = ProducerCore(nameserver, self._options, interceptors)
-        # One thread, so that what waits is handed in in its order.
-        self._waiting = ThreadPoolExecutor(1, "minimq-aio-producer")
-        #: How many messages are with it.
-        self._with_thread = 0
+        #: Of the loop that uses this.
         self._outcomes: LoopOutcomes | None = None
+        #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
+        self._turn = asyncio.Lock()
+        self._behind = 0
         self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     async def __aenter__(self) -> Self:
@@ -71,10 +75,10 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `minimq.Producer.send`."""
-        outcome = self._outcome()
-        call = self._hand_in(message, queue, selector, outcome)
-        if call is not None:
-            await self._in_thread(call)
+        outcome = self._home().new()
+        later = self._hand_in(message, queue, selector, outcome)
+        if later is not None:
+            await later
         return await outcome.future
 
     async def send_async(
@@ -85,19 +89,20 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
         """
-        outcome = self._outcome()
-        call = self._hand_in(message, queue, selector, outcome)
-        if call is not None:
-            await self._in_thread(call)
+        outcome = self._home().new()
+        later = self._hand_in(message, queue, selector, outcome)
+        if later is not None:
+            await later
         return outcome.future
 
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
         """Send a message of whose outcome nobody wants to hear; see `minimq.Producer.send_one_way`."""
-        call = self._hand_in(message, queue, selector, None)
-        if call is not None:
-            await self._in_thread(call)
+        self._home()
+        later = self._hand_in(message, queue, selector, None)
+        if later is not None:
+            await later
 
     async def send_many(
         self,
@@ -132,46 +137,65 @@ class Producer:
         if self._core.is_forked:
             return
         self._when_dropped.closed()
-        try:
-            await asyncio.to_thread(self._core.close, timeout)
-        finally:
-            self._waiting.shutdown(wait=False)
+        await asyncio.to_thread(self._core.close, timeout)
 
     # ---- without blocking the loop --------------------------------------------------------------
 
-    def _outcome(self) -> LoopOutcome:
+    def _home(self) -> LoopOutcomes:
+        """Return what carries outcomes to the running loop, which may be another one than before."""
         loop = asyncio.get_running_loop()
         if self._outcomes is None or self._outcomes.loop is not loop:
-            self._outcomes = LoopOutcomes(loop)
-        return self._outcomes.new()
+            self._outcomes, self._turn = LoopOutcomes(loop), asyncio.Lock()
+        return self._outcomes
 
     def _hand_in(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
-    ) -> Callable[[], object] | None:
-        """Hand a message in if that takes no time; otherwise return the call by which the thread does it.
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: LoopOutcome | None
+    ) -> Coroutine[None, None, None] | None:
+        """Hand a message in if that can be done at once; otherwise return what does it in its turn."""
+        core = self._core
+        core.check_process()
+        if self._behind or len(message.body) >= _LARGE_BYTES or not core.knows(message.topic):
+            return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome))
+        item = core.prepare(message, queue, selector, outcome)
+        return None if core.hand_in(item, wait=False) else self._in_turn(self._hand_in_with_room(item))
 
-        What comes while others are with the thread goes there as well, or it would overtake them.
-        """
-        self._core.check_process()
-        if self._with_thread or len(message.body) >= _LARGE_BYTES or not self._core.knows(message.topic):
-            return partial(self._core.send, message, queue, selector, outcome)
-        item = self._core.prepare(message, queue, selector, outcome)
-        return None if self._core.hand_in(item, wait=False) else partial(self._core.hand_in, item)
-
-    async def _in_thread(self, call: Callable[[], object]) -> None:
+    async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
+        """Do something that hands a message in, after those before it; those behind it must not overtake it."""
+        self._behind += 1
         try:
-            answer = asyncio.get_running_loop().run_in_executor(self._waiting, call)
-        except RuntimeError:  # the thread is gone
-            raise Closed("the producer is closed") from None
-        self._with_thread += 1
-        answer.add_done_callback(self._thread_is_done)
-        # What the thread has been given it does, whatever becomes of this task: others wait behind it.
-        await asyncio.shield(answer)
+            async with self._turn:
+                await work
+        finally:
+            self._behind -= 1
+            work.close()  # which may not have begun
 
-    def _thread_is_done(self, answer: asyncio.Future[object]) -> None:
-        self._with_thread -= 1
-        if not answer.cancelled():
-            answer.exception()  # whose task was cancelled does not hear of it
+    async def _find_and_hand_in(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: LoopOutcome | None
+    ) -> None:
+        core = self._core
+        if not core.knows(message.topic):
+            await core.find(message.topic)
+        if len(message.body) < _LARGE_BYTES:
+            await self._hand_in_with_room(core.prepare(message, queue, selector, outcome))
+            return
+        sending = asyncio.create_task(asyncio.to_thread(core.send, message, queue, selector, outcome))
+        sending.add_done_callback(_retrieve)
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:  # the thread goes on
+            await asyncio.wait([sending])
+            raise
+
+    async def _hand_in_with_room(self, item: PendingMessage) -> None:
+        core, loop = self._core, asyncio.get_running_loop()
+        while not core.hand_in(item, wait=not core.blocks_when_full):  # which raises `BufferFull` if it does not block
+            has_room = asyncio.Event()
+            core.call_at_room(item, partial(_call_on, loop, has_room.set))
+            try:
+                await has_room.wait()
+            except BaseException as error:
+                core.withdraw(item, error)
+                raise
 
     async def _send_stream(
         self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None
@@ -186,3 +210,14 @@ class Producer:
         if part:
             receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
         return receipts
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and with it all who waited
+        loop.call_soon_threadsafe(call)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Look at the error of a task, so that asyncio does not log it when nobody waits any more."""
+    if not task.cancelled():
+        task.exception()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -134,6 +135,30 @@ class ProducerCore:
         """Tell the interceptors when a message that they have seen is not even handed in."""
         told = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
         self._interceptors.after_send(message, None, told)
+
+    # ---- for asyncio ----------------------------------------------------------------------------
+
+    @property
+    def blocks_when_full(self) -> bool:
+        """True if `hand_in` waits for room in the buffer; otherwise it raises `BufferFull`."""
+        return self._options.block_when_full
+
+    def call_at_room(self, item: PendingMessage, call: Callable[[], object]) -> None:
+        """Have a function called when there may be room for a message; see `SendBuffer.call_at_room`."""
+        self._buffer.call_at_room(item.size, call)
+
+    def withdraw(self, item: PendingMessage, error: BaseException) -> None:
+        """Note that a prepared message is not handed in."""
+        self._not_handed_in(item.message, error)
+
+    async def find(self, topic: str) -> None:
+        """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""
+        self._process.check()
+        check_topic(topic)
+        try:
+            await self._client.result(lambda: self._routes.find(topic))
+        except MiniMQError:  # a broker may have to make it, or servers are absent: both are rare, and take long
+            await asyncio.to_thread(self._find, topic)
 
     # ---- many at once ---------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from minimq_common.errors import BufferFull, Closed
 
@@ -28,6 +28,8 @@ class SendBuffer:
         self._lock = lock or threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
+        #: Called once when there is more room, or the buffer was closed.
+        self._calls: list[Callable[[], object]] = []
         self._closed = False
         self._next = 0
         #: Topic and number of messages by ticket, the oldest first.
@@ -80,6 +82,17 @@ class SendBuffer:
         finally:
             self._waiting -= 1
 
+    def call_at_room(self, size: int, call: Callable[[], object]) -> None:
+        """Have a function called once, when `size` bytes may have room: by any thread, perhaps at once.
+
+        It is called with the lock held: it must be quick, and must not raise.
+        """
+        with self._lock:
+            if self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
+                self._calls.append(call)
+                return
+        call()
+
     def grow(self, size: int) -> None:
         """Note that what has a ticket takes more room than was thought; it is given back with the rest."""
         with self._lock:
@@ -105,6 +118,13 @@ class SendBuffer:
                     self.messages -= count
             if self._waiting:
                 self._changed.notify_all()
+            if self._calls:
+                self._call_all()
+
+    def _call_all(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
 
     def wait(self, timeout_s: float | None) -> int:
         """Wait for the outcomes of all that is in the buffer now, at most so long; return how many messages lack it."""
@@ -122,6 +142,7 @@ class SendBuffer:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
+            self._call_all()
 
     def left(self) -> Counter[str]:
         """Return how many messages have no outcome yet, by topic."""
