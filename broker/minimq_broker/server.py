@@ -392,6 +392,5 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         options=rpc.server_options(
             max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
             max_allowed_incoming_connections=options.max_connections,
-        )
-        + (() if options.secrets is None else tuple(rpc.TLS_OPTIONS.items())),
+        ),
     )

@@ -90,10 +90,11 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A connection whose handshake is not completed, of TLS or of HTTP/2, holds memory that nobody counts.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # One without a call is of no use; a client that has something to ask connects again.
+    ("grpc.max_connection_idle_ms", 600_000),
 )
-
-#: Options of a server with TLS besides those: a handshake that is not completed holds memory that nobody counts.
-TLS_OPTIONS: dict[str, int] = {"grpc.server_handshake_timeout_ms": 10_000}
 
 Options = Iterable[tuple[str, int]]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import grpc.aio
 from prometheus_client.core import Metric
@@ -99,7 +99,7 @@ class NameServer:
             StoreError: the directory of the controller cannot be used.
         """
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
-        self._server = self._make_server({} if secrets is None else rpc.TLS_OPTIONS)
+        self._server = self._make_server()
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
@@ -145,16 +145,14 @@ class NameServer:
         if controller is not None:
             await controller.close()
 
-    def _make_server(self, more: Mapping[str, int]) -> grpc.aio.Server:
+    def _make_server(self) -> grpc.aio.Server:
         """Return a server of gRPC that keeps to the bounds of what clients may do."""
         limits = CallLimits(
             first_request_s=_FIRST_REQUEST_S,
             intake=self._intake,
             requests=RequestLimits(MAX_CALL_BYTES, _OPENED_BYTES, _CALLS_AT_ONCE, _STREAMS_AT_ONCE),
         )
-        return grpc.aio.server(
-            interceptors=[limits, CallBoundary()], options=tuple({**_SERVER_OPTIONS, **more}.items())
-        )
+        return grpc.aio.server(interceptors=[limits, CallBoundary()], options=tuple(_SERVER_OPTIONS.items()))
 
     def _collect(self) -> Iterator[Metric]:
         yield from NameServerMetrics(self._service, self._intake).collect()
