@@ -42,8 +42,9 @@ class MetricsServer:
     """
 
     def __init__(self, collect: Collect, prefix: str) -> None:
-        self._collector = _OneAtATime(collect, self._loop_lag)
+        self._collector = _OneAtATime(collect, self._loop_lag, self._certificate)
         self._prefix = prefix
+        self._secrets: ServerSecrets | None = None
         self._lag = Histogram(SECONDS)
         self._server: ScrapeServer | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -58,6 +59,7 @@ class MetricsServer:
         Raises:
             CannotListen: the port is taken, or the host is not this machine's.
         """
+        self._secrets = secrets
         registry = CollectorRegistry()
         registry.register(self._collector)
         ProcessCollector(registry=registry)
@@ -94,6 +96,22 @@ class MetricsServer:
     def _loop_lag(self) -> Iterator[Metric]:
         name = f"{self._prefix}_event_loop_lag_seconds"
         yield histogram(name, "Delay of the event loop, measured twice a second.", self._lag)
+
+    def _certificate(self) -> Iterator[Metric]:
+        """Yield what there is to say of the certificate; both metrics have no value without TLS."""
+        secrets = [] if self._secrets is None else [self._secrets]
+        yield gauges(
+            f"{self._prefix}_certificate_expiry_timestamp_seconds",
+            "Time at which the certificate of this server expires, in seconds since 1970.",
+            (),
+            (((), secret.certificate.ends_at) for secret in secrets),
+        )
+        yield gauges(
+            f"{self._prefix}_secrets_rejected",
+            "1 while the files of --secrets have changed, cannot be used, and the former ones stand.",
+            (),
+            (((), secret.rejected) for secret in secrets),
+        )
 
 
 class _OneAtATime(Collector):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
-import ssl
 import subprocess
 import sys
 import urllib.error
@@ -27,22 +27,17 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common import rpc
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.security.credentials_file import VARIABLE, open_credentials
+from minimq_common.security.credentials_file import VARIABLE
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.command import COMMAND, environment
 from support.loop_thread import LoopThread
 from support.scraping import metrics_address
+from support.secure_scraping import scrape, trust_of
 
 PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.system
-
-
-def trust_of(credentials: CredentialsArgument | None) -> Trust:
-    opened = open_credentials(credentials)
-    assert opened is not None
-    return opened.trust()
 
 
 def refusal(credentials: CredentialsArgument, nameserver: str | None = None) -> str:
@@ -154,35 +149,22 @@ def check_health(address: str, trust: Trust | None) -> MiniMQError | None:
     return None
 
 
-def test_metrics_are_shown_by_https_to_who_has_a_certificate(secure: LocalCluster, tmp_path: Path) -> None:
+def test_metrics_are_shown_by_https_to_who_has_a_certificate_and_say_until_when_it_lasts(
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
+) -> None:
     known = trust_of(secure.credentials)
     for server, name in ((secure.nameservers[0], "minimq_nameserver"), (secure.brokers[0], "minimq_broker")):
         address = metrics_address(server.log_path)
         host, _, port = address.rpartition(":")
         with closing(socket.create_connection((host, int(port)))):  # it says nothing, and nobody waits for it
-            assert f"# TYPE {name}_" in scrape(address, known, tmp_path)
+            shown = scrape(address, known, tmp_path)
+        ends = re.search(rf"^{name}_certificate_expiry_timestamp_seconds (\S+)$", shown, re.MULTILINE)
+        assert ends is not None
+        assert float(ends[1]) == authority.server_certificate().ends_at
+        assert f"\n{name}_secrets_rejected 0.0\n" in shown
         for trust in (None, Trust(known.roots)):
             with pytest.raises((urllib.error.URLError, OSError)):
                 scrape(address, trust, tmp_path)
-
-
-def scrape(address: str, trust: Trust | None, folder: Path) -> str:
-    if trust is None:
-        answer = urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
-    else:
-        context = client_context(trust, folder)
-        answer = urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context)
-    with answer:
-        return str(answer.read().decode())
-
-
-def client_context(trust: Trust, folder: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=trust.roots.decode())
-    if trust.pair is not None:
-        file = folder / "pair.pem"
-        file.write_bytes(trust.pair.certificate + trust.pair.key)
-        context.load_cert_chain(file)
-    return context
 
 
 def test_a_snapshot_is_taken_with_the_secrets_of_a_server(

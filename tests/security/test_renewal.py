@@ -6,11 +6,14 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, SendReceipt
 from minimq.local.certificate_authority import CertificateAuthority
+from support.scraping import metrics_address
+from support.secure_scraping import scrape, trust_of
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -62,7 +65,7 @@ def test_certificates_are_replaced_under_load_without_a_failed_send(
 
 
 def test_servers_go_on_with_what_they_have_when_new_files_are_damaged(
-    secure: LocalCluster, authority: CertificateAuthority
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     broker, certificate = secure.brokers[0], authority.server / "tls.crt"
     good = certificate.read_text()
@@ -75,6 +78,9 @@ def test_servers_go_on_with_what_they_have_when_new_files_are_damaged(
             what="the broker complains",
         )
         assert shown(broker.address) == known
+        assert "minimq_broker_secrets_rejected 1.0" in scrape(
+            metrics_address(broker.log_path), trust_of(secure.credentials), tmp_path
+        )
         with Admin(credentials=secure.credentials) as admin:
             assert admin.list_topics() == ["orders"]
     finally:

@@ -55,7 +55,7 @@ class BrokerProcess(ServerProcess):
         """Return what it says of itself as one of several replicas; None when it does not answer."""
         if not self.running or self.paused:
             return None
-        with open_channel(self.address, trust=self._trust()) as channel:
+        with open_channel(self.address, self._trust()) as channel:
             try:
                 answer = broker_pb2_grpc.BrokerStub(channel).GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
             except grpc.RpcError:

@@ -78,6 +78,12 @@ class ServerSecrets:
         """The certificate of this server."""
         return self._files.get().report
 
+    @property
+    def rejected(self) -> bool:
+        """True while the files have changed and cannot be used, so that the former ones stand."""
+        self._files.get()
+        return self._files.rejected
+
     def _make(self, found: Sequence[bytes]) -> _Material:
         certificate, key, roots = found
         trust = Trust(roots, Pair(certificate, key))

@@ -51,6 +51,11 @@ class Watched(Generic[T]):
                 self._lock.release()
         return self._value
 
+    @property
+    def rejected(self) -> bool:
+        """True if the files could not be used when they were last looked at."""
+        return bool(self._complaint)
+
     def _look(self) -> None:
         self._looked_at = time.monotonic()
         marks = self._signs()

@@ -1,0 +1,38 @@
+"""The metrics that a server with TLS shows."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from pathlib import Path
+
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.security.credentials_file import open_credentials
+
+PATIENCE_S = 60.0
+
+
+def trust_of(credentials: CredentialsArgument | None) -> Trust:
+    opened = open_credentials(credentials)
+    assert opened is not None
+    return opened.trust()
+
+
+def scrape(address: str, trust: Trust | None, folder: Path) -> str:
+    if trust is None:
+        answer = urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
+    else:
+        context = client_context(trust, folder)
+        answer = urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context)
+    with answer:
+        return str(answer.read().decode())
+
+
+def client_context(trust: Trust, folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=trust.roots.decode())
+    if trust.pair is not None:
+        file = folder / "pair.pem"
+        file.write_bytes(trust.pair.certificate + trust.pair.key)
+        context.load_cert_chain(file)
+    return context
