@@ -225,7 +225,7 @@ class Fetcher:
     def passed_over(self) -> int:
         """Number of messages that brokers have not sent, since their tags are not wanted."""
         with self._lock:
-            return self._passed_over + sum(reader.ahead.passed_over for reader in self._readers.values())
+            return self._passed_over + sum(reader.passed_over for reader in self._readers.values())
 
     # ---- callbacks and errors --------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Fetcher:
         with self._lock:
             self._errors.has_halted = True
             streams = self._pulls.end()
-            self._passed_over += sum(reader.ahead.passed_over for reader in self._readers.values())
+            self._passed_over += sum(reader.passed_over for reader in self._readers.values())
             self._readers.clear()
             self._changes.notify()
         for stream in streams:
@@ -305,7 +305,7 @@ class Fetcher:
         if reader is None:
             return None
         self._carry_out(reader, reader.cancel())
-        self._passed_over += reader.ahead.passed_over
+        self._passed_over += reader.passed_over
         self.commits.leaves(reader)
         self._events.lost(queue, tell=tell)
         return reader

@@ -131,7 +131,7 @@ class HandOut:
                         return []
                     self._changes.notify_next(changed)
                     return None
-                unopened = reader.ahead.unopened(max_messages, now)
+                unopened = reader.unopened(max_messages, now)
                 if not unopened or unopened[0] is damaged:
                     return self._take(reader, max_messages, now)
             for batch in unopened:  # without the lock: the frames of other queues come in meanwhile
@@ -151,7 +151,7 @@ class HandOut:
         """Hand out again what the latest `take` has returned last, unless the queue is read elsewhere by now."""
         with self._lock:
             if self.is_current(messages[0].queue):
-                self._readers[messages[0].queue].ahead.give_back(messages)
+                self._readers[messages[0].queue].give_back(messages)
 
     def begin(self) -> None:
         """Take note that whatever was handed out before has reached the user."""

@@ -284,6 +284,8 @@ class PullReader(Consumer):
         """Begin to record how far queues are read, on the event loop of the connection."""
         if self._committing is None:
             self._committing = asyncio.create_task(self._fetcher.commits.record_all(progress, automatic=True))
+            # So that asyncio does not log its error: `_look_at_commit` tells it, unless the consumer is closed before.
+            self._committing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def _look_at_commit(self) -> None:
         """Tell of an automatic commit that has failed."""

@@ -1,30 +1,29 @@
-"""One queue as its reader sees it: how far it is, what was fetched ahead, under which lease, what to do next. Pure.
+"""The reader of one queue: pure.
 
-`QueueReader` is the only owner of that. Its driver tells it what has happened and carries out the decisions that it
-returns, in their order. Groups, broadcasting and range reads use it. Times are seconds on any clock that does not go
-back.
+It is the only owner of the position, the term, the buffer and the lease. Its driver reports events and carries out the
+decisions that it returns, in their order. Groups, broadcasting and range reads use it. Times are seconds on any clock
+that does not go back.
 
-A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped. The
-`ReaderState` says whether the next one may begin.
+A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped.
 
 A reader far behind its master is advised to read a slave. It goes back to the master at the end of what the slave has,
 and when the slave fails.
 
-A reader of a range takes no messages of another log: the next master of an asynchronous one may have other messages at
-the same offsets. A frame of a later term is dropped, and a pull at the end of the range asks whether that term has cut
-the range.
+A reader of a range takes no messages of another log: the next master of an asynchronous one may have others at the same
+offsets. A frame of a later term is dropped, and a pull at the end of the range asks whether that term has cut it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from minimq.receiving.commit_state import CommitState
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
-from minimq.receiving.read_ahead import ReadAhead
-from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
+from minimq.receiving.received import ReceivedMessage, StoredBatch
 from minimq_common.epochs import granter
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
@@ -47,7 +46,6 @@ class QueueReader:
 
     Attributes:
         queue: what is read.
-        ahead: what was fetched and not handed out; its position changes by the reader alone, and by `give_back`.
         lease: the latest one.
         state: that of fetching.
         error: why nothing is fetched any more, until a seek or another lease.
@@ -55,8 +53,7 @@ class QueueReader:
         expires_at: when another member may have the queue; infinite while the lease is sure.
         slave: broker id of the slave that is read, 0 for none.
         moves: grows when the reader goes on elsewhere than behind what it handed out.
-        term_taken: that of the log in which the latest message handed out is; before one was, that in which the reading
-            began, 0 when it is not known.
+        term_taken: of the log of the latest message handed out, or in which the reading began; 0 if it is not known.
         taken_back: the messages of the range are not those any more that were there in its term.
     """
 
@@ -82,7 +79,7 @@ class QueueReader:
         self.taken_back = False
         self._options = options
         self._end = end
-        self.ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
+        self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
         #: In which `fetch_offset` is known to be right.
         self._term = lease.term
         self._queue_end: int | None = None
@@ -104,7 +101,12 @@ class QueueReader:
     @property
     def position(self) -> int:
         """Offset of the message that is handed out next."""
-        return self.ahead.position
+        return self._ahead.position
+
+    @property
+    def passed_over(self) -> int:
+        """Number of messages before the position that the broker has not sent, since their tags are not wanted."""
+        return self._ahead.passed_over
 
     @property
     def at_end(self) -> bool:
@@ -123,10 +125,9 @@ class QueueReader:
     def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
         """Tell whether `take` has something, and may hand it out under the lease.
 
-        After `trusted_until` the leases of the broker are not trusted any more. The member may not have noticed yet:
-        this process may have slept.
+        After `trusted_until` no lease of the broker is trusted; the member may not know it yet, as after a long sleep.
         """
-        if self._is_paused or self.error or self.state is _LEAVING or not self.ahead.is_due(now):
+        if self._is_paused or self.error or self.state is _LEAVING or not self._ahead.is_due(now):
             return False
         return not self.lease.epoch or now < min(trusted_until, self.expires_at)
 
@@ -152,12 +153,12 @@ class QueueReader:
         if self._end is not None:
             if self._is_to_check:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
-            return [Pull(self._number, self.ahead.fetch_offset, max_messages, max_bytes)]
+            return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
         # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave that
         # was advised its master goes on. A slave knows no lease of its master; that it holds this consumer sees.
         wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
         epoch = 0 if self.slave else self.lease.epoch
-        offset = self.ahead.fetch_offset
+        offset = self._ahead.fetch_offset
         return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
 
     def seek(self, offset: int, now: float) -> list[Decision]:
@@ -239,7 +240,7 @@ class QueueReader:
         return self._failed(error, now)
 
     def _take_in(self, frame: Frame, now: float) -> list[Decision]:
-        self.ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
+        self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
         self._queue_end = frame.max_offset
         self._is_where_sought = False
         self._term = frame.term
@@ -264,8 +265,8 @@ class QueueReader:
         # One with a wanted tag may be beyond.
         batches = [stored for stored in frame.batches if stored.base_offset < end]
         beyond = end if len(batches) < len(frame.batches) else 0
-        self.ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
-        if frame.is_last and not frame.batches and self.ahead.fetch_offset < end:
+        self._ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
+        if frame.is_last and not frame.batches and self._ahead.fetch_offset < end:
             kind = Unavailable if frame.from_slave else OffsetOutOfRange
             text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
             return self._failed(kind(text), now)
@@ -284,22 +285,22 @@ class QueueReader:
         return self._failed(error, now)
 
     def _reset(self, first: int, end: int) -> list[Decision]:
-        """Go on elsewhere, since what was to be fetched next is not stored. No reset when nothing is missed.
+        """Go on elsewhere, since the next offset is not stored; nothing is returned when nothing is missed.
 
-        What was deleted is passed over, when all before it has been handed out. Beyond the end there will be other
-        messages, so what was fetched is forgotten; the next commit may then go back.
+        Deleted messages are passed over when all before them has been handed out. Beyond the end there will be others,
+        so what was fetched is forgotten; the next commit may then go back.
         """
-        wanted = self.ahead.fetch_offset
+        wanted = self._ahead.fetch_offset
         sought, self._is_where_sought = self._is_where_sought, False
         if wanted <= end:
-            self.ahead.skip_to(end if self._options.offset_reset == "latest" else first)
+            self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
         else:
             wanted = self.position
             self._go_to(min(wanted, end))
             if self.position == wanted:
                 return []
             self._commits.is_sought = True
-        return [OffsetReset(self.queue, wanted, self.ahead.fetch_offset, first, end, sought)]
+        return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
         if self.slave:  # the master has all that there is
@@ -325,12 +326,10 @@ class QueueReader:
     def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
         """Hand messages out; `tick` may then begin the next pull.
 
-        Raises:
-            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The reader stays in front of
-                it until a seek.
+        Raises as `ReadAhead.take`; then the reader stays in front of the damaged batch until a seek.
         """
         try:
-            messages = self.ahead.take(max_messages, now)
+            messages = self._ahead.take(max_messages, now)
         except MiniMQError as error:
             self.error = error
             self.state = self.state.after("fail")
@@ -340,19 +339,28 @@ class QueueReader:
             self._commits.is_unsaved = True
         return messages
 
+    def take_batch(self) -> tuple[StoredBatch, int] | None:
+        """Hand out the next batch as `ReadAhead.take_batch`; not to be mixed with `take`."""
+        return self._ahead.take_batch()
+
+    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
+        """Return the batches that `take` is about to open."""
+        return self._ahead.unopened(max_messages, now)
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Hand out again the last messages of the latest `take`, after which nothing has moved the reader."""
+        self._ahead.give_back(messages)
+
     # ---- commits --------------------------------------------------------------------------------
 
     def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
-        """Return the commit of an offset in the log of a term.
-
-        None for an automatic one of what was recorded lately, or of a topic that was deleted.
-        """
+        """Return the commit of an offset in the log of a term; None if it is automatic, and there is no need for it."""
         if automatic and (self.is_deleted or self._commits.is_recorded(offset, now)):
             return None
         return self._commits.begin(self.queue, offset, self.lease, term)
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
-        """Take note of what became of a commit that was begun at that time."""
+        """Note the outcome of a commit that was begun at that time."""
         self._commits.end(commit, self.position, now, failure)
 
     def may_be_recorded(self, epoch: int) -> bool:
@@ -361,7 +369,7 @@ class QueueReader:
 
     @property
     def is_deleted(self) -> bool:
-        """True if the broker does not have the topic any more: an offset in it is recorded nowhere."""
+        """True if the broker does not have the topic any more."""
         return self._commits.was_refused_as_deleted or isinstance(self.error, TopicNotFound)
 
     @property
@@ -376,7 +384,7 @@ class QueueReader:
 
     def _room(self) -> tuple[int, int]:
         """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
-        ahead, options = self.ahead, self._options
+        ahead, options = self._ahead, self._options
         messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
         if self._is_to_check:
             return max(messages, 1), max(size, 1)
@@ -385,7 +393,7 @@ class QueueReader:
         return messages if self._end is None else min(messages, self._end - ahead.fetch_offset), size
 
     def _go_to(self, offset: int) -> None:
-        self.ahead.go_to(offset)
+        self._ahead.go_to(offset)
         self.error = None
         self.state = self.state.after("seek")
         self._queue_end = None

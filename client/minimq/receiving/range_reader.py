@@ -231,7 +231,7 @@ class _Reading:
                 if self._has_ended:
                     raise _closed()
                 now = time.monotonic()
-                found = self._reader.ahead.take_batch()
+                found = self._reader.take_batch()
                 self._pulls.tick(self._reader, now)
                 if found is not None or self._reader.position >= self._end:
                     return found

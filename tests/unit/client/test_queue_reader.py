@@ -120,7 +120,7 @@ def test_only_what_was_read_already_is_no_message() -> None:
 def test_what_is_given_back_is_handed_out_again() -> None:
     reader = fetched(0, stored(0, 5))
     messages = reader.take(4, 0.0)
-    reader.ahead.give_back(messages[1:])
+    reader.give_back(messages[1:])
     assert reader.position == 1
     assert offsets(reader) == [1, 2, 3, 4]
 
@@ -156,8 +156,8 @@ def test_a_message_shows_the_beginning_of_its_body() -> None:
 def test_messages_that_a_broker_passes_over_count_when_those_before_them_are_handed_out() -> None:
     reader = fetched(0, stored(0, 2))
     reader.frame_arrived(1, Frame([stored(5, 1)], next_offset=9, max_offset=9), 0.0)
-    assert (offsets(reader, 2), reader.ahead.passed_over) == ([0, 1], 0)
-    assert (offsets(reader), reader.ahead.passed_over, reader.position) == ([5], 6, 9)
+    assert (offsets(reader, 2), reader.passed_over) == ([0, 1], 0)
+    assert (offsets(reader), reader.passed_over, reader.position) == ([5], 6, 9)
 
 
 # ---- pulls ----------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> N
 def batches_of(reader: QueueReader) -> list[tuple[int, int]]:
     """Return the first offset of each batch that is handed out, and how many messages were passed over before it."""
     found = []
-    while (taken := reader.ahead.take_batch()) is not None:
+    while (taken := reader.take_batch()) is not None:
         found.append((taken[0].base_offset, taken[1]))
     return found
 

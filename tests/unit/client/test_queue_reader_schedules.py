@@ -119,7 +119,7 @@ class World:
             self.expected = offset + 1
         if self.rng.random() < 0.2:
             kept = self.rng.randrange(len(offsets))
-            self.reader.ahead.give_back(messages[kept:])
+            self.reader.give_back(messages[kept:])
             self.expected = offsets[kept]
         self.do(self.reader.tick(self.now))
 
@@ -173,7 +173,7 @@ def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
     )
     for _ in range(300):
         rng.choice(actions)()
-        ahead = world.reader.ahead
+        ahead = world.reader._ahead
         assert ahead.messages <= 1.5 * MOST_MESSAGES + 4 * max(SIZES), "more is fetched than was asked for"
     world.finish()
 
@@ -185,7 +185,7 @@ def test_a_range_is_handed_out_whole(number: int) -> None:
     start, got = world.expected, list[StoredBatch]()
     for _ in range(2000):
         rng.choice((world.answer, world.answer, world.wait, world.send_old))()
-        if rng.random() < 0.3 and (found := world.reader.ahead.take_batch()) is not None:
+        if rng.random() < 0.3 and (found := world.reader.take_batch()) is not None:
             assert found[1] == 0, "nothing is passed over"
             got.append(found[0])
         if world.reader.position >= 60:
