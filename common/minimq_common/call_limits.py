@@ -212,13 +212,29 @@ def _coded(serve: Serve) -> Serve:
     @functools.wraps(serve)
     async def coded(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call
         try:
-            return await serve(request, context)
-        except MiniMQError as error:
-            if context.done():
-                raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
-            await rpc.abort(context, error)
+            try:
+                return await serve(request, context)
+            except MiniMQError as error:
+                if context.done():
+                    raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
+                await rpc.abort(context, error)
+        except grpc.aio.AbortError as aborted:
+            # The call keeps it, and it would keep the call, by the frames that it went through: a flood of refused
+            # calls would stay until the next full collection, which had to free all of them at once.
+            del request, context
+            _forget_frames(aborted)
+            raise
 
     return coded
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of the calls that raised an error, and the errors before it."""
+    errors: BaseException | None = error
+    while errors is not None:
+        errors.__traceback__ = None
+        errors = errors.__context__
+    error.__context__ = None
 
 
 def _passing_bytes(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
