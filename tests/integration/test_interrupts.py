@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import support
 from minimq import Admin, LocalCluster, Message, Producer
 from support.chance import SEED
@@ -17,6 +19,10 @@ MESSAGES = 1800
 INTERRUPTS = 1000
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 14),
+    reason="a `with` that is interrupted may leave its lock taken: cpython issue 148874",
+)
 def test_polls_that_return_have_all_messages_though_others_are_interrupted(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
 ) -> None:
