@@ -255,9 +255,9 @@ class CommitProtocol:
 
     @property
     def _last(self) -> Decision | None:
-        """The latest decision that a broker has told."""
-        told = [decision for decision in self._latest.values() if decision is not None]
-        return max(told, key=lambda decision: decision.number, default=None)
+        """The latest decision that a broker has reported."""
+        reported = [decision for decision in self._latest.values() if decision is not None]
+        return max(reported, key=lambda decision: decision.number, default=None)
 
     def _behind(self, last: Decision) -> list[str]:
         """Return who has not heard of an earlier transaction in which it takes part: this one would end that part."""

@@ -202,12 +202,14 @@ class DestinationQueues:
     def _most_messages(self, batch: PendingBatch) -> int:
         """Return how many messages may leave together.
 
-        What may go anywhere is divided among the places there are, so that a burst does not end in one queue.
+        What may go anywhere is divided among the places there are, so that a burst does not end in one queue. The
+        rest of a burst is not divided again: its parts would become ever smaller, and each batch has a price.
         """
         if batch.queue is not None:
             return self._options.batch_messages
-        share = math.ceil(len(batch.messages) / self._selector.capacity(batch.topic))
-        return min(self._options.batch_messages, max(share, self._options.spread_messages))
+        part = math.ceil(len(batch.messages) / self._selector.capacity(batch.topic))
+        batch.part = max(batch.part, part, self._options.spread_messages)
+        return min(self._options.batch_messages, batch.part)
 
     # ---- turns ----------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class PendingMessage(msgspec.Struct, eq=False):
         message: as it is sent.
         queue: its destination; None when any queue will do.
         size: bytes that it takes of the buffer.
-        outcome: is told the receipt, or why there is none.
+        outcome: takes the receipt, or the reason why there is none.
         ticket: of its reservation in the buffer.
         born_ms: when it was handed in, in ms since 1970.
         handed_in: the same by the monotonic clock.
@@ -129,6 +129,7 @@ class PendingBatch:
         expires: when that try is given up.
         stream: by which it was sent.
         lookups: how often its topic was not known when it was its turn.
+        part: while it gathers, how many messages leave together.
         done: whether it has its outcome.
     """
 
@@ -142,6 +143,7 @@ class PendingBatch:
         "lookups",
         "messages",
         "number",
+        "part",
         "queue",
         "stream",
         "target",
@@ -165,6 +167,7 @@ class PendingBatch:
         self.expires = math.inf
         self.stream: object = None
         self.lookups = 0
+        self.part = 0
         self.done = False
 
     @property
@@ -207,14 +210,14 @@ class PendingBatch:
         return taken
 
     def note_try(self, took_s: float, error: MiniMQError) -> None:
-        """Remember that the latest try failed, for whoever is told in the end."""
+        """Remember that the latest try failed, for the error of the batch."""
         assert self.target is not None
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
         self.tries.append(text)
 
     def final(self, error: MiniMQError) -> MiniMQError:
-        """Return what the sender is told of the last error: itself when there was but one try, and no use in others."""
+        """Return the error of the batch after its last try: this one when no other try was or would be made."""
         if len(self.tries) <= 1 and not error.retriable:
             return error
         return SendFailed(

@@ -133,8 +133,8 @@ class ProducerCore:
 
     def _not_handed_in(self, message: Message, error: BaseException) -> None:
         """Tell the interceptors when a message that they have seen is not even handed in."""
-        told = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
-        self._interceptors.after_send(message, None, told)
+        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
+        self._interceptors.after_send(message, None, reason)
 
     # ---- for asyncio ----------------------------------------------------------------------------
 

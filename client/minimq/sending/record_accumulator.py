@@ -70,7 +70,7 @@ class RecordAccumulator:
         self._in_flight: set[PendingBatch] = set()
         self._next_sequence = 0
         #: Numbers that may still be sent again: a set that keeps its order, so that the first is the oldest.
-        self._unsettled: dict[int, None] = {}
+        self._open_numbers: dict[int, None] = {}
         #: When something was last acknowledged, by direction.
         self._progress: dict[Direction, float] = {}
         self._counters = SendCounters()
@@ -111,12 +111,12 @@ class RecordAccumulator:
         """Return the number for a new batch."""
         sequence = self._next_sequence
         self._next_sequence += 1
-        self._unsettled[sequence] = None
-        return BatchNumber(sequence, sequence - next(iter(self._unsettled)))
+        self._open_numbers[sequence] = None
+        return BatchNumber(sequence, sequence - next(iter(self._open_numbers)))
 
-    def settle(self, number: BatchNumber) -> None:
+    def close_number(self, number: BatchNumber) -> None:
         """Note that a number will not be sent again: its batch is stored, or was given up. Idempotent."""
-        self._unsettled.pop(number.sequence, None)
+        self._open_numbers.pop(number.sequence, None)
 
     # ---- what leaves ----------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class RecordAccumulator:
             return ()
         batch.done = True
         if batch.number is not None:
-            self.settle(batch.number)
+            self.close_number(batch.number)
         if error is not None:
             self._counters.failed(batch.count)
         self._waiting.completed(batch)

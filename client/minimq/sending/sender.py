@@ -73,7 +73,7 @@ class Sender:
         self._connection = connection
         self._encoder = BatchEncoder(options)
         #: Protects the accumulator, the buffer and changes of the streams. Never held while a batch is encoded or an
-        #: outcome told.
+        #: batch completed.
         self._lock = threading.Lock()
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full, lock=self._lock)
         self._accumulator = RecordAccumulator(QueueSelector(routes, options, random.Random()), options)
@@ -84,7 +84,7 @@ class Sender:
         #: What is still to be failed because the producer closes.
         self._left: deque[Action] = deque()
         self._callbacks = CallbackThread("minimq-producer-callbacks")
-        #: The loop looks at what is late. Set under the lock, after the loop was told: Ctrl-C may come in between.
+        #: The loop looks at what is late. Set under the lock, after the loop was woken: Ctrl-C may come in between.
         self._keeps_time = False
         self._timer: asyncio.Task[None] | None = None  # of the loop
         self._probe = FaultProbe(connection, self._to_probe, self._probed, options.probe_interval_s)
@@ -136,7 +136,7 @@ class Sender:
             data = self._encoder.encode_records(records, time.time_ns() // 1_000_000, number)
         except BaseException:
             with self._lock:
-                self._accumulator.settle(number)
+                self._accumulator.close_number(number)
             self.buffer.release(*share)
             completion(None, None)
             raise

@@ -146,8 +146,8 @@ class _Attempt:
         self._reasons.pop("", None)
         before, self._made = self._made, self.protocol.calls()
         heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
-        told = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
-        return told or (heard and self._made != before)  # to hear the same again is no way forward
+        progressed = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
+        return progressed or (heard and self._made != before)  # to hear the same again is no way forward
 
     def out_of_patience(self, patience_s: float) -> MiniMQError:
         """Return what whoever commits is told when nothing went on for so long."""
