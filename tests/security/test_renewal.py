@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, SendReceipt
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.certificate_signer import Signer
+from minimq_common.security.certificates import Pair, Trust
 from support.scraping import metrics_address
-from support.secure_scraping import scrape, trust_of
+from support.secure_scraping import check_health, scrape, trust_of
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 TIMES = 2
+LONG_S, PAUSE_S = 60.0, 2.0
 
 pytestmark = pytest.mark.system
 
@@ -29,10 +34,49 @@ def shown(address: str) -> str:
 
 
 def test_certificates_are_replaced_under_load_without_a_failed_send(
-    secure: LocalCluster, authority: CertificateAuthority, new_name: Callable[[], str]
+    secure: LocalCluster, authority: CertificateAuthority
 ) -> None:
-    certificate = authority.server / "tls.crt"
-    servers = (*secure.nameservers, *secure.brokers)
+    with sending(secure):
+        for _ in range(TIMES):
+            renew(secure, authority)
+            assert_served(secure)
+    assert all(broker.in_sync for broker in secure.brokers)
+    assert "also.example.org" in authority.server_certificate().names
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_certificates_are_replaced_for_a_minute(secure: LocalCluster, authority: CertificateAuthority) -> None:
+    ends = time.monotonic() + LONG_S
+    with sending(secure):
+        while time.monotonic() < ends:
+            renew(secure, authority)
+            assert_served(secure)
+            time.sleep(PAUSE_S)
+
+
+def test_another_authority_takes_over_under_load_without_a_failed_send(
+    secure: LocalCluster, authority: CertificateAuthority
+) -> None:
+    former = trust_of(secure.credentials)
+    folder = authority.directory / "authority"
+    with sending(secure):
+        authority.add_successor()
+        later = Signer.load(Pair((folder / "next.crt").read_bytes(), (folder / "next.key").read_bytes()))
+        known = Trust(former.roots, later.sign_user("probe"))
+        wait_until(lambda: knows(secure, known), PATIENCE_S, what="all servers trust both")
+        authority.use_successor()
+        wait_until_renewed(secure, authority)
+        assert_served(secure)
+        authority.retire_former()
+        wait_until(lambda: not is_served(secure, former), PATIENCE_S, what="no server trusts the former authority")
+        assert_served(secure)
+    assert all(broker.in_sync for broker in secure.brokers)
+
+
+@contextmanager
+def sending(secure: LocalCluster) -> Iterator[None]:
+    """Send all the time; all has arrived at the end."""
     ended = threading.Event()
     sent: list[Future[SendReceipt]] = []
     with Producer(credentials=secure.credentials) as producer:
@@ -44,24 +88,42 @@ def test_certificates_are_replaced_under_load_without_a_failed_send(
         loading = threading.Thread(target=load)
         loading.start()
         try:
-            for _ in range(TIMES):
-                authority.renew(["also.example.org"])
-                authority.issue("admin", [server.address for server in secure.nameservers])
-                wait_until(
-                    lambda: {shown(server.address) for server in servers} == {certificate.read_text()},
-                    PATIENCE_S,
-                    what="all servers show the new certificate",
-                )
-                with Admin(credentials=secure.credentials) as admin:  # a new connection
-                    assert admin.list_topics() == ["orders"]
+            yield
         finally:
             ended.set()
             loading.join()
         assert sent
         for future in sent:
             future.result(PATIENCE_S)
-    assert all(broker.in_sync for broker in secure.brokers)
-    assert "also.example.org" in authority.server_certificate().names
+
+
+def renew(secure: LocalCluster, authority: CertificateAuthority) -> None:
+    authority.renew(["also.example.org"])
+    authority.issue("admin", [server.address for server in secure.nameservers])
+    wait_until_renewed(secure, authority)
+
+
+def wait_until_renewed(secure: LocalCluster, authority: CertificateAuthority) -> None:
+    certificate = (authority.server / "tls.crt").read_text()
+    servers = (*secure.nameservers, *secure.brokers)
+    wait_until(
+        lambda: {shown(server.address) for server in servers} == {certificate},
+        PATIENCE_S,
+        what="all servers show the new certificate",
+    )
+
+
+def assert_served(secure: LocalCluster) -> None:
+    with Admin(credentials=secure.credentials) as admin:  # a new connection
+        assert admin.list_topics() == ["orders"]
+
+
+def knows(secure: LocalCluster, trust: Trust) -> bool:
+    return all(check_health(server.address, trust) is None for server in (*secure.nameservers, *secure.brokers))
+
+
+def is_served(secure: LocalCluster, trust: Trust) -> bool:
+    return any(check_health(server.address, trust) is None for server in (*secure.nameservers, *secure.brokers))
 
 
 def test_servers_go_on_with_what_they_have_when_new_files_are_damaged(

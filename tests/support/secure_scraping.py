@@ -1,11 +1,17 @@
-"""The metrics that a server with TLS shows."""
+"""Health and metrics that a server with TLS shows."""
 
 from __future__ import annotations
 
 import ssl
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from minimq.errors import MiniMQError
+from minimq_common import rpc
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.credentials_file import open_credentials
@@ -36,3 +42,13 @@ def client_context(trust: Trust, folder: Path) -> ssl.SSLContext:
         file.write_bytes(trust.pair.certificate + trust.pair.key)
         context.load_cert_chain(file)
     return context
+
+
+def check_health(address: str, trust: Trust | None) -> MiniMQError | None:
+    with rpc.open_channel(address, trust) as channel:
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            return rpc.from_rpc_error(error, "server")
+    return None

@@ -12,12 +12,20 @@ import click
 from minimq.cli.base import duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.server_secrets import EXPIRES_SOON_S
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
 _CERTIFICATES = Table(
     "no certificate", {"certificate": "Certificate", "names": "Names", "ends_at": "Ends at", "left": "Time left"}
 )
+
+#: The steps of --ca, and the words for having taken them.
+_STEPS = {
+    "add": "a second authority is trusted, and signs nothing yet",
+    "use": "the second authority has signed for servers and users; the former one is still trusted",
+    "retire": "the former authority is not trusted any more",
+}
 
 
 def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
@@ -63,10 +71,9 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     from minimq.options import nameserver_addresses
 
     authority = CertificateAuthority(directory)
-    if authority.exists and if_absent:
+    if not authority.init(_split(hosts), nameserver_addresses(nameservers), if_absent=if_absent):
         click.echo(f"{directory} has an authority already; nothing was changed")
         return
-    authority.init(_split(hosts), nameserver_addresses(nameservers))
     names = authority.server_certificate().names
     click.echo(
         f"made a certificate for servers that are called {', '.join(names)}; start them, wherever they run, with:"
@@ -79,15 +86,39 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
 @secure.command()
 @_FOLDER
 @_hosts_option
-def renew(directory: Path, hosts: tuple[str, ...]) -> None:
+@option(
+    "--ca",
+    "step",
+    type=click.Choice(list(_STEPS)),
+    help="Put another authority in the place of this one, in three steps: with add everybody trusts a second one, with "
+    "use that one signs for servers and users, with retire nobody trusts the former one.",
+)
+def renew(directory: Path, hosts: tuple[str, ...], step: str | None) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
-    Servers use it for new connections within a second; copy DIR/server to other machines yourself.
+    Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
+    files that are named before you take the next step.
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
     from minimq.local.certificate_authority import CertificateAuthority
 
+    if step is not None:
+        if hosts:
+            raise InvalidArgument("--host does not go with --ca: add names before or after its three steps")
+        authority = CertificateAuthority(directory)
+        steps = {
+            "add": authority.add_successor,
+            "use": authority.use_successor,
+            "retire": authority.retire_former,
+        }
+        changed = steps[step]()
+        click.echo(f"{_STEPS[step]}; give what was changed to the servers and users that have it:")
+        for path in changed:
+            click.echo(f"  {path}")
+        if step != "retire":
+            click.echo(f"When all have them, {authority.next_step}")
+        return
     made = CertificateAuthority(directory).renew(_split(hosts))
     click.echo(f"made a certificate for {', '.join(made.names)}, good until {_moment(made.ends_at)}")
 
@@ -132,8 +163,7 @@ def show_certificates(directory: Path, output: str) -> None:
     """
     from minimq.local.certificate_authority import CertificateAuthority
 
-    authority = CertificateAuthority(directory)
-    found = {"authority": authority.own_certificate(), "servers": authority.server_certificate()}
+    found = CertificateAuthority(directory).certificates()
     rows: list[Row] = [
         {
             "certificate": name,
@@ -144,6 +174,17 @@ def show_certificates(directory: Path, output: str) -> None:
         for name, certificate in found.items()
     ]
     show(output, _CERTIFICATES, rows)
+    for name, certificate in found.items():
+        left = certificate.ends_at - time.time()
+        if left < EXPIRES_SOON_S:
+            ends = f"ends in {duration_of(left)}" if left > 0 else "has ended"
+            click.echo(f"warning: the certificate of {name} {ends}: {_remedy(directory, name)}", err=True)
+
+
+def _remedy(directory: Path, name: str) -> str:
+    if name.startswith("user "):
+        return f"`minimq secure issue {directory} {name.removeprefix('user ')} --force` makes a new one"
+    return f"`minimq secure renew {directory}{' --ca add' if 'authority' in name else ''}` makes a new one"
 
 
 def _split(hosts: tuple[str, ...]) -> list[str]:

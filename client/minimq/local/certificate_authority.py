@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import ipaddress
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,12 +18,15 @@ from typing import TYPE_CHECKING
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
-from minimq_common.security.credentials_file import written
+from minimq_common.security.credentials import Credentials
+from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import CERTIFICATE, KEY, ROOTS
 from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
     from minimq.local.certificate_signer import Signer
+
+_OWN_KEY = "ca.key"
 
 #: A server is always called by these as well.
 _OF_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -48,46 +53,57 @@ class CertificateAuthority:
 
     @property
     def exists(self) -> bool:
-        """True if `init` has made it, and has come to its end."""
-        return self.admin.exists()
+        """True if `init` has made it, and has come to its end; also when its keys were taken to another place."""
+        # Its key is the first file that `init` writes, its certificate the last one.
+        began = (self._authority / _OWN_KEY).exists()
+        return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
-    def init(self, hosts: Sequence[str], nameservers: Sequence[str]) -> None:
+    def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_absent: bool = False) -> bool:
         """Make the authority, the certificate of the servers, and the credentials of the user `admin`.
 
         Args:
             hosts: names and addresses by which servers are called; those of this machine are added.
             nameservers: HOST:PORT of each, for the credentials.
+            if_absent: do nothing if it exists, and return False.
 
         Raises:
             InvalidArgument: the authority exists, a host or an address is wrong, or the library for it is lacking.
         """
-        if self.exists:
-            raise InvalidArgument(
-                f"{self.directory} has an authority already: `minimq secure renew {self.directory}` makes a new "
-                "certificate for its servers"
-            )
-        names = _names(hosts)
+        names, addresses = _names(hosts), _checked(nameservers)
         signer = _library().Signer.new()
-        try:
-            for folder in (self.directory, self._authority, self.server):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _put(self._authority / "ca.key", signer.pair.key, secret=True)
-            _put(self._authority / ROOTS, signer.pair.certificate)
-            self._sign_server(signer, names)
-        except OSError as error:
-            raise InvalidArgument(f"cannot write to {self.directory}: {error.strerror}") from None
-        self.issue("admin", nameservers)
+        with self._alone(make=True):
+            if self.exists and if_absent:
+                return False
+            if self.exists:
+                raise InvalidArgument(
+                    f"{self.directory} has an authority already: `minimq secure renew {self.directory}` makes a new "
+                    "certificate for its servers"
+                )
+            for folder in (self._authority, self.server):
+                folder.mkdir(exist_ok=True, mode=0o700)
+            certificate = signer.pair.certificate
+            user = written(addresses, Trust(certificate, signer.sign_user("admin")), _about("admin"))
+            _put(
+                {
+                    self._authority / _OWN_KEY: signer.pair.key,
+                    **self._server_files(signer.sign_server(names), certificate),
+                    self.admin: user.encode(),
+                    self._authority / ROOTS: certificate,
+                }
+            )
+        return True
 
     def renew(self, hosts: Sequence[str] = ()) -> CertificateReport:
         """Make a new certificate for the servers, for the names of the former one and some more; return it.
 
         Raises:
-            InvalidArgument: a host is wrong, or there is no authority.
+            InvalidArgument: a host is wrong, there is no authority, or the files cannot be written.
         """
-        signer = self._signer()
-        former = self.server_certificate().names
-        self._sign_server(signer, tuple(dict.fromkeys((*former, *_names(hosts)))))
-        return self.server_certificate()
+        added = _names(hosts)
+        with self._alone():
+            names = tuple(dict.fromkeys((*self.server_certificate().names, *added)))
+            _put(self._server_files(self._signer().sign_server(names), self._trusted()))
+            return self.server_certificate()
 
     def issue(self, user: str, nameservers: Sequence[str]) -> Path:
         """Write the credentials of a user, with a new certificate, to USER.minimq; return the path.
@@ -97,18 +113,79 @@ class CertificateAuthority:
             nameservers: HOST:PORT of each; may be empty.
 
         Raises:
-            InvalidArgument: a name or an address is wrong, or there is no authority.
+            InvalidArgument: a name or an address is wrong, there is no authority, or the file cannot be written.
         """
         if not _USER.fullmatch(user):
             raise InvalidArgument(
                 f"the user {user!r} is no name: write letters, digits, '.', '_' and '-', at most 63 of them"
             )
-        addresses = [check_address(address) for address in nameservers]
-        signer, path = self._signer(), self.directory / f"{user}.minimq"
-        about = f"Credentials of {user} for a minimq cluster."
-        text = written(addresses, Trust(signer.pair.certificate, signer.sign_user(user)), about)
-        _put(path, text.encode(), secret=True)
+        addresses = _checked(nameservers)
+        path = self.directory / f"{user}.minimq"
+        with self._alone():
+            trust = Trust(self._trusted(), self._signer().sign_user(user))
+            _put({path: written(addresses, trust, _about(user)).encode()})
         return path
+
+    def add_successor(self) -> list[Path]:
+        """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.
+
+        They are the folder of the servers, and the credentials of each user in the directory.
+
+        Raises:
+            InvalidArgument: there is one already, or a file cannot be used or written.
+        """
+        with self._alone():
+            if self._next_key.exists() or self._former.exists():
+                raise InvalidArgument(f"{self.directory} has a second authority already: {self.next_step}")
+            own = self._signer().pair.certificate
+            later: Pair = _library().Signer.new().pair
+            files = self._trusting(own + later.certificate)
+            # What everybody trusts is in place before the key is that makes this step one that was taken.
+            return self._hand_on(files, {self._next: later.certificate, self._next_key: later.key})
+
+    def use_successor(self) -> list[Path]:
+        """Have the successor sign: a new certificate for the servers and for each user; return the files to hand on.
+
+        Raises:
+            InvalidArgument: there is no successor, or a file cannot be used or written.
+        """
+        with self._alone():
+            if not self._next_key.exists():
+                raise InvalidArgument(f"{self.directory} has no second authority: {self.next_step}")
+            later = Pair(read_bounded(self._next), read_bounded(self._next_key))
+            # A step that was interrupted may be taken again.
+            former = read_bounded(self._former if self._former.exists() else self._authority / ROOTS)
+            signer: Signer = _library().Signer.load(later)
+            roots = later.certificate + former
+            names = self.server_certificate().names
+            files = self._server_files(signer.sign_server(names), roots)
+            for path, user in self._users().items():
+                trust = Trust(roots, signer.sign_user(path.stem))
+                files[path] = written(user.nameservers, trust, _about(path.stem)).encode()
+            own = {self._former: former, self._authority / _OWN_KEY: later.key}
+            handed = self._hand_on(files, {**own, self._authority / ROOTS: later.certificate})
+            self._next_key.unlink()
+            self._next.unlink()
+            return handed
+
+    def retire_former(self) -> list[Path]:
+        """Have nobody trust the former authority any more; return the files to hand on.
+
+        Raises:
+            InvalidArgument: there is no former one, or a file cannot be used or written.
+        """
+        with self._alone():
+            if not self._former.exists() or self._next_key.exists():
+                raise InvalidArgument(f"{self.directory} has no former authority: {self.next_step}")
+            handed = self._hand_on(self._trusting(read_bounded(self._authority / ROOTS)), {})
+            self._former.unlink()
+            return handed
+
+    @property
+    def next_step(self) -> str:
+        """A sentence: what comes next of the steps by which another authority takes the place of this one."""
+        step = "use" if self._next_key.exists() else "retire" if self._former.exists() else "add"
+        return f"the next step is `minimq secure renew {self.directory} --ca {step}`"
 
     def server_certificate(self) -> CertificateReport:
         """Return the certificate of the servers. Raises `InvalidArgument`."""
@@ -118,17 +195,84 @@ class CertificateAuthority:
         """Return the certificate of the authority. Raises `InvalidArgument`."""
         return _describe(self._authority / ROOTS)
 
+    def certificates(self) -> dict[str, CertificateReport]:
+        """Return all certificates that are here, by what people call them. Raises `InvalidArgument`."""
+        found = {"authority": self.own_certificate()}
+        for name, path in (("next authority", self._next), ("former authority", self._former)):
+            if path.exists():
+                found[name] = _describe(path)
+        found["servers"] = self.server_certificate()
+        for path, user in self._users().items():
+            pair = user.trust().pair
+            if pair is not None:
+                found[f"user {path.stem}"] = _library().describe(pair.certificate)
+        return found
+
+    @contextmanager
+    def _alone(self, *, make: bool = False) -> Iterator[None]:
+        """Keep other commands from changing the folder, and say why it cannot be written."""
+        opened = -1
+        try:
+            if make:
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = os.open(self.directory, os.O_RDONLY)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            yield
+        except OSError as error:
+            does = "write to" if opened >= 0 or make else "read"
+            raise InvalidArgument(f"cannot {does} {error.filename or self.directory}: {error.strerror}") from None
+        finally:
+            if opened >= 0:
+                os.close(opened)
+
+    @property
+    def _next(self) -> Path:
+        return self._authority / "next.crt"
+
+    @property
+    def _next_key(self) -> Path:
+        return self._authority / "next.key"
+
+    @property
+    def _former(self) -> Path:
+        return self._authority / "former.crt"
+
     def _signer(self) -> Signer:
-        key, certificate = (read_bounded(self._authority / name) for name in ("ca.key", ROOTS))
+        key, certificate = (read_bounded(self._authority / name) for name in (_OWN_KEY, ROOTS))
         signer: Signer = _library().Signer.load(Pair(certificate, key))
         return signer
 
-    def _sign_server(self, signer: Signer, names: Sequence[str]) -> None:
-        pair = signer.sign_server(names)
+    def _trusted(self) -> bytes:
+        """Return the certificates of all authorities that are trusted now."""
+        own = read_bounded(self._authority / ROOTS)
+        return own + b"".join(read_bounded(path) for path in (self._next, self._former) if path.exists())
+
+    def _server_files(self, pair: Pair, roots: bytes) -> dict[Path, bytes]:
         # A server that looks in between finds a key of another certificate, and goes on with what it has.
-        _put(self.server / ROOTS, signer.pair.certificate)
-        _put(self.server / KEY, pair.key, secret=True)
-        _put(self.server / CERTIFICATE, pair.certificate)
+        return {
+            self.server / ROOTS: roots,
+            self.server / KEY: pair.key,
+            self.server / CERTIFICATE: pair.certificate,
+        }
+
+    def _users(self) -> dict[Path, CredentialsFile]:
+        return {
+            path: CredentialsFile(Credentials(str(path)))
+            for path in sorted(self.directory.glob("*.minimq"))
+            if _USER.fullmatch(path.stem)
+        }
+
+    def _trusting(self, roots: bytes) -> dict[Path, bytes]:
+        """Return the files of servers and users, in which nothing is new but whom they trust."""
+        files = {self.server / ROOTS: roots}
+        for path, user in self._users().items():
+            trust = Trust(roots, user.trust().pair)
+            files[path] = written(user.nameservers, trust, _about(path.stem)).encode()
+        return files
+
+    def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
+        _put({**files, **own})
+        return [self.server, *(path for path in files if path.parent != self.server)]
 
 
 def _describe(path: Path) -> CertificateReport:
@@ -160,16 +304,43 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _put(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Put a file in its place, whole or not at all; a secret one is read by its owner alone."""
-    made, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+def _checked(nameservers: Sequence[str]) -> list[str]:
+    return [check_address(address) for address in nameservers]
+
+
+def _about(user: str) -> str:
+    return f"Credentials of {user} for a minimq cluster."
+
+
+def _put(files: Mapping[Path, bytes]) -> None:
+    """Put files in their places, in this order; all are on disk before the first one is in its place.
+
+    So a full disk changes nothing. Those that hold keys are read by their owner alone; one that is replaced keeps owner
+    and mode, so that a server that has another user can read it as before.
+    """
+    made: dict[str, Path] = {}
     try:
-        with os.fdopen(made, "wb") as opened:
-            os.fchmod(opened.fileno(), 0o600 if secret else 0o644)
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        for path, data in files.items():
+            opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            made[name] = path
+            with os.fdopen(opened, "wb") as file:
+                _own(opened, path, 0o600 if b"PRIVATE KEY" in data else 0o644)
+                file.write(data)
+                file.flush()
+                os.fsync(opened)
+        for name, path in made.items():
+            Path(name).replace(path)
+    finally:
+        for name in made:
+            Path(name).unlink(missing_ok=True)
+
+
+def _own(opened: int, path: Path, mode: int) -> None:
+    try:
+        former = path.stat()
+    except FileNotFoundError:
+        os.fchmod(opened, mode)
+        return
+    with suppress(PermissionError):  # only root gives files to others
+        os.fchown(opened, former.st_uid, former.st_gid)
+    os.fchmod(opened, stat.S_IMODE(former.st_mode))

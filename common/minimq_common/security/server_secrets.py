@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,12 @@ from minimq_common.security.watched import Watched
 
 #: The files, as cert-manager names them in a Secret of Kubernetes.
 CERTIFICATE, KEY, ROOTS = "tls.crt", "tls.key", "ca.crt"
+
+#: Seconds before its end from which on people are told of it, in the log once a day.
+EXPIRES_SOON_S = 30 * 86_400.0
+_AGAIN_S = 86_400.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class ServerSecrets:
         self._directory = directory
         self._requires_certificates = requires_certificates
         self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
+        self._warned_of, self._warned_at = 0.0, 0.0
+        self._warn(self._files.get().report)
 
     def trust(self) -> Trust:
         """Return whom this server trusts and what it shows when it calls another one."""
@@ -57,11 +67,12 @@ class ServerSecrets:
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
             nonlocal used
-            found = self._files.get().server
-            if found is used:
+            found = self._files.get()
+            self._warn(found.report)
+            if found.server is used:
                 return None
-            used = found
-            return found
+            used = found.server
+            return used
 
         return grpc.dynamic_ssl_server_credentials(
             used,
@@ -83,6 +94,18 @@ class ServerSecrets:
         """True while the files have changed and cannot be used, so that the former ones stand."""
         self._files.get()
         return self._files.rejected
+
+    def _warn(self, report: CertificateReport) -> None:
+        """Log that the certificate ends soon, once a day; called for each new connection."""
+        now = time.time()
+        left = report.ends_at - now
+        is_told = self._warned_of == report.ends_at and abs(now - self._warned_at) < _AGAIN_S
+        if left >= EXPIRES_SOON_S or is_told:
+            return
+        self._warned_of, self._warned_at = report.ends_at, now
+        ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(report.ends_at))
+        text = "security: the certificate %s, make a new one by `minimq secure renew` directory=%s ends_at=%s"
+        log.warning(text, "ends soon" if left > 0 else "has ended", self._directory, ends)
 
     def _make(self, found: Sequence[bytes]) -> _Material:
         certificate, key, roots = found

@@ -60,6 +60,7 @@ class Watched(Generic[T]):
         self._looked_at = time.monotonic()
         marks = self._signs()
         if marks == self._marks:
+            self._complaint = ""  # the former files are back, as they were
             return
         try:
             self._value = self._make([read_bounded(path) for path in self._paths])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from minimq.cli.main import main
 from minimq.errors import InvalidArgument
+from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
@@ -53,6 +58,7 @@ def test_renewed_certificates_keep_their_names(tmp_path: Path) -> None:
     rows = {row["certificate"]: row for row in json.loads(run("show", tmp_path, "--output", "json").stdout)}
     assert rows["servers"]["names"] == ["localhost", "127.0.0.1", "::1", "mq1", "mq2"]
     assert rows["authority"]["left"].startswith("3649d")
+    assert list(rows) == ["authority", "servers", "user admin"]
 
 
 def test_an_authority_is_made_once(tmp_path: Path) -> None:
@@ -85,3 +91,119 @@ def test_what_is_no_authority_is_named(tmp_path: Path) -> None:
     authority.init([], [])
     (tmp_path / "authority" / "ca.key").write_text("garbage")
     assert "restore both from a backup" in run("renew", tmp_path, status=2).stderr
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def fits(folder: Path, *users: str) -> None:
+    """Fail unless servers and users trust each other."""
+    roots = (folder / "server" / "ca.crt").read_bytes()
+    ServerSecrets(folder / "server", requires_certificates=True)
+    for user in ("admin", *users):
+        trust = CredentialsFile(Credentials(str(folder / f"{user}.minimq"))).trust()
+        assert trust.roots.strip() == roots.strip()
+        assert trust.pair is not None
+        of_user = x509.load_pem_x509_certificate(trust.pair.certificate)
+        signers = x509.load_pem_x509_certificates(roots)
+        assert any(is_signed_by(of_user, signer) for signer in signers)
+
+
+def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
+    def make(_: int) -> bool:
+        return CertificateAuthority(tmp_path).init([], [], if_absent=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(make, range(8))) == 1
+    fits(tmp_path)
+
+
+def test_an_authority_whose_files_were_taken_elsewhere_is_not_made_anew(tmp_path: Path) -> None:
+    run("init", tmp_path)
+    (tmp_path / "admin.minimq").unlink()
+    assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
+    (tmp_path / "authority").rename(tmp_path.parent / f"{tmp_path.name}-safe")
+    assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["server"]
+
+
+def test_an_interrupted_init_is_made_anew(tmp_path: Path) -> None:
+    run("init", tmp_path)
+    (tmp_path / "authority" / "ca.crt").unlink()  # the last file
+    run("init", tmp_path)
+    fits(tmp_path)
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", tmp_path)
+    before = content(tmp_path)
+    fsync, done = os.fsync, []
+
+    def full(opened: int) -> None:
+        done.append(opened)
+        if len(done) % 2 == 0:  # not at the first file
+            raise OSError(28, "No space left on device")
+        fsync(opened)
+
+    monkeypatch.setattr(os, "fsync", full)
+    for command in (("renew", tmp_path), ("renew", tmp_path, "--ca", "add")):
+        assert "No space left on device" in run(*command, status=2).stderr
+    assert content(tmp_path) == before
+    monkeypatch.undo()
+    run("renew", tmp_path)
+    fits(tmp_path)
+
+
+def test_what_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    run("init", tmp_path)
+    key = tmp_path / "server" / "tls.key"
+    key.chmod(0o640)  # a group of the servers reads it
+    run("renew", tmp_path)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o640
+
+
+def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: Path) -> None:
+    run("init", tmp_path, "--host", "mq1", "-n", "mq1:1")
+    run("issue", tmp_path, "alice")
+    for step in ("use", "retire"):
+        assert "the next step is" in run("renew", tmp_path, "--ca", step, status=2).stderr
+    former = (tmp_path / "authority" / "ca.crt").read_bytes()
+    for step, trusted, following in (("add", 2, "--ca use"), ("use", 2, "--ca retire"), ("retire", 1, "")):
+        printed = run("renew", tmp_path, "--ca", step).stdout
+        assert f"{tmp_path}/alice.minimq" in printed
+        assert following in printed
+        if following:
+            assert following in run("renew", tmp_path, "--ca", "add", status=2).stderr
+        assert (tmp_path / "server" / "ca.crt").read_bytes().count(b"BEGIN") == trusted
+        fits(tmp_path, "alice")
+        run("renew", tmp_path)  # takes nobody away
+        run("issue", tmp_path, "bob", "--force")
+        fits(tmp_path, "alice", "bob")
+        shown = [row["certificate"] for row in json.loads(run("show", tmp_path, "--output", "json").stdout)]
+        assert shown[-4:] == ["servers", "user admin", "user alice", "user bob"]
+    assert (tmp_path / "authority" / "ca.crt").read_bytes() != former
+    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.crt", "ca.key"]
+    assert CredentialsFile(Credentials(str(tmp_path / "admin.minimq"))).nameservers == ("mq1:1",)
+    assert "mq1" in CertificateAuthority(tmp_path).server_certificate().names
+
+
+def test_certificates_that_end_soon_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", tmp_path)
+    assert run("show", tmp_path).stderr == ""
+    monkeypatch.setattr(certificate_signer, "_DAYS", 29)
+    run("renew", tmp_path)
+    run("issue", tmp_path, "admin", "--force")
+    servers, admin = run("show", tmp_path).stderr.splitlines()
+    assert servers == (
+        f"warning: the certificate of servers ends in 28d 23h: `minimq secure renew {tmp_path}` makes a new one"
+    )
+    assert f"`minimq secure issue {tmp_path} admin --force`" in admin

@@ -20,7 +20,7 @@ from minimq_common import rpc
 from minimq_common.channels import Channels
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import watched
-from minimq_common.security.certificates import Pair, Trust
+from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.channel_security import PLAIN
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
@@ -28,6 +28,7 @@ from minimq_common.security.server_secrets import ServerSecrets, check_secrets
 from minimq_common.security.trusted_files import security_of_files
 
 HOST = "127.0.0.1"
+FOR_EVER = CertificateReport((), float("inf"))
 
 
 @pytest.fixture
@@ -103,6 +104,26 @@ def test_one_that_does_not_fit_is_refused_with_the_reason(
     assert str(directory) in raised.value.message
 
 
+def test_one_that_ends_soon_is_logged_once_a_day(
+    signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ServerSecrets(fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate), requires_certificates=False)
+    assert not caplog.messages
+    with monkeypatch.context() as patched:
+        patched.setattr(certificate_signer, "_DAYS", 29)
+        fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
+
+    async def ask() -> None:
+        async with Peer(ServerSecrets(tmp_path, requires_certificates=False)) as peer:
+            for _ in range(3):
+                async with rpc.open_aio_channel(peer.address, Trust(signer.pair.certificate)) as channel:
+                    assert await check(health_pb2_grpc.HealthStub(channel)) == "served"
+
+    asyncio.run(ask())
+    (told,) = caplog.messages
+    assert "the certificate ends soon" in told
+
+
 def test_a_certificate_of_a_client_is_none_of_a_server(signer: Signer, tmp_path: Path) -> None:
     fill(tmp_path, signer.sign_user("alice"), signer.pair.certificate)
     with pytest.raises(InvalidArgument, match="unsuitable certificate purpose"):
@@ -135,8 +156,11 @@ def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, 
     (tmp_path / "tls.crt").write_bytes(second.certificate)
     assert secrets.trust().pair == second
     trust = secrets.trust()
-    (tmp_path / "ca.crt").unlink()
+    away = (tmp_path / "ca.crt").rename(tmp_path / "away")
+    assert secrets.rejected
     assert secrets.trust() is trust
+    away.rename(tmp_path / "ca.crt")
+    assert not secrets.rejected
 
 
 def test_files_of_another_server_are_checked(signer: Signer, tmp_path: Path) -> None:
@@ -193,7 +217,7 @@ def test_a_client_is_told_why_it_does_not_trust_a_server(
 
     async def ask(pair: Pair, trusted: bytes = roots) -> str:
         with monkeypatch.context() as patched:  # a certificate that expires while it is used is not looked at again
-            patched.setattr("minimq_common.security.server_secrets.meet_itself", lambda *_, **__: None)
+            patched.setattr("minimq_common.security.server_secrets.meet_itself", lambda *_, **__: FOR_EVER)
             secrets = ServerSecrets(fill(tmp_path, pair, roots), requires_certificates=False)
         async with Peer(secrets) as peer, rpc.open_aio_channel(peer.address, Trust(trusted)) as channel:
             return await check(health_pb2_grpc.HealthStub(channel))
