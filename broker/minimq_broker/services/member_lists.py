@@ -72,12 +72,14 @@ class MemberLists:
             asyncio.get_running_loop().call_later(after_s, self._begin, group)
 
     def _begin(self, group: str) -> None:
+        if self._is_over:  # a task that begins now might never run
+            return
         self._engine.streams.receive(self._tell_all(group), "member-list")
 
     async def _tell_all(self, group: str) -> None:
         async with self._making:
             self._changed.discard(group)
-            if self._is_retired or self._engine.handle.is_closed:
+            if self._is_over:
                 return
             began = time.monotonic()
             members = self._engine.groups.members(group)
@@ -87,6 +89,10 @@ class MemberLists:
                 if events is not None:
                     events.add_list(group, members.version, event)
             self._round_took_s = time.monotonic() - began
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_retired or self._engine.handle.is_closed
 
     async def _encoded(self, members: Members) -> bytes:
         agreement = self._engine.groups.agreement(members.group)
