@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq_common.errors import TopicNotFound
 from support.command import Minimq
 from support.listening import Listener
@@ -60,6 +60,25 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
         producer.send(Message(topic, b"anew"))
         poll_until_found(consumer, b"anew")
     assert "last commit failed" not in caplog.text
+
+
+def test_a_consumer_says_so_though_a_producer_on_the_same_cluster_has_noticed_it_first(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    with Cluster(cluster.nameserver) as shared, PullConsumer(shared, group=new_name()) as consumer:
+        consumer.subscribe(topic)
+        with Producer(shared) as producer:
+            producer.send(Message(topic, b"before"))
+            poll_until_found(consumer, b"before")
+            admin.delete_topic(topic)
+            for _ in range(2):
+                with pytest.raises(TopicNotFound):
+                    producer.send(Message(topic, b"too late"))
+            with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group"):
+                consumer.poll(PATIENCE_S)
+            admin.create_topic(topic, queues=2)
+            producer.send(Message(topic, b"anew"))
+            poll_until_found(consumer, b"anew")
 
 
 def test_an_assigned_consumer_says_so_once_and_goes_on_when_the_topic_is_made_anew(

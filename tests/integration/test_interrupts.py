@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 import support
 from minimq import Admin, LocalCluster, Message, Producer
+from minimq.connection.loop_call import LoopCall
 from support.chance import SEED
 
 PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
@@ -38,3 +41,18 @@ def test_polls_that_return_have_all_messages_though_others_are_interrupted(
     assert set(found["read"]) == set(range(MESSAGES))
     assert found["interrupted"] > INTERRUPTS // 10
     assert sum(offset or 0 for offset in admin.committed_offsets(group, topic).values()) == MESSAGES
+
+
+def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LoopCall, "begin", interrupted)
+    nobody = "127.0.0.1:9"
+    with warnings.catch_warnings(record=True) as told, Admin(nobody) as admin, Producer(nobody) as producer:
+        warnings.simplefilter("always")
+        for call in (admin.list_topics, admin.conflicts, lambda: producer.send(Message("orders", b"x"))):
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import sys
 import threading
 import time
@@ -158,6 +159,32 @@ def test_a_listener_that_is_cancelled_is_called_again(
         assert calls == [0, 1]
 
     asyncio.run(run())
+
+
+def test_a_listener_that_ends_the_program_is_not_waited_for(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send(Message(topic, b"body"))
+
+    async def listen(_: list[ReceivedMessage]) -> ConsumeResult:
+        sys.exit(3)
+
+    async def run() -> None:
+        async with AsyncPushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await asyncio.sleep(PATIENCE_S)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(run())
+    gc.collect()
+    assert "the listener failed, will try again" in caplog.text  # so `close` knew that the call is over
+    assert "never retrieved" not in caplog.text
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as successor:
+        successor.subscribe(topic)
+        successor.start(listener)
+        wait_until(lambda: listener.calls.total() == 1, PATIENCE_S)
 
 
 # ---- listeners ----------------------------------------------------------------------------------

@@ -205,6 +205,14 @@ def test_a_queue_of_another_topic_is_refused(cluster: LocalCluster, topic: str) 
         producer.send(Message(topic, b"x"), queue=MessageQueue("other", "broker-a", 0))
 
 
+def test_a_queue_and_a_selector_at_once_are_refused(cluster: LocalCluster, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer(cluster.nameserver) as producer:
+        for send in (producer.send, producer.send_async, lambda message, **to: producer.send_many([message], **to)):
+            with pytest.raises(InvalidArgument, match="either queue or selector"):
+                send(Message(topic, b"x"), queue=queue, selector=by_hash())
+
+
 def test_a_key_keeps_its_queue_while_the_broker_is_away(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:

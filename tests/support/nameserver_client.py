@@ -20,34 +20,34 @@ class NameServerClient:
         self._timeout_s = timeout_s
 
     def route(self, topic: str) -> TopicRoute:
-        return self._client.wait(self._servers.route(topic, self._timeout_s))
+        return self._client.wait(lambda: self._servers.route(topic, self._timeout_s))
 
     def topics(self) -> list[TopicRoute]:
-        return self._client.wait(self._servers.topics(self._timeout_s))
+        return self._client.wait(lambda: self._servers.topics(self._timeout_s))
 
     def topic_names(self) -> list[str]:
-        return self._client.wait(self._servers.topic_names(self._timeout_s))
+        return self._client.wait(lambda: self._servers.topic_names(self._timeout_s))
 
     def brokers(self) -> list[BrokerData]:
-        return self._client.wait(self._servers.cluster(self._timeout_s))
+        return self._client.wait(lambda: self._servers.cluster(self._timeout_s))
 
     def away(self) -> list[AwayBroker]:
-        return self._client.wait(self._servers.away())
+        return self._client.wait(self._servers.away)
 
     def forget(self, broker_name: str) -> bool:
-        return self._client.wait(self._servers.forget(broker_name, self._timeout_s))
+        return self._client.wait(lambda: self._servers.forget(broker_name, self._timeout_s))
 
     def conflicts(self) -> list[ConflictReport]:
-        return self._client.wait(self._servers.conflicts())
+        return self._client.wait(self._servers.conflicts)
 
     def view(self) -> ClusterView:
         request = nameserver_pb2.GetClusterRequest()
         return self._client.wait(
-            self._servers.ask(lambda stub: stub.GetCluster, request, view_from_wire, self._timeout_s)
+            lambda: self._servers.ask(lambda stub: stub.GetCluster, request, view_from_wire, self._timeout_s)
         )
 
     def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        self._client.wait(self._servers.wait_until_shown(lack, timeout_s))
+        self._client.wait(lambda: self._servers.wait_until_shown(lack, timeout_s))
 
     def close(self) -> None:
         self._client.close()

@@ -132,11 +132,12 @@ class Admin(TopicAdmin, GroupAdmin):
             TransportError: a name server does not answer, and may remember it; the others were told.
         """
         nameservers = self._client.nameservers
-        return self._client.wait(nameservers.forget(check_broker(broker_name), self._client.timeout_s))
+        check_broker(broker_name)
+        return self._client.wait(lambda: nameservers.forget(broker_name, self._client.timeout_s))
 
     def conflicts(self) -> list[ConflictReport]:
         """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
-        return self._client.wait(self._client.nameservers.conflicts())
+        return self._client.wait(self._client.nameservers.conflicts)
 
     def set_broker_permission(self, broker_name: str, permission: Permission, *, wait: bool = True) -> None:
         """Set what may be done with all topics of one broker; it is kept over restarts of the broker.

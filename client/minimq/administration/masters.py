@@ -44,14 +44,14 @@ class Masters:
 
     def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic, asked anew; raises as `NameServers.route` does."""
-        return self.calls.wait(self._nameservers.route(topic, self._timeout_s))
+        return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
 
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
         """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers.
 
         With `settled` it waits for a name server that has just started, and may raise `SystemBusy`.
         """
-        return self.calls.wait(self._brokers(settled=settled))
+        return self.calls.wait(lambda: self._brokers(settled=settled))
 
     async def _brokers(self, *, settled: bool) -> list[BrokerData]:
         known = await self._nameservers.cluster(self._timeout_s)  # which has the words for it when nobody answers
@@ -132,7 +132,7 @@ class Masters:
 
     def all_away(self) -> list[AwayBroker]:
         """Return the brokers that have gone, sorted by name; see `NameServers.away`."""
-        return self.calls.wait(self._nameservers.away())
+        return self.calls.wait(self._nameservers.away)
 
     def refuse_if_away(
         self,
@@ -271,4 +271,4 @@ class Masters:
                     return f"it shows broker {broker} as it was before"
             return None
 
-        self.calls.wait(self._nameservers.wait_until_shown(lack, self._timeout_s))
+        self.calls.wait(lambda: self._nameservers.wait_until_shown(lack, self._timeout_s))

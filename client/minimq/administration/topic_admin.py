@@ -293,7 +293,7 @@ class TopicAdmin:
         Raises `Unavailable` when no name server answers.
         """
         calls = self._masters.calls
-        return calls.wait(calls.nameservers.topic_names(calls.timeout_s))
+        return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
 
     def routes(self) -> list[TopicRoute]:
         """Return the routes of all topics, sorted; one whose brokers are all away has no queues.
@@ -301,7 +301,7 @@ class TopicAdmin:
         Raises `Unavailable` when no name server answers.
         """
         calls = self._masters.calls
-        return calls.wait(calls.nameservers.topics(calls.timeout_s))
+        return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.

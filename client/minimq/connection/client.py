@@ -74,20 +74,15 @@ class ClusterClient:
         self._lock = threading.Lock()  # protects what follows
         self._under_way: set[LoopCall[Any]] = set()
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop of the connection and return its result.
+
+        Args:
+            make: makes it; called on that loop, so that none is left over if this is interrupted before it begins.
 
         Raises:
             Closed: the client is closed, or is closed meanwhile; or this is a fork.
         """
-        try:
-            return self.wait_for(lambda: work)
-        except Closed:
-            work.close()  # it has ended, or never began
-            raise
-
-    def wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do as `wait` with a coroutine that is made on the event loop, so that none is left if this is interrupted."""
         self.check_open()  # in a fork it takes no lock
         over: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
         call = LoopCall(self.connection, make, over.put)
@@ -102,7 +97,7 @@ class ClusterClient:
                 self._under_way.discard(call)
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do as `wait_for`, and suspend a task of another event loop instead of blocking a thread.
+        """Do as `wait`, and suspend a task of another event loop instead of blocking a thread.
 
         The call goes on to its end if that task is cancelled.
         """
@@ -122,7 +117,7 @@ class ClusterClient:
 
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
         """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
-        return self.wait_for(as_coroutine(function, *arguments))
+        return self.wait(as_coroutine(function, *arguments))
 
     def _begin(self, call: LoopCall[Any]) -> None:
         with self._lock:
@@ -152,7 +147,9 @@ class ClusterClient:
             MiniMQError: what the broker refused with, or `Unavailable`, `DeadlineExceeded` or `Closed`.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        return self.wait(self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s)))
+        return self.wait(
+            lambda: self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s))
+        )
 
     def call_all(
         self,
@@ -183,7 +180,7 @@ class ClusterClient:
             return {}, {}
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self.wait(
-            self.connection.brokers.call_all(addresses, method, requests, limit_s, min(reconnect_s, limit_s))
+            lambda: self.connection.brokers.call_all(addresses, method, requests, limit_s, min(reconnect_s, limit_s))
         )
 
     def pause(self, seconds: float) -> None:
@@ -243,7 +240,7 @@ class RouteCache:
             Closed: the client was closed.
         """
         self._client.check_open()
-        return self.known(topic) or self._client.wait(self.find(topic, timeout_s))
+        return self.known(topic) or self._client.wait(lambda: self.find(topic, timeout_s))
 
     async def find(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
         """Do as `route`, on the event loop of the connection."""
@@ -263,7 +260,7 @@ class RouteCache:
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
-        return self._found(self._client.wait(self._routes.refresh(topic, self._client.timeout_s)))
+        return self._found(self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s)))
 
     def with_retries(self, attempt: Callable[[float], T], timeout_s: float) -> T:
         """Return what an attempt returns, which is repeated while servers are absent.
@@ -304,8 +301,8 @@ class RouteCache:
         self._routes.watch(topic)
 
     def forget(self, topic: str) -> None:
-        """Drop the route of a topic that does not exist any more; see `Routes.forget`."""
-        self._routes.forget(topic)
+        """Drop the route of a topic that does not exist any more; see `Routes.gone`."""
+        self._routes.gone(topic, is_used=topic in self._used)
 
     def on_change(self, callback: RouteCallback) -> None:
         """Call back with each route that is new or has changed, until the client is closed.

@@ -48,8 +48,11 @@ class LoopCall(Generic[T]):
         self._connection.call_soon(self._cancel)
 
     def _begin(self) -> None:
-        self._task = asyncio.create_task(self._make())
+        self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._end)
+
+    async def _run(self) -> T:
+        return await self._make()  # whatever that raises is told, and leaves nobody waiting
 
     def _end(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():

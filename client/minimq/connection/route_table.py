@@ -26,6 +26,7 @@ class RouteTable:
         self._routes: dict[str, TopicRoute] = {}
         self._versions: dict[str, int] = {}
         self._deleted: set[str] = set()
+        self._dropped: set[str] = set()  # watched all the same
         self._watched: dict[str, None] = {}  # a set that keeps its order
         self.known: Mapping[str, TopicRoute] = MappingProxyType(self._routes)
         self.edition = 0
@@ -40,7 +41,7 @@ class RouteTable:
             return dict(self._versions)
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether a name server said that nobody carries a topic that is known, and that no carrier is away."""
+        """Return whether a name server said that nobody carries a topic that was known, and that no carrier is away."""
         return topic in self._deleted
 
     def watched(self) -> list[str]:
@@ -53,10 +54,17 @@ class RouteTable:
         with self._lock:
             self._add(topic)
 
+    def drop(self, topic: str) -> None:
+        """Drop the route of a topic, and watch it on: others want to hear that it was deleted, or made anew."""
+        with self._lock:
+            if self._routes.pop(topic, None) is not None:
+                self._dropped.add(topic)
+
     def forget(self, topic: str) -> None:
         """Drop the route of a topic, and watch it no longer."""
         with self._lock:
             self._routes.pop(topic, None)
+            self._dropped.discard(topic)
             self._versions.pop(topic, None)
             self._deleted.discard(topic)
             if topic in self._watched:
@@ -81,7 +89,8 @@ class RouteTable:
             version = self._versions.get(topic, 0)
             if asked_at is None:
                 self._versions[topic] = version + 1
-            if known is not None and not route.queues and not route.away:
+            was_known = known is not None or topic in self._dropped
+            if was_known and not route.queues and not route.away:
                 self._deleted.add(topic)
             elif asked_at in (None, version):
                 self._deleted.discard(topic)
@@ -90,6 +99,7 @@ class RouteTable:
             if not route.queues or route == known or outdated:
                 return (route if known is None else known), False
             self._routes[topic] = route
+            self._dropped.discard(topic)
             self._add(topic)
             return route, True
 

@@ -122,8 +122,23 @@ class Routes:
                     del self._users[topic]
                     self.forget(topic)
 
+    def gone(self, topic: str, *, is_used: bool) -> None:
+        """Drop the route of a topic that does not exist any more, as a broker has said to a client.
+
+        The next `route` asks anew. It is watched on if other clients use it, which have to hear that it was deleted.
+
+        Args:
+            topic: its name.
+            is_used: the client that says this is one of those that use it.
+        """
+        with self._lock:
+            if self._users[topic] > is_used:
+                self.table.drop(topic)
+            else:
+                self.forget(topic)
+
     def forget(self, topic: str) -> None:
-        """Drop the route of a topic that does not exist any more, as a broker says, and watch it no longer.
+        """Drop the route of a topic, and watch it no longer.
 
         The next `route` asks anew. Never raises; nothing happens when the topic is not known.
         """

@@ -286,7 +286,7 @@ class LocalCluster:
     def _absent_from(self, client: ClusterClient) -> list[str]:
         """Return the names of the running brokers that a name server does not know where they are."""
         try:
-            brokers = client.wait(client.nameservers.cluster(_ANSWER_S))
+            brokers = client.wait(lambda: client.nameservers.cluster(_ANSWER_S))
             known = {address for broker in brokers for address in broker.addresses.values()}
         except TransportError:
             known = set()

@@ -149,8 +149,8 @@ class _Adapter:
         #: The kinds of wrong answers that were logged.
         self._logged: set[type] = set()
 
-    def _failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Log an error of the listener."""
+    def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Log an error of the listener; return its verdict."""
         log.error(
             "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",
             self._group,
@@ -209,7 +209,7 @@ class ListenerAdapter(_Adapter):
         try:
             answer: object = self._listener(list(messages))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
-            return self._failed(error, queue, messages)
+            return self.failed(error, queue, messages)
         return self._verdict(answer, len(messages))
 
 
@@ -234,14 +234,19 @@ class AsyncListenerAdapter(_Adapter):
         self._listener = listener
 
     async def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Give messages to the listener. Raises `asyncio.CancelledError` when the task is cancelled that calls this."""
+        """Give messages to the listener.
+
+        Raises:
+            asyncio.CancelledError: the task that calls this is cancelled.
+            SystemExit, KeyboardInterrupt: by these the listener ends the program.
+        """
         try:
             answer: object = await self._listener(list(messages))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failed(error, queue, messages)
+            return self.failed(error, queue, messages)
         except Exception as error:  # noqa: BLE001 - it is logged there
-            return self._failed(error, queue, messages)
+            return self.failed(error, queue, messages)
         return self._verdict(answer, len(messages))

@@ -88,7 +88,12 @@ class ListenerTasks:
         for _ in range(min(len(self._to_do), self._count - len(self._tasks))):
             task = self._loop.create_task(self._run())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # one that ends the program is raised by the loop, and need not be logged as well
 
     async def _run(self) -> None:
         while self._to_do:

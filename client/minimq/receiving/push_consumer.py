@@ -384,7 +384,7 @@ class PushConsumer(Consumer):
         try:
             offsets = self._in_flight.offsets(self._fetcher.positions)
             progress = self._fetcher.commits.progress(offsets)
-            self._client.wait(self._fetcher.commits.record(progress, automatic=True))
+            self._client.wait(lambda: self._fetcher.commits.record(progress, automatic=True))
         except TopicNotFound as error:  # it was deleted, which the member of the group says
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
@@ -400,7 +400,12 @@ class PushConsumer(Consumer):
 
     async def _deliver_async(self, listener: AsyncListenerAdapter, delivery: Delivery) -> None:
         if self._outcomes.begin(delivery):
-            self._outcomes.answered(delivery, await listener.ask(delivery.queue, delivery.messages))
+            try:
+                verdict = await listener.ask(delivery.queue, delivery.messages)
+            except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call
+                self._outcomes.answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
+                raise
+            self._outcomes.answered(delivery, verdict)
 
     def _cut_off(self, delivery: Delivery) -> None:
         """The call of a listener was cancelled: that counts as a failure."""

@@ -107,7 +107,7 @@ class QueueFinder:
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
-        return self._client.wait(self._client.nameservers.topic_names(self._client.timeout_s))
+        return self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s))
 
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         """Describe all queues of topics. A topic that nobody carries has none.
@@ -158,7 +158,7 @@ class QueueFinder:
         self, carriers: Iterable[Carrier]
     ) -> tuple[dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]], dict[Carrier, MiniMQError]]:
         """Ask brokers about topics to which no route leads; not slaves, which may just not have them yet."""
-        brokers = self._client.wait(self._client.nameservers.brokers_of_all())
+        brokers = self._client.wait(self._client.nameservers.brokers_of_all)
         masters = {broker.broker_name: broker.master for broker in brokers}
         unknown: dict[Carrier, MiniMQError] = {}
         addresses: dict[Carrier, str] = {}
@@ -217,7 +217,7 @@ class QueueFinder:
             except MiniMQError as error:
                 failures[queue] = error
         commits = [Commit(queue, offsets[queue], sought=True) for queue in addresses]
-        return failures | dict(self._client.wait(store.save(commits)))
+        return failures | dict(self._client.wait(lambda: store.save(commits)))
 
     def close(self) -> None:
         """End all connections. Idempotent."""

@@ -139,7 +139,7 @@ class RangeReader:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: its broker is not known or did not answer.
         """
-        found = self._client.wait(queue_bounds(self.places, queue, self.options.answer_timeout_s))
+        found = self._client.wait(lambda: queue_bounds(self.places, queue, self.options.answer_timeout_s))
         return found.first, found.end
 
     def look_up(self, topic: str) -> None:

@@ -45,7 +45,7 @@ class BlockingWaits:
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Block until the result is there."""
-        return self._client.wait_for(make)
+        return self._client.wait(make)
 
     async def take(self, hand_out: HandOut, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
         """Block until there are messages."""

@@ -244,6 +244,8 @@ class ProducerCore:
         self, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
         if selector is not None:
+            if queue is not None:
+                raise InvalidArgument("give either queue or selector: the selector chooses the queue")
             queue = selector(self._queues_of(self._find(message.topic)), message)
             chosen: object = queue
             if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
