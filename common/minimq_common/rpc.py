@@ -40,7 +40,7 @@ _NO_CONNECTION = (
     (
         "Socket closed",
         "it closed the connection: if it wants TLS or a certificate, give the credentials of a user (credentials=, "
-        "--credentials, MINIMQ_CREDENTIALS)",
+        "--credentials, MINIMQ_CREDENTIALS), or new ones if their certificate has expired",
     ),
 )
 

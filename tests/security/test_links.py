@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.cli.main import main
 from minimq.errors import InvalidArgument, Unavailable
+from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
@@ -121,12 +122,19 @@ def test_who_has_no_credentials_or_others_is_told(
 
 
 def test_no_port_lets_in_who_has_no_certificate_of_the_authority(
-    secure: LocalCluster, stranger: CertificateAuthority
+    secure: LocalCluster,
+    authority: CertificateAuthority,
+    stranger: CertificateAuthority,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = trust_of(secure.credentials)
+    monkeypatch.setattr(certificate_signer, "_DAYS", 0)
+    expired = trust_of(authority.issue("expired", []))
+    (authority.directory / "expired.minimq").unlink()
     others = {
         "plain": None,
         "without a certificate": Trust(known.roots),
+        "with one that has expired": expired,
         "with that of another authority": Trust(known.roots, trust_of(stranger.admin).pair),
     }
     for server in (*secure.nameservers, *secure.brokers):
@@ -135,6 +143,7 @@ def test_no_port_lets_in_who_has_no_certificate_of_the_authority(
             failure = check_health(server.address, trust)
             assert isinstance(failure, Unavailable), (server, what)
             assert "give the credentials of a user" in failure.message
+            assert "or new ones if their certificate has expired" in failure.message
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
