@@ -6,8 +6,10 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ import pytest
 import support
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.connection.loop_call import LoopCall
+from minimq.sending.sender import Sender
 from support.chance import SEED
 
 PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
 MESSAGES = 1800
 INTERRUPTS = 1000
+PATIENCE_S = 20.0
 
 
 @pytest.mark.skipif(
@@ -56,3 +60,20 @@ def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeyp
                 call()
         gc.collect()
     assert [str(warning.message) for warning in told] == []
+
+
+def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
+    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        with suppress(KeyboardInterrupt), Producer(cluster.nameserver, close_timeout_s=0.1) as producer:
+            producer.send_many([Message(topic, b"x")] * 300)
+
+    monkeypatch.setattr(Sender, "send_batch", interrupted)
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    sending.join(PATIENCE_S)
+    assert not sending.is_alive()

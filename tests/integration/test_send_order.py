@@ -24,6 +24,7 @@ from minimq import (
     by_hash,
 )
 from minimq.aio import Producer as AsyncProducer
+from minimq.sending import producer_core
 from minimq.sending.selectors import Selector
 from minimq_common.errors import Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.waiting import wait_until
@@ -209,6 +210,28 @@ def test_an_interrupt_in_the_middle_of_many_leaves_nothing_behind(single: LocalC
         told = producer.statistics()
         assert (told.buffered_messages, told.buffered_bytes) == (0, 0)
         assert producer.send(Message("t", b"after")).queue.topic == "t"
+
+
+def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_hangs(
+    single: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_core, "_INTERRUPTED_S", 0.1)
+
+    def messages() -> Iterator[Message]:
+        for _ in range(5000):
+            yield Message("t", bytes(1000))
+        raise KeyboardInterrupt
+
+    with Producer(single.nameserver, close_timeout_s=0.1) as producer:
+        producer.send(Message("t", b"before"))
+        single.brokers[0].pause()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                producer.send_many(messages())
+            assert producer.statistics().buffered_messages  # they had no outcome yet
+        finally:
+            single.brokers[0].resume()
+        producer.flush(PATIENCE_S)
 
 
 def test_a_callback_that_ends_its_thread_harms_no_other(single: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -156,10 +156,10 @@ class BulkSend:
             self._leaving.extend((destination, portion) for portion in portions)
         self._send_leaving()
 
-    def wait(self) -> None:
-        """Wait for the outcome of every batch that was sent; the watcher is told of the messages that were not."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the outcomes of all batches that were sent, at most so long; tell the watcher of other messages."""
         with self._lock:
-            self._changed.wait_for(lambda: not self._under_way)
+            self._changed.wait_for(lambda: not self._under_way, timeout_s)
         if self._failure is not None:
             self._tell([*self._watched], None, self._failure)
 
@@ -242,7 +242,11 @@ class BulkSend:
         number = self._batches = self._batches + 1
         with self._lock:
             self._under_way.add(number)
-        self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
+        try:
+            self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
+        except BaseException:  # Ctrl-C may have come before the sender knew of the batch: there may be no outcome
+            self._ended(number)
+            raise
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> UserCall | None:
@@ -302,7 +306,7 @@ def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> Non
 
 
 def _not_sent(error: BaseException) -> SendFailed:
-    return SendFailed(f"the call that was to send the message ended before it was handed in: {error!r}")
+    return SendFailed(f"the call that was to send the message ended before it had an outcome: {error!r}")
 
 
 def _topics_of(messages: Sequence[Message]) -> set[str]:

@@ -27,7 +27,8 @@ from minimq_common.message_check import check_message, plain_size
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
-#: The end of a `with` block that Ctrl-C has left waits so long for receipts, in seconds: somebody sits there.
+#: What Ctrl-C has interrupted, and the end of a `with` block that it has left, wait so long for receipts, in seconds:
+#: somebody sits there.
 _INTERRUPTED_S = 2.0
 
 
@@ -179,8 +180,13 @@ class ProducerCore:
             given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
         try:
             bulk.send(given)
-        finally:
+        except Exception:
             bulk.wait()
+            raise
+        except BaseException:  # Ctrl-C
+            bulk.wait(_INTERRUPTED_S)
+            raise
+        bulk.wait()
         return bulk.receipts()
 
     # ---- prepared batches -----------------------------------------------------------------------
