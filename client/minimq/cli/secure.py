@@ -88,12 +88,11 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
 @_hosts_option
 @option(
     "--ca",
-    "step",
     type=click.Choice(list(_STEPS)),
     help="Put another authority in the place of this one, in three steps: with add everybody trusts a second one, with "
     "use that one signs for servers and users, with retire nobody trusts the former one.",
 )
-def renew(directory: Path, hosts: tuple[str, ...], step: str | None) -> None:
+def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
@@ -103,7 +102,7 @@ def renew(directory: Path, hosts: tuple[str, ...], step: str | None) -> None:
     """
     from minimq.local.certificate_authority import CertificateAuthority
 
-    if step is not None:
+    if ca is not None:
         if hosts:
             raise InvalidArgument("--host does not go with --ca: add names before or after its three steps")
         authority = CertificateAuthority(directory)
@@ -112,11 +111,11 @@ def renew(directory: Path, hosts: tuple[str, ...], step: str | None) -> None:
             "use": authority.use_successor,
             "retire": authority.retire_former,
         }
-        changed = steps[step]()
-        click.echo(f"{_STEPS[step]}; give what was changed to the servers and users that have it:")
+        changed = steps[ca]()
+        click.echo(f"{_STEPS[ca]}; give what was changed to the servers and users that have it:")
         for path in changed:
             click.echo(f"  {path}")
-        if step != "retire":
+        if ca != "retire":
             click.echo(f"When all have them, {authority.next_step}")
         return
     made = CertificateAuthority(directory).renew(_split(hosts))
