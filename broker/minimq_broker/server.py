@@ -62,7 +62,7 @@ _STOP_S = 8.0
 _LOOK_S = 0.5
 
 #: Streams that say of a single request that it is refused, and go on.
-_IN_BAND = ("/minimq.v1.Broker/Append", "/minimq.v1.Broker/Pull", "/minimq.v1.Broker/Session")
+_IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop", "Session"))
 
 #: Bytes of the largest request, of calls for which it is another one than for most.
 _LARGEST_REQUESTS = {

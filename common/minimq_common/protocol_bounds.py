@@ -35,6 +35,16 @@ MAX_FILTER = 65_536
 MAX_AGREED = 256 << 10
 #: Tags that a pull asks for.
 MAX_TAGS = 1_000
+#: Messages that one take hands out, and spans of messages that one answer names.
+MAX_TAKEN = 10_000
+MAX_SPANS = 5_000
+#: Takes, and answers, in one request; batches of which a client says that it has them.
+MAX_TAKES = 64
+MAX_SETTLES = 1_000
+MAX_HAVE = 16
+#: How long messages are kept from others, in ms.
+MIN_INVISIBLE_MS = 1_000
+MAX_INVISIBLE_MS = 12 * 3_600_000
 #: Topics that one broker carries, whatever its options say; its own bound is `--max-topics`.
 MAX_TOPICS = 50_000
 #: Topics that one client watches.
@@ -147,6 +157,41 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "next_offset": COUNT,
         "term": TERM,
     },
+    # ---- broker.proto: taking messages one by one -----------------------------------------------
+    "PopRequest": {
+        "group": GROUP,
+        "client_id": CLIENT_ID,
+        "settles": Items(MAX_SETTLES),
+        "takes": Items(MAX_TAKES),
+        "cancels": Items(MAX_TAKES, COUNT),
+    },
+    "PopTake": {
+        "id": COUNT,
+        "topic": TOPIC,
+        "max_messages": Range(1, MAX_TAKEN),
+        "max_bytes": Range(1, MAX_FRAME_BYTES),
+        "invisible_ms": Range(MIN_INVISIBLE_MS, MAX_INVISIBLE_MS),
+        "wait_ms": Range(0, 60_000),
+        "have": Items(MAX_HAVE, COUNT),
+        "filter": FILTER,
+        "tag_hashes": Items(MAX_TAGS),
+    },
+    "PopSettle": {
+        "id": COUNT,
+        "topic": TOPIC,
+        "epoch": COUNT,
+        "spans": Items(2 * MAX_SPANS, COUNT),
+        "duration_ms": Range(0, MAX_INVISIBLE_MS),
+    },
+    "PoppedRun": {"first": COUNT, "count": COUNT, "tries": COUNT},
+    "PoppedMessages": {
+        "epoch": COUNT,
+        "invisible_ms": COUNT,
+        "runs": FRAME_ITEMS,
+        "batches": FRAME_ITEMS,
+    },
+    "PopResult": {"id": COUNT, "expired": Items(2 * MAX_SPANS, COUNT)},
+    "PopResponse": {"results": FRAME_ITEMS},
     # ---- broker.proto: transactions -------------------------------------------------------------
     "StagedBatches": {"sequences": Items(MAX_SEQUENCES)},
     "BrokerPart": {"broker_name": BROKER, "batches": Items(MAX_PRODUCERS)},
@@ -210,6 +255,14 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "SessionRefused": {"group": GROUP},
     "ConflictOver": {"group": GROUP},
     "SessionEvent": {},
+    "PopHolder": {"client_id": CLIENT_ID, "messages": COUNT},
+    "PoppedQueue": {
+        "in_flight": COUNT,
+        "returned": COUNT,
+        "settled_ahead": COUNT,
+        "most_tries": COUNT,
+        "holders": FRAME_ITEMS,
+    },
     "GroupQueue": {"topic": TOPIC, "owner": CLIENT_ID, "holder": CLIENT_ID, "waiting": FRAME_ITEMS},
     "DescribeGroupRequest": {"group": GROUP},
     "DescribeGroupResponse": {

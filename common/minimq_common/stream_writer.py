@@ -68,16 +68,17 @@ class StreamWriter(Generic[Message]):
         await asyncio.shield(write)
         return True
 
-    async def write_alone(self, make: Callable[[], Message]) -> None:
+    async def write_alone(self, make: Callable[[], Message], expected: Callable[[], int] | None = None) -> None:
         """Write a message as the only task that writes to this stream, and that leaves it when it is cancelled.
 
         It costs less than `write`.
 
         Args:
-            make: as for `write`; its message is small.
+            make: as for `write`.
+            expected: as for `write`.
         """
         if self._unsent.is_tight:
-            await self._unsent.room(0)
+            await self._unsent.room(expected() if expected else 0)
         data = make().SerializeToString()
         taken = self._unsent.begin(self._peer, len(data))
         try:

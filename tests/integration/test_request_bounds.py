@@ -74,6 +74,9 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noq
             case "Pull":
                 [frame] = call(iter([breach.message]), timeout=PATIENCE_S)
                 return from_failure(frame.failure)
+            case "Pop":
+                [response] = call(iter([breach.message]), timeout=PATIENCE_S)
+                return from_failure(response.results[0].failure)
             case "Session":
                 return _refused_in_session(call, breach)
             case "Register" | "WatchRoutes" | "Replicate":
@@ -109,6 +112,7 @@ def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:  # noq
     [
         ("Broker/Session", MAX_STREAM_REQUEST_BYTES, True),
         ("Broker/Pull", MAX_STREAM_REQUEST_BYTES, True),
+        ("Broker/Pop", MAX_STREAM_REQUEST_BYTES, True),
         ("Replication/Replicate", MAX_STREAM_REQUEST_BYTES, True),
         ("Broker/CommitOffsets", MAX_REQUEST_BYTES, False),
         ("Broker/CommitTransaction", MAX_DECISION_BYTES, False),

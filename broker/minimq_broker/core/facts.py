@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
+from minimq_broker.core.pop_runs import PopMoved
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -171,6 +172,7 @@ Fact = (
     | TransactionsExpired
     | TransactionPrepared
     | IdleTransactionsExpired
+    | PopMoved
 )
 
 _encoder = msgspec.msgpack.Encoder()

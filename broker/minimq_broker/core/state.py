@@ -36,6 +36,8 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.group_index import GroupIndex
+from minimq_broker.core.pop_queue import PopQueue
+from minimq_broker.core.pop_runs import PopMoved
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.staged_batches import BatchStaged
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
@@ -93,6 +95,7 @@ class State:
             began it.
         moved: where committed offsets were changed last.
         forced: where committed offsets were set last, also back, by who asked for that.
+        popped: who has which messages of the queues that groups take messages from one by one.
         index: which groups have committed offsets and decided starts, and in which topics.
         used: when each group last began, committed, or changed what its members agree on, in ms since 1970. A group
             that has not been used since an older release wrote the log is not in it.
@@ -117,6 +120,7 @@ class State:
         self.moved: dict[tuple[str, int, int], LogPlace] = {}
         self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.started: dict[tuple[str, int], int] = {}
+        self.popped: dict[tuple[str, int, int], PopQueue] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
         self.agreements: dict[str, GroupConfig] = {}
@@ -238,6 +242,9 @@ class State:
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
                 self._change_group(entry)
                 self._use(entry.group, at_ms)
+            case PopMoved():
+                self._pop(entry)
+                self._use(entry.group, at_ms)
             case GroupDeleted(group, topics):
                 self._forget_group(group)
                 for name in topics:
@@ -284,11 +291,28 @@ class State:
                 key = (group, item.topic_id, item.queue_id)
                 self._set(("forced", *key), self.forced, key, self.end_place)
 
+    def _pop(self, moved: PopMoved) -> None:
+        for topic_id, queue_id, runs, done in map(msgspec.structs.astuple, moved.queues):
+            key = (moved.group, topic_id, queue_id)
+            queue = self.popped.get(key)
+            if queue is None:
+                queue = self.popped[key] = PopQueue(self.committed.get(key, 0))
+            queue.drop_before(done)
+            for run in runs:
+                queue.put(run)
+            self.changed.add(("popped", *key))
+            if queue.done != self.committed.get(key):
+                self._set(("offset", *key), self.committed, key, queue.done)
+                self._set(("moved", *key), self.moved, key, self.end_place)
+                self.index.add(*key)
+
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
             key = (group, item.topic_id, item.queue_id)
             if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
+                if self.popped.pop(key, None) is not None:  # the group goes on from there, and handles are void
+                    self.changed.add(("popped", *key))
                 self._set(("moved", *key), self.moved, key, self.end_place)
                 self.index.add(*key)
 
@@ -317,6 +341,7 @@ class State:
             ("offset", self.committed),
             ("moved", self.moved),
             ("forced", self.forced),
+            ("popped", self.popped),
         )
         for queue_id in self.index.queue_ids(group, topic_id):
             key = (group, topic_id, queue_id)

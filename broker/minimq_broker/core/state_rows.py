@@ -11,6 +11,7 @@ import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import Topic
+from minimq_broker.core.pop_queue import PopQueue, PopRow
 from minimq_broker.core.staged_batches import StageKey
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import LogPlace, TermStart
@@ -74,6 +75,16 @@ def _note_row(state: State, *key: Any) -> None:
     state.index.add(*key)
 
 
+def _popped_row(state: State, *key: Any) -> PopRow | None:
+    queue = state.popped.get(key)
+    return None if queue is None else queue.row()
+
+
+def _load_popped(state: State, row: Any, *parts: Any) -> None:
+    saved = msgspec.convert(row, PopRow)
+    state.popped[msgspec.convert(parts, tuple[str, int, int])] = PopQueue(saved.done, saved.runs)
+
+
 #: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
@@ -88,6 +99,7 @@ _ROWS: dict[str, _Row] = {
         lambda state, producer_id: state.producers.row(producer_id),
         lambda state, row, producer_id: state.producers.load(msgspec.convert(producer_id, int), row),
     ),
+    "popped": _Row(_popped_row, _load_popped),
     "staged": _Row(
         lambda state, *key: state.transactions.stage_row(*key),
         lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),

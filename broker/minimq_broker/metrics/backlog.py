@@ -83,6 +83,18 @@ class Backlog:
             lags[pair] = lags.get(pair, 0) + lag
         return lags
 
+    def in_flight(self) -> dict[tuple[str, str], int]:
+        """Return how many messages that are taken one by one consumers of each group have, of each topic."""
+        names, by_pair = self._names(), dict[tuple[int, str], int]()
+        for (group, topic_id, _), queue in self._store().state.popped.copy().items():
+            if topic_id in names:
+                by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
+        found: dict[tuple[str, str], int] = {}
+        for number, ((topic_id, group), count) in enumerate(sorted(by_pair.items())):
+            pair = (group, names[topic_id]) if number < self._most_series else (OTHERS, OTHERS)
+            found[pair] = found.get(pair, 0) + count
+        return found
+
     def _names(self) -> dict[int, str]:
         """Return how the topic of each id is called here, the oldest first."""
         topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)

@@ -170,16 +170,16 @@ class BrokerMetrics:
         streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients: append of producers, pull of consumers, session of group members.",
+            "Open streams of clients: append of producers, pull and pop of consumers, session of group members.",
             ("call",),
-            (((call,), streams[call]) for call in ("append", "pull", "session")),
+            (((call,), streams[call]) for call in ("append", "pop", "pull", "session")),
         )
         refused = engine.counters.streams_refused
         yield counters(
             f"{PREFIX}_streams_refused_total",
             "Streams refused because too many were open.",
             ("call",),
-            (((call,), refused[call]) for call in ("append", "pull", "replicate", "session")),
+            (((call,), refused[call]) for call in ("append", "pop", "pull", "replicate", "session")),
         )
         refusals = engine.refusals.counts
         yield counters(
@@ -235,4 +235,10 @@ class BrokerMetrics:
             "Messages of a topic that a group has not committed.",
             ("group", "topic"),
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
+        )
+        yield gauges(
+            f"{PREFIX}_group_in_flight_messages",
+            "Messages of a topic, taken one by one, that consumers of a group have.",
+            ("group", "topic"),
+            (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
         )

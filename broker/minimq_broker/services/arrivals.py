@@ -20,6 +20,8 @@ class Arrivals:
         self._queue_end = queue_end
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
         self._loop = asyncio.get_running_loop()
+        #: Called with each queue that has grown, and with None when everybody is to look again; must not raise.
+        self.listeners: list[Callable[[QueueKey | None], None]] = []
 
     def __len__(self) -> int:
         return len(self._long_poll)
@@ -40,10 +42,14 @@ class Arrivals:
     def wake(self, queue: QueueKey) -> None:
         """Let all who wait for a queue look again whether it has grown and they still may."""
         _wake(self._long_poll.arrived(queue))
+        for listener in self.listeners:
+            listener(queue)
 
     def wake_all(self) -> None:
         """Let everybody look again."""
         _wake(self._long_poll.all())
+        for listener in self.listeners:
+            listener(None)
 
 
 def _wake(waiters: set[asyncio.Future[None]]) -> None:

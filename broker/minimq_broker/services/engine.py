@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_broker.core.facts import Fact, GroupDeleted, RouteFact, TopicDeleted
+from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -194,6 +194,9 @@ class Engine:
         if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so everybody may look for their topic again
             self.arrivals.wake_all()
             self.tables.retain_topics()
+        if isinstance(fact, OffsetsCommitted) and fact.forced:
+            for item in fact.offsets:  # messages may be taken there again
+                self.arrivals.wake(QueueKey(item.topic_id, item.queue_id))
         if isinstance(fact, RouteFact):
             self._told = self._store.state.made
             self.observer.topics_changed()

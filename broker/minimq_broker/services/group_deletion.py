@@ -114,7 +114,7 @@ class GroupDeletion:
 
     async def _look_at_group(self, group: str, state: State, now: int) -> bool:
         """Look whether a group is idle. Returns whether it was deleted."""
-        if self._engine.groups.agreement(group) is not None:
+        if self._engine.groups.agreement(group) is not None or self._engine.tables.poppers.of_group(group):
             return False  # it has members
         if group in state.agreements:
             self._give_up_members(group)

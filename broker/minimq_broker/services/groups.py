@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.pop_queue import PopQueue
+from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
@@ -25,6 +28,8 @@ _DESCRIBED_AT_ONCE = 50
 _SORTED_AT_ONCE = 5_000
 #: Queues and clients that an error names.
 _NAMED = 5
+#: Consumers of a popped queue that are told.
+_HOLDERS = 20
 
 
 class GroupService:
@@ -62,8 +67,9 @@ class GroupService:
         """
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
+        poppers = self._engine.tables.poppers
         described = broker_pb2.DescribeGroupResponse(
-            client_ids=self._engine.groups.members(group).client_ids,
+            client_ids=[*self._engine.groups.members(group).client_ids, *poppers.of_group(group)],
             allocation=agreement.allocation if agreement else "",
             hold_ms=agreement.hold_ms if agreement else 0,
             assigned_by_server=agreement is not None and agreement.by_server,
@@ -72,7 +78,8 @@ class GroupService:
         )
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
-                topics = self._engine.groups.topics(group, client_id)
+                taken = poppers.topics(group, client_id)
+                topics = taken or self._engine.groups.topics(group, client_id)
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues):
@@ -94,7 +101,7 @@ class GroupService:
         committed = self._engine.offsets.committed(group, queue)
         first, end = self._engine.store.bounds(queue)
         unread = max(first, committed or 0)
-        return broker_pb2.GroupQueue(
+        described = broker_pb2.GroupQueue(
             topic=topic,
             queue_id=queue.queue_id,
             owner=status.owner,
@@ -107,6 +114,10 @@ class GroupService:
             committed_offset=committed,
             oldest_unread_ms=self._engine.store.stored_ms(queue, unread) if unread < end else 0,
         )
+        popped = self._engine.state.popped.get((group, *queue))
+        if popped is not None:
+            described.popped.CopyFrom(_popped_to_wire(popped))
+        return described
 
     # ---- reset ----------------------------------------------------------------------------------
 
@@ -175,6 +186,25 @@ class GroupService:
         return checked
 
 
+def _popped_to_wire(queue: PopQueue) -> broker_pb2.PoppedQueue:
+    told = broker_pb2.PoppedQueue()
+    holders: Counter[str] = Counter()
+    for run in queue.runs:
+        if run.state is RunState.DONE:
+            told.settled_ahead += run.count
+            continue
+        told.most_tries = max(told.most_tries, run.tries)
+        if run.state is RunState.OUT:
+            told.in_flight += run.count
+            holders[run.client] += run.count
+        else:
+            told.returned += run.count
+    told.holders.extend(
+        broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
+    )
+    return told
+
+
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
     """Raise `GroupConflict` when members of a group are connected, or one of its queues is held for one.
 
@@ -184,7 +214,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
         keys: the queues that are looked at.
         action: what is refused then: "reset".
     """
-    members = engine.groups.members(group).client_ids
+    members = [*engine.groups.members(group).client_ids, *engine.tables.poppers.of_group(group)]
     if members:
         raise GroupConflict(
             f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
@@ -204,7 +234,7 @@ def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
 
     One whose messages wait for another try is kept: they would be lost with it.
     """
-    has_members = engine.groups.agreement(group) is not None
+    has_members = engine.groups.agreement(group) is not None or bool(engine.tables.poppers.of_group(group))
     found = expiry.expires_ms(engine.state, group, has_members=has_members)
     return None if found is None or _waits_for_retry(engine, group) else found
 

@@ -49,6 +49,7 @@ class OffsetService:
             SystemBusy: the group is a new one, and the broker has as many groups, or offsets, as it may.
         """
         group = check_group(request.group)
+        self._engine.tables.poppers.check_none(group)
         queues: list[QueueKey] = []
         async for part in slices(request.offsets):
             for item in part:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
+from minimq_broker.core.poppers import Poppers
 from minimq_broker.core.state import State
 from minimq_common.epochs import first_epoch
 
@@ -22,6 +23,7 @@ class RoleTables:
     Attributes:
         groups: members of groups, and what they agree on.
         leases: who may read which queue.
+        poppers: consumers that take messages one by one.
     """
 
     def __init__(self, term: int, state: Callable[[], State], recovery_s: float) -> None:
@@ -33,6 +35,7 @@ class RoleTables:
         self._versions_before = 0
         self.groups: GroupTable
         self.leases: LeaseTable
+        self.poppers: Poppers
         self._set(None)
 
     # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
@@ -72,4 +75,5 @@ class RoleTables:
         until = self._loop.time() + self._recovery_s
         self.groups = GroupTable(first_epoch(self._term, stand_in), Remembered(until, state.agreements.copy()))
         recovery = Recovery(until, frozenset(state.started.copy()))
+        self.poppers = Poppers()
         self.leases = LeaseTable(self._term, recovery, stand_in=stand_in)

@@ -16,10 +16,12 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import OffsetService
+from minimq_broker.services.popping import PopService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.replication import Replication
 from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
@@ -82,6 +84,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def begin(self) -> None:
         """Begin anew with sessions: the engine has other groups and leases from now on."""
         self._session.retire()
+        self._popping.retire()
         self._begin_sessions()
 
     def topics_changed(self) -> None:
@@ -92,6 +95,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         options = self._options.sessions
         expiry = GroupExpiry(self._options.group_expiry_ms, self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
+        starts = GroupBeginnings(self._engine.handle, self._engine.offsets)
+        self._popping = PopService(self._engine, starts, options.grace_s, self._session.may_ask_again)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)
 
@@ -106,6 +111,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, requests: AsyncIterator[broker_pb2.PullRequest], context: Any
     ) -> None:
         await self._pull.serve(requests, context)
+
+    async def Pop(  # type: ignore[override]
+        self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any
+    ) -> None:
+        await self._popping.serve(requests, context)
 
     async def Session(  # type: ignore[override]
         self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Any

@@ -279,6 +279,7 @@ class SessionService:
     async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, held = _agreement(join), await _queues(join.held)
+        self._engine.tables.poppers.check_none(group, session.client_id)
         check_new_group(self._engine, group)
         changed = self._engine.groups.join(
             group,
@@ -301,7 +302,11 @@ class SessionService:
         """Keep what a group agrees on now, and tell those who contradict it no longer that they may ask again."""
         self.agreements.keep(group)
         for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
-            self._tell(client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
+            self.may_ask_again(group, client_id)
+
+    def may_ask_again(self, group: str, client_id: str) -> None:
+        """Tell a member that was refused that it may ask again to join a group."""
+        self._tell(client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:
         """Let go what groups agreed on before the start."""

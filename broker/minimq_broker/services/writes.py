@@ -14,6 +14,7 @@ from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
 Written = TypeVar("Written", FactJob, PublishJob)
@@ -144,6 +145,12 @@ class Writes:
         """
         return (await self._written(lambda done: PublishJob(name, done))).published
 
+    def pop(self, job: PopJob) -> None:
+        """Hand a job for popped queues to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
+        self.check()
+        self._pending_records += 1
+        self._submit(job)
+
     async def _written(self, make: Callable[[Callable[[Written], None]], Written]) -> Written:
         """Return a job once it is written, which is made with what it shall call then. Raises its error."""
         self.check()
@@ -192,6 +199,10 @@ class Writes:
                     self._observer.recorded(job.fact)
                 job.done(job)
             elif isinstance(job, PublishJob):
+                job.error = job.error or self.refusal(to_sender=False)
+                job.done(job)
+            elif isinstance(job, PopJob):
+                self._pending_records -= 1
                 job.error = job.error or self.refusal(to_sender=False)
                 job.done(job)
             else:

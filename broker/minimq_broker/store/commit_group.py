@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Set
 
 from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
+from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
@@ -13,6 +14,7 @@ from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, S
 from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
 from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
 from minimq_broker.store.lost_batch import LostBatch
+from minimq_broker.store.pop_drafts import PopDrafts, PopJob
 from minimq_broker.store.rows import Row, row_of
 from minimq_common.batch import Header, read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
@@ -61,6 +63,7 @@ class CommitGroup:
         #: What the group adds to what is staged, and to which parts.
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
+        self._pops = PopDrafts(state)
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
@@ -228,11 +231,15 @@ class CommitGroup:
             self.early.append(job)
         return True
 
-    def add_fact(self, job: FactJob) -> None:
+    def add_fact(self, job: FactJob | PopJob) -> None:
         """Take in what a job decides, if it decides for something."""
-        job.fact = job.decide(self._state)
-        if job.fact is not None:
-            self._add(job.fact)
+        fact: Fact | None
+        if isinstance(job, PopJob):
+            fact = self._pops.decide(job, handle_epoch(self._state.term, self.end))
+        else:
+            fact = job.fact = job.decide(self._state)
+        if fact is not None:
+            self._add(fact)
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in.

@@ -10,8 +10,9 @@ from enum import IntEnum
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.job import Job
+from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.batch import Header
-from minimq_common.errors import MiniMQError
 
 
 class SendStatus(IntEnum):
@@ -23,13 +24,6 @@ class SendStatus(IntEnum):
     NOT_SYNCED = 1
     #: It is on disk since an earlier try, and was not written again.
     ALREADY_STORED = 2
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """Something to write. The writer sets `error` or the results, then hands the job back."""
-
-    error: MiniMQError | None = field(default=None, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +107,7 @@ class PublishJob(Job):
         return 256
 
 
-AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob
+AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob | PopJob
 
 
 @dataclass(slots=True, eq=False)
@@ -144,19 +138,24 @@ def keeps_log(jobs: list[AnyJob]) -> bool:
 
 
 def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
-    """Split jobs so that one whose decision needs the state is alone in its group; a call is none."""
+    """Split jobs so that one whose decision needs the state is alone in its group; a call is none.
+
+    Those for popped queues share a group, as they know of each other, but not with a fact before them.
+    """
     group: list[AnyJob] = []
+    has_fact = False
     for job in jobs:
         is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
-        if group and (is_alone or isinstance(job, Call)):
+        if group and (is_alone or isinstance(job, Call) or (has_fact and isinstance(job, PopJob))):
             yield group
-            group = []
+            group, has_fact = [], False
+        has_fact = has_fact or isinstance(job, FactJob)
         if isinstance(job, Call):
             yield job
             continue
         group.append(job)
         if is_alone:
             yield group
-            group = []
+            group, has_fact = [], False
     if group:
         yield group

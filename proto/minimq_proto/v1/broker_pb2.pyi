@@ -43,6 +43,33 @@ SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 2
 """On disk since an earlier try of the same batch; nothing was written now."""
 global___SendStatus = SendStatus
 
+class _PopOutcome:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PopOutcome.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    POP_OUTCOME_DONE: _PopOutcome.ValueType  # 0
+    """Consumed."""
+    POP_OUTCOME_FREE: _PopOutcome.ValueType  # 1
+    """Failed: handed out again, after `duration_ms`."""
+    POP_OUTCOME_EXTEND: _PopOutcome.ValueType  # 2
+    """Kept for another `duration_ms`."""
+    POP_OUTCOME_RETURN: _PopOutcome.ValueType  # 3
+    """Not looked at: handed out again at once, and this was no try."""
+
+class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
+
+POP_OUTCOME_DONE: PopOutcome.ValueType  # 0
+"""Consumed."""
+POP_OUTCOME_FREE: PopOutcome.ValueType  # 1
+"""Failed: handed out again, after `duration_ms`."""
+POP_OUTCOME_EXTEND: PopOutcome.ValueType  # 2
+"""Kept for another `duration_ms`."""
+POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
+"""Not looked at: handed out again at once, and this was no try."""
+global___PopOutcome = PopOutcome
+
 class _StartAt:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -370,6 +397,254 @@ class PullFrame(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
+
+@typing.final
+class PopRequest(google.protobuf.message.Message):
+    """---- Taking messages one by one -----------------------------------------------------------------------
+
+    What a consumer settles and wants to take. It is decided as a whole, in one commit: what is settled goes along with the
+    next take.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    SETTLES_FIELD_NUMBER: builtins.int
+    TAKES_FIELD_NUMBER: builtins.int
+    CANCELS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    client_id: builtins.str
+    """Who asks: what it has is freed when its last stream is over for longer than a grace."""
+    @property
+    def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
+        """Decided before the takes, in this order. Each stands by itself: one that is refused leaves the others as they are."""
+
+    @property
+    def takes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopTake]: ...
+    @property
+    def cancels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ids of takes that shall wait no longer: they are answered, with nothing unless messages are on their way."""
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        client_id: builtins.str = ...,
+        settles: collections.abc.Iterable[global___PopSettle] | None = ...,
+        takes: collections.abc.Iterable[global___PopTake] | None = ...,
+        cancels: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "settles", b"settles", "takes", b"takes"]) -> None: ...
+
+global___PopRequest = PopRequest
+
+@typing.final
+class PopTake(google.protobuf.message.Message):
+    """Hands messages of one queue of a topic out, to nobody else until the time is over."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: builtins.int
+    MAX_BYTES_FIELD_NUMBER: builtins.int
+    INVISIBLE_MS_FIELD_NUMBER: builtins.int
+    WAIT_MS_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    HAVE_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    TAG_HASHES_FIELD_NUMBER: builtins.int
+    UNBOUND_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    """Chosen by the client, unique among the takes and settles of its stream."""
+    topic: builtins.str
+    max_messages: builtins.int
+    max_bytes: builtins.int
+    """Bytes of the batches; the one that reaches it comes whole."""
+    invisible_ms: builtins.int
+    wait_ms: builtins.int
+    """How long it is held while there is nothing."""
+    filter: builtins.str
+    """The filter of the consumer, the same for all of a group and a topic."""
+    unbound: builtins.bool
+    """What is handed out belongs to its handle alone: it is not freed when the client is gone."""
+    @property
+    def start(self) -> global___StartPosition:
+        """Where the group begins in the topic, if it is new there."""
+
+    @property
+    def have(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Log positions of batches that the client has: they come without their bytes."""
+
+    @property
+    def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Batches without any of these tags are passed over; none: no batch is."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        topic: builtins.str = ...,
+        max_messages: builtins.int = ...,
+        max_bytes: builtins.int = ...,
+        invisible_ms: builtins.int = ...,
+        wait_ms: builtins.int = ...,
+        start: global___StartPosition | None = ...,
+        have: collections.abc.Iterable[builtins.int] | None = ...,
+        filter: builtins.str = ...,
+        tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
+        unbound: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
+
+global___PopTake = PopTake
+
+@typing.final
+class PopSettle(google.protobuf.message.Message):
+    """What becomes of messages that were handed out. It is on disk when it is answered; if it is refused, none of it is taken."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    SPANS_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    DURATION_MS_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    epoch: builtins.int
+    outcome: global___PopOutcome.ValueType
+    duration_ms: builtins.int
+    @property
+    def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """First offset and number of messages, in turns; ascending."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        epoch: builtins.int = ...,
+        spans: collections.abc.Iterable[builtins.int] | None = ...,
+        outcome: global___PopOutcome.ValueType = ...,
+        duration_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["duration_ms", b"duration_ms", "epoch", b"epoch", "id", b"id", "outcome", b"outcome", "queue_id", b"queue_id", "spans", b"spans", "topic", b"topic"]) -> None: ...
+
+global___PopSettle = PopSettle
+
+@typing.final
+class PoppedRun(google.protobuf.message.Message):
+    """Messages next to each other that were handed out so many times, this time included."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    TRIES_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    count: builtins.int
+    tries: builtins.int
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        count: builtins.int = ...,
+        tries: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "first", b"first", "tries", b"tries"]) -> None: ...
+
+global___PoppedRun = PoppedRun
+
+@typing.final
+class PoppedMessages(google.protobuf.message.Message):
+    """What was handed out of one queue."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    INVISIBLE_MS_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    queue_id: builtins.int
+    epoch: builtins.int
+    invisible_ms: builtins.int
+    """How long they are kept from now on."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
+    @property
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
+        """That have these messages, and others around them; without bytes if the client has them."""
+
+    def __init__(
+        self,
+        *,
+        queue_id: builtins.int = ...,
+        epoch: builtins.int = ...,
+        invisible_ms: builtins.int = ...,
+        runs: collections.abc.Iterable[global___PoppedRun] | None = ...,
+        batches: collections.abc.Iterable[global___StoredBatch] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "invisible_ms", b"invisible_ms", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+
+global___PoppedMessages = PoppedMessages
+
+@typing.final
+class PopResult(google.protobuf.message.Message):
+    """What a take or a settle has come to."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    POPPED_FIELD_NUMBER: builtins.int
+    EXPIRED_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    @property
+    def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
+    @property
+    def popped(self) -> global___PoppedMessages:
+        """Of a take, unless there was nothing for as long as was asked for."""
+
+    @property
+    def expired(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of a settle: first offset and number of messages that somebody else has got since, in turns."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
+        popped: global___PoppedMessages | None = ...,
+        expired: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "popped", b"popped"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "id", b"id", "popped", b"popped"]) -> None: ...
+
+global___PopResult = PopResult
+
+@typing.final
+class PopResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopResult]: ...
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[global___PopResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___PopResponse = PopResponse
 
 @typing.final
 class StagedBatches(google.protobuf.message.Message):
@@ -1516,6 +1791,7 @@ class GroupQueue(google.protobuf.message.Message):
     COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
     OLDEST_UNREAD_MS_FIELD_NUMBER: builtins.int
     HOLDER_FIELD_NUMBER: builtins.int
+    POPPED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     owner: builtins.str
@@ -1532,6 +1808,10 @@ class GroupQueue(google.protobuf.message.Message):
     """The former owner for which it is held; empty when it is not."""
     @property
     def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def popped(self) -> global___PoppedQueue:
+        """Not set unless messages of it are, or were, taken one by one."""
+
     def __init__(
         self,
         *,
@@ -1546,12 +1826,68 @@ class GroupQueue(google.protobuf.message.Message):
         committed_offset: builtins.int | None = ...,
         oldest_unread_ms: builtins.int = ...,
         holder: builtins.str = ...,
+        popped: global___PoppedQueue | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "popped", b"popped"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "popped", b"popped", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_committed_offset", b"_committed_offset"]) -> typing.Literal["committed_offset"] | None: ...
 
 global___GroupQueue = GroupQueue
+
+@typing.final
+class PoppedQueue(google.protobuf.message.Message):
+    """A queue whose messages are taken one by one, as a group sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IN_FLIGHT_FIELD_NUMBER: builtins.int
+    RETURNED_FIELD_NUMBER: builtins.int
+    SETTLED_AHEAD_FIELD_NUMBER: builtins.int
+    MOST_TRIES_FIELD_NUMBER: builtins.int
+    HOLDERS_FIELD_NUMBER: builtins.int
+    in_flight: builtins.int
+    """Messages that consumers have."""
+    returned: builtins.int
+    """That were given up, or not acknowledged in time, and are to be handed out again."""
+    settled_ahead: builtins.int
+    """That are settled although others before them are not: they count for no lag."""
+    most_tries: builtins.int
+    """The most often that one of those in flight or returned was handed out."""
+    @property
+    def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
+        """Who has most of them."""
+
+    def __init__(
+        self,
+        *,
+        in_flight: builtins.int = ...,
+        returned: builtins.int = ...,
+        settled_ahead: builtins.int = ...,
+        most_tries: builtins.int = ...,
+        holders: collections.abc.Iterable[global___PopHolder] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holders", b"holders", "in_flight", b"in_flight", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+
+global___PoppedQueue = PoppedQueue
+
+@typing.final
+class PopHolder(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    client_id: builtins.str
+    """Empty for messages that belong to their handles alone."""
+    messages: builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str = ...,
+        messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "messages", b"messages"]) -> None: ...
+
+global___PopHolder = PopHolder
 
 @typing.final
 class DescribeGroupRequest(google.protobuf.message.Message):

@@ -1,0 +1,69 @@
+"""The changes of a group commit in a popped queue: they are tried on a copy, and recorded as a part of a fact."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minimq_broker.core.pop_queue import PopQueue, Settle, Take
+from minimq_broker.core.pop_runs import QueueMoved, Run, RunState
+
+
+class PopKey(NamedTuple):
+    """A queue as one group pops it."""
+
+    group: str
+    topic_id: int
+    queue_id: int
+
+
+class PopDraft:
+    """A popped queue as it will be after a commit.
+
+    Args:
+        key: which one it is.
+        queue: as it is before: a copy, which changes.
+    """
+
+    def __init__(self, key: PopKey, queue: PopQueue) -> None:
+        self._key = key
+        self.queue = queue
+        self._runs: list[Run] = []
+        self._done = 0
+
+    def drop_before(self, first: int) -> int:
+        """Pass over messages that are deleted; return how many of them nobody has settled."""
+        if first <= self.queue.done:
+            return 0
+        missed = self.queue.unsettled_before(first)
+        self.queue.drop_before(first)
+        self._done = first
+        return missed
+
+    def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
+        """Hand messages out; see `PopQueue.take`."""
+        runs = self._put(self.queue.take(wanted, now_ms, readable_end, epoch))
+        return [run for run in runs if run.state is RunState.OUT]
+
+    def settle(self, settled: Settle) -> list[tuple[int, int]]:
+        """Take an answer in, and return the messages that somebody else has got; raises as `PopQueue.settle` does."""
+        found, expired = self.queue.settle(settled)
+        self._put(found)
+        return expired
+
+    def free(self, client: str) -> list[Run]:
+        """Let others have what a consumer had that is gone."""
+        return self._put(self.queue.freed(client))
+
+    def changes(self) -> QueueMoved | None:
+        """Return what has changed since this was asked before; None when nothing has."""
+        if not self._runs and not self._done:
+            return None
+        moved = QueueMoved(self._key.topic_id, self._key.queue_id, tuple(self._runs), self._done)
+        self._runs, self._done = [], 0
+        return moved
+
+    def _put(self, runs: list[Run]) -> list[Run]:
+        for run in runs:
+            self.queue.put(run)
+        self._runs += runs
+        return runs

@@ -1,0 +1,367 @@
+"""A queue whose messages a group takes one by one: who has them, how often they were handed out, and until when.
+
+It is a list of runs between what is done and what was never handed out, so that it costs by hand-outs and not by
+messages. Every decision is a row of runs that are put into it: the fact in the log has the same, and whoever applies it
+has the same queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, MAX_TRIES, Run, RunState
+from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+
+FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
+#: A time that does not come, in ms.
+NEVER = (1 << 63) - 1
+#: A message that has failed once comes again with few others, and one that has failed so often alone: one that kills
+#: every consumer dies alone.
+_ALONE_FROM = 3
+_FEWER = 8
+#: When it is tried again what would have made too many pieces, in seconds.
+_COME_BACK_S = 1.0
+
+
+class PopOutcome(IntEnum):
+    """The end of messages that somebody has."""
+
+    #: They are consumed.
+    DONE = 0
+    #: They failed: others may have them, after a time.
+    FREE = 1
+    #: Whoever has them keeps them for longer.
+    EXTEND = 2
+    #: They were not looked at: others may have them, and this was no try.
+    RETURN = 3
+
+
+class Take(NamedTuple):
+    """A consumer wants messages.
+
+    Attributes:
+        client: who; "" if what is handed out outlives its consumer.
+        most: number of them.
+        until_ms: until when it may keep them.
+        unwanted: first offset of messages that no consumer of the group wants, and the one behind them: they are passed
+            over if nobody had them yet.
+        again_only: nothing is handed out for the first time: the broker has as many runs as it may.
+    """
+
+    client: str
+    most: int
+    until_ms: int
+    unwanted: tuple[int, int] = (0, 0)
+    again_only: bool = False
+
+
+class Settle(NamedTuple):
+    """A consumer says what becomes of messages that it has.
+
+    Attributes:
+        epoch: of their handle.
+        spans: first offset, and the one behind the last; ascending.
+        outcome: what becomes of them.
+        until_ms: until when they are kept, or not before when they are handed out again.
+    """
+
+    epoch: int
+    spans: Sequence[tuple[int, int]]
+    outcome: PopOutcome
+    until_ms: int = 0
+
+
+class PopRow(msgspec.Struct, frozen=True, array_like=True):
+    """A popped queue in the checkpoint."""
+
+    done: int
+    runs: list[Run]
+
+
+class PopQueue:
+    """One queue as one group pops it. Changed by `put`, `drop_before` alone; all else decides.
+
+    Args:
+        done: offset before which everything is settled.
+        runs: what follows it, without a gap.
+
+    Attributes:
+        held: number of messages that consumers have.
+        due_ms: nothing that was handed out before may be handed out again sooner.
+    """
+
+    __slots__ = ("_runs", "done", "due_ms", "held")
+
+    def __init__(self, done: int = 0, runs: Iterable[Run] = ()) -> None:
+        self.done = done
+        self._runs: list[Run] = []
+        self.held = 0
+        self.due_ms = NEVER
+        for run in runs:
+            self.put(run)
+
+    @property
+    def next(self) -> int:
+        """The first offset that was never handed out."""
+        return self._runs[-1].end if self._runs else self.done
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs between `done` and `next`, ascending. Any thread may ask: it is a copy."""
+        return self._runs.copy()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def copy(self, now_ms: int) -> PopQueue:
+        """Return a queue of which this one knows nothing: decisions of a commit that may fail are tried on it."""
+        if now_ms >= self.due_ms:
+            self.due_ms = self.earliest_ms()
+        twin = PopQueue(self.done)
+        twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
+        return twin
+
+    def row(self) -> PopRow:
+        """Return it as it is saved."""
+        return PopRow(self.done, self._runs.copy())
+
+    # ---- changing ----------------------------------------------------------------------------------
+
+    def put(self, run: Run) -> None:
+        """Make it so that of these messages this is true.
+
+        Raises:
+            StoreError: they are done, or there is a gap before them: it is none of this queue.
+        """
+        runs, first, end = self._runs, run.first, run.end
+        following = self.next
+        if not (first < end and self.done <= first <= following):
+            raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
+        if run.state is not DONE and run.until_ms < self.due_ms:
+            self.due_ms = run.until_ms
+        i = len(runs) if first == following else bisect_right(runs, first, key=_end_of)
+        j, rest = self._cut(i, first, end)
+        new = [*rest[:1], run, *rest[1:]] if rest and rest[0].first < first else [run, *rest]
+        if run.state is OUT:
+            self.held += end - first
+        if i:
+            i -= 1
+            new.insert(0, runs[i])
+        if j < len(runs):
+            new.append(runs[j])
+            j += 1
+        runs[i:j] = _merged(new)
+        if runs[0].state is DONE:
+            self.done = runs[0].end
+            del runs[0]
+
+    def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
+        """Return the index behind the runs that have some of these messages, and what they have besides."""
+        runs, rest = self._runs, list[Run]()
+        while i < len(runs) and runs[i].first < end:
+            old = runs[i]
+            if old.state is OUT:
+                self.held -= min(old.end, end) - max(old.first, first)
+            if old.first < first:
+                rest.append(old.part(old.first, first))
+            if old.end > end:
+                rest.append(old.part(end, old.end))
+            i += 1
+        return i, rest
+
+    def drop_before(self, offset: int) -> None:
+        """Forget what is before an offset: it is deleted. Nothing is forgotten twice."""
+        if offset <= self.done:
+            return
+        runs = self._runs
+        while runs and runs[0].first < offset:
+            old = runs.pop(0)
+            if old.state is OUT:
+                self.held -= min(old.end, offset) - old.first
+            if old.end > offset:
+                runs.insert(0, old.part(offset, old.end))
+                break
+        self.done = offset
+        while runs and runs[0].state is DONE:
+            self.done = runs.pop(0).end
+
+    def earliest_ms(self) -> int:
+        """Return when something may be handed out again, in ms since 1970; far away when nothing is. Any thread."""
+        return min((run.until_ms for run in self._runs.copy() if run.state is not DONE), default=NEVER)
+
+    # ---- deciding ----------------------------------------------------------------------------------
+
+    def unsettled_before(self, offset: int) -> int:
+        """Return how many messages before an offset nobody has settled."""
+        runs = [run for run in self._runs if run.first < offset and run.state is not DONE]
+        return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - self.next)
+
+    def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
+        """Return the runs that a consumer gets; none when there is nothing, or too much in hand.
+
+        What failed before comes first, and apart from what did not: whatever made it fail shall not take others along.
+
+        Args:
+            wanted: by the consumer.
+            now_ms: time of day in ms since 1970.
+            readable_end: where the queue ends for readers.
+            epoch: of the handle.
+        """
+        most = min(wanted.most, MAX_HELD - self.held)
+        found: list[Run] = []
+        if now_ms >= self.due_ms:
+            found = self._again(wanted, most, now_ms, epoch)
+            if any(run.tries > 1 for run in found):
+                return found
+            most -= sum(run.count for run in found)
+        if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
+            return found
+        first = self.next
+        if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
+            found.append(Run(first, wanted.unwanted[1], DONE))
+            first = wanted.unwanted[1]
+        end = min(first + most, readable_end)
+        if end > first:
+            found.append(Run(first, end, OUT, 1, wanted.until_ms, epoch, wanted.client))
+        return found
+
+    def _again(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
+        """Return runs that come again: those that failed less often first, else what nobody read."""
+        due = [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
+        failed = [run for run in due if 0 < run.tries < _ALONE_FROM]
+        if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
+            return found
+        suspects = sorted((run for run in due if run.tries >= _ALONE_FROM), key=_tries_of)
+        if found := self._pieces(suspects, 1, most, wanted, epoch):
+            return found
+        return self._pieces([run for run in due if not run.tries], wanted.most, most, wanted, epoch)
+
+    def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
+        """Return so many messages of these runs as there is room for, and as may be in hand besides."""
+        found: list[Run] = []
+        for run in runs:
+            # One that somebody keeps too long is in hand already.
+            count = min(run.count, room, run.count if run.state is OUT else most)
+            if count > 0 and (count == run.count or self.has_room):
+                tries = min(run.tries + 1, MAX_TRIES)
+                found.append(Run(run.first, run.first + count, OUT, tries, wanted.until_ms, epoch, wanted.client))
+                room -= count
+                most -= count if run.state is not OUT else 0
+            if not room:
+                break
+        return found
+
+    @property
+    def takes_new(self) -> bool:
+        """True if messages may be handed out for the first time. Any thread may ask."""
+        return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
+
+    @property
+    def has_room(self) -> bool:
+        """True if the queue may fall into one piece more. Where nobody has anything it always may, or it would stay."""
+        return len(self._runs) < 2 * MAX_RUNS or not self.held
+
+    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]]]:
+        """Return the runs that follow from an answer, and the messages that somebody else has got since.
+
+        An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing.
+
+        Raises:
+            InvalidArgument: it names messages that were never handed out, or not in order. Nothing of it is taken.
+            SystemBusy: the queue would fall into too many pieces.
+        """
+        found: list[Run] = []
+        expired: list[tuple[int, int]] = []
+        before, following = 0, self.next
+        for first, end in settled.spans:
+            if not before <= first < end <= following:
+                raise InvalidArgument(
+                    f"messages {first} to {end - 1} cannot be settled: offsets are given in order, and those that were "
+                    f"handed out end at {following - 1}"
+                )
+            before = end
+            self._settle_span(settled, max(first, self.done), end, found, expired)
+        self._check_pieces(found)
+        return found, expired
+
+    def _check_pieces(self, found: list[Run]) -> None:
+        """Raise `SystemBusy` if these make too many pieces of the queue, unless there are no more than before."""
+        before = len(self._runs)
+        if before + 2 * len(found) <= 2 * MAX_RUNS:
+            return
+        trial = self.copy(0)
+        for run in found:
+            trial.put(run)
+        if len(trial) > max(2 * MAX_RUNS, before):
+            raise SystemBusy(
+                f"the queue would fall into {len(trial):,} pieces of settled and unsettled messages, and the limit is "
+                f"{2 * MAX_RUNS:,}: settle older messages first",
+                retry_after_s=_COME_BACK_S,
+                limit="pop-runs",
+            )
+
+    def _settle_span(
+        self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]
+    ) -> None:
+        runs = self._runs
+        i = bisect_right(runs, first, key=_end_of)
+        while first < end:
+            run = runs[i]
+            stop = min(run.end, end)
+            if run.state is not DONE:
+                after = _after(run, settled, first, stop)
+                if after is None:
+                    expired.append((first, stop))
+                else:
+                    found.append(after)
+            first = stop
+            i += 1
+
+    def freed(self, client: str) -> list[Run]:
+        """Return what follows from the end of a consumer: others may have at once what it had."""
+        return [
+            Run(run.first, run.end, FREE, run.tries, 0, run.epoch)
+            for run in self._runs
+            if run.client == client and run.state is OUT
+        ]
+
+
+def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
+    """Return what becomes of some messages of a run; None when they are not those of this handle any more."""
+    if run.epoch != settled.epoch:
+        return None
+    match settled.outcome:
+        case PopOutcome.DONE:
+            return Run(first, end, DONE)
+        case PopOutcome.FREE:
+            return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch)
+        case PopOutcome.RETURN if run.state is OUT:
+            return Run(first, end, FREE, run.tries - 1, 0, run.epoch)
+        case PopOutcome.EXTEND if run.state is OUT:
+            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client)
+    return None
+
+
+def _end_of(run: Run) -> int:
+    return run.end
+
+
+def _tries_of(run: Run) -> int:
+    return run.tries
+
+
+def _merged(runs: list[Run]) -> list[Run]:
+    """Return the runs, those made one of which the same is true."""
+    found = [runs[0]]
+    for run in runs[1:]:
+        last = found[-1]
+        if run.continues(last):
+            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client)
+        else:
+            found.append(run)
+    return found

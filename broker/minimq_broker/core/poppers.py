@@ -1,0 +1,108 @@
+"""The consumers that take messages one by one: who is there, by group, and what they filter by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from minimq_common.errors import GroupConflict
+
+#: Refused members that are remembered; all others ask again after a while.
+_MOST_REFUSED = 1_000
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """A topic of a group: the filter, and whose it is."""
+
+    expression: str
+    tags: frozenset[int]
+    clients: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _PopGroup:
+    clients: Counter[str] = field(default_factory=Counter)
+    #: Members with queues to themselves that wanted to join.
+    refused: set[str] = field(default_factory=set)
+    topics: dict[str, _Subscription] = field(default_factory=dict)
+
+
+class Poppers:
+    """Consumers that pop, by group. One counts as often as it has come, and stays until it has gone as often."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _PopGroup] = {}
+
+    def came(self, group: str, client_id: str) -> None:
+        """Note that a consumer is there."""
+        self._groups.setdefault(group, _PopGroup()).clients[client_id] += 1
+
+    def subscribe(
+        self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]
+    ) -> frozenset[int]:
+        """Note by what a consumer that is there filters a topic; return the hashes of the tags that are wanted.
+
+        Raises:
+            GroupConflict: others filter it by something else: what one takes and does not want, nobody would get.
+        """
+        topics = self._groups[group].topics
+        known = topics.get(topic)
+        differs = known is not None and (known.expression, known.tags) != (expression, tags)
+        if known is None or (differs and not known.clients - {client_id}):
+            known, differs = _Subscription(expression, tags), False
+            topics[topic] = known
+        if differs:
+            raise GroupConflict(
+                f"consumers of group {group!r} filter topic {topic!r} by {known.expression!r}, this one by "
+                f"{expression!r}: all consumers of a group need the same filter of a topic"
+            )
+        known.clients.add(client_id)
+        return known.tags
+
+    def went(self, group: str, client_id: str) -> bool:
+        """Note that a consumer has gone, once; return whether it is there no more."""
+        known = self._groups[group]
+        known.clients[client_id] -= 1
+        if known.clients[client_id]:
+            return False
+        del known.clients[client_id]
+        for topic, subscription in [*known.topics.items()]:
+            subscription.clients.discard(client_id)
+            if not subscription.clients:
+                del known.topics[topic]
+        return True
+
+    def leave(self, group: str) -> set[str]:
+        """Forget a group if nobody is there any more; return the members that were refused and may join now."""
+        known = self._groups.get(group)
+        if known is None or known.clients:
+            return set()
+        return self._groups.pop(group).refused
+
+    def topics(self, group: str, client_id: str) -> list[str]:
+        """Return the topics that a consumer takes from, sorted."""
+        known = self._groups.get(group)
+        topics = {} if known is None else known.topics
+        return sorted(topic for topic, subscription in topics.items() if client_id in subscription.clients)
+
+    def has(self, group: str, client_id: str) -> bool:
+        """Tell whether a consumer is there."""
+        known = self._groups.get(group)
+        return known is not None and client_id in known.clients
+
+    def of_group(self, group: str) -> list[str]:
+        """Return the client ids of a group, sorted."""
+        known = self._groups.get(group)
+        return [] if known is None else sorted(known.clients)
+
+    def check_none(self, group: str, member: str | None = None) -> None:
+        """Raise `GroupConflict` while consumers of a group take messages one by one; remember a member for then."""
+        clients = self.of_group(group)
+        if clients:
+            if member is not None and len(self._groups[group].refused) < _MOST_REFUSED:
+                self._groups[group].refused.add(member)
+            raise GroupConflict(
+                f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that have "
+                "queues to themselves, and commits of offsets, need another group, or wait until they are gone"
+            )

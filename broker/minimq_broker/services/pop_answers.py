@@ -1,0 +1,277 @@
+"""Answers to one stream of a consumer that takes messages one by one, gathered, and the batches that they carry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import lmdb
+
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_runs import Run
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.store.message_store import StoredBatch
+from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.rpc import to_failure
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Results that may wait for a client that does not read; with more, nothing is received from it.
+MAX_WAITING = 1_000
+#: A response is about this large, and never larger by more than what one take brings.
+_RESPONSE_BYTES = 1 << 20
+#: What one take brings at most in bytes, whatever it asks for, but for the batch that reaches it.
+_MOST_BYTES = 4 << 20
+#: When messages that cannot be read are tried again: nobody else is kept from work by them.
+_DAMAGED_MS = 3_600_000
+#: Batches of which it is remembered where they stand.
+_MAX_PLACES = 10_000
+
+
+class HandOut(NamedTuple):
+    """Messages that a take got, whose batches are not read yet.
+
+    Attributes:
+        take_id: of the take.
+        max_bytes: of batches that are asked for.
+        have: log positions of those that the client has.
+        key: the queue, and the group.
+        runs: that were handed out.
+        epoch: of their handle.
+    """
+
+    take_id: int
+    max_bytes: int
+    have: frozenset[int]
+    key: PopKey
+    runs: Sequence[Run]
+    epoch: int
+
+
+#: Settles messages of a queue on behalf of their consumer.
+SettleFor = Callable[[PopKey, Settle], None]
+
+
+class PopReader:
+    """Reads the batches of what was handed out; gives back what does not fit, and sets aside what cannot be read.
+
+    Args:
+        engine: has the store.
+        clock: by which deadlines are over.
+        settle: settles what the consumer does not get.
+    """
+
+    def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._settle = settle
+        #: The batch that was handed out of last, without its bytes.
+        self._places: dict[QueueKey, StoredBatch] = {}
+
+    def result(self, hand_out: HandOut) -> tuple[broker_pb2.PopResult, int]:
+        """Return the result of a take, and the bytes of its batches."""
+        key = hand_out.key
+        queue = QueueKey(key.topic_id, key.queue_id)
+        try:
+            read, batches = self._read(queue, hand_out)
+        except MiniMQError as error:
+            return broker_pb2.PopResult(id=hand_out.take_id, failure=to_failure(error)), 0
+        counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
+        counters.messages_out += sum(run.count for run in read)
+        counters.bytes_out += size
+        popped = broker_pb2.PoppedMessages(
+            queue_id=queue.queue_id,
+            epoch=hand_out.epoch,
+            invisible_ms=max(0, hand_out.runs[0].until_ms - self._clock.now_ms()),
+        )
+        for run in read:
+            popped.runs.add(first=run.first, count=run.count, tries=run.tries)
+        for batch in batches:
+            popped.batches.add(
+                base_offset=batch.base_offset,
+                store_timestamp_ms=batch.stored_ms,
+                position=batch.position,
+                batch=batch.data,
+                count=batch.count,
+            )
+        return broker_pb2.PopResult(id=hand_out.take_id, popped=popped), size
+
+    def give_back(self, hand_out: HandOut) -> None:
+        """Let others have what was handed out to a client that is gone: it was no try."""
+        self._give_back(hand_out, [(run.first, run.end) for run in hand_out.runs])
+
+    def _give_back(self, hand_out: HandOut, spans: Sequence[tuple[int, int]]) -> None:
+        if spans:
+            self._settle(hand_out.key, Settle(hand_out.epoch, sorted(spans), PopOutcome.RETURN))
+
+    def _read(self, queue: QueueKey, hand_out: HandOut) -> tuple[list[Run], list[StoredBatch]]:
+        """Return the runs that were read, and their batches. Raises `CorruptEntry` when the first cannot be read."""
+        room = min(hand_out.max_bytes, _MOST_BYTES)
+        read, left = list[Run](), list[tuple[int, int]]()
+        batches: list[StoredBatch] = []
+        failure: MiniMQError | None = None
+        for run in hand_out.runs:
+            at = run.first
+            if batches and batches[-1].base_offset <= at < _end(batches[-1]):
+                at = min(run.end, _end(batches[-1]))
+            while at < run.end and room > 0 and failure is None:
+                try:
+                    found = self._found(queue, at, run.end, room, hand_out.have)
+                except MiniMQError as error:
+                    failure = error
+                    break
+                room -= sum(len(batch.data) for batch in found)
+                batches += found
+                at = min(run.end, _end(found[-1]))
+            if at > run.first:
+                read.append(run.part(run.first, at))
+            if at < run.end:
+                left.append((at, run.end))
+        if failure is not None and not read:
+            raise self._set_aside(queue, hand_out, left, failure)
+        self._give_back(hand_out, left)
+        return read, batches
+
+    def _found(
+        self, queue: QueueKey, offset: int, end: int, max_bytes: int, have: frozenset[int]
+    ) -> Sequence[StoredBatch]:
+        """Return the batches from the one on that holds an offset. Raises `CorruptEntry` if it cannot be read."""
+        place = self._places.get(queue)
+        if place is not None and place.base_offset <= offset < _end(place) and place.position in have:
+            return [place]
+        try:
+            found = self._engine.store.read(queue, offset, end - offset, max_bytes)
+        except (lmdb.Error, struct.error) as error:
+            raise CorruptEntry(f"it cannot be read ({error})") from error
+        if not found or found[0].base_offset > offset:
+            raise CorruptEntry("nothing is found there")
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        last = found[-1]
+        self._places[queue] = StoredBatch(last.base_offset, last.stored_ms, last.position, last.count, b"")
+        return found
+
+    def _set_aside(
+        self, queue: QueueKey, hand_out: HandOut, left: Sequence[tuple[int, int]], reason: MiniMQError
+    ) -> CorruptEntry:
+        """Keep the batch that cannot be read from all for a while, and return what the consumer is told."""
+        first, end = left[0]
+        try:
+            row = self._engine.store.log.row_at(queue, first)
+        except (MiniMQError, lmdb.Error, struct.error):
+            row = None
+        stop = end if row is None else min(end, row.last_offset + 1)
+        if row is not None and row.base_offset > first:
+            stop = min(end, row.base_offset)
+        until_ms = self._clock.now_ms() + _DAMAGED_MS
+        self._settle(hand_out.key, Settle(hand_out.epoch, [(first, stop)], PopOutcome.FREE, until_ms))
+        rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
+        self._give_back(hand_out, rest)
+        where = f"{self._engine.state.name_of(queue)} at offsets {first} to {stop - 1}"
+        log.error("pop: cannot read group=%s queue=%s error=%s", hand_out.key.group, where, reason.message)
+        return CorruptEntry(
+            f"queue {where} cannot be read: {reason.message}; these messages are set aside for "
+            f"{_DAMAGED_MS // 60_000} minutes and the group goes on with others: run minimq-broker check"
+        )
+
+
+def _end(batch: StoredBatch) -> int:
+    return batch.base_offset + batch.count
+
+
+class PopAnswers:
+    """Results that wait to be written to one stream, all that there are at once.
+
+    Args:
+        reader: reads what was handed out, at the moment in which it is written: one response of a client that does not
+            read is in memory, however many takes it has.
+    """
+
+    def __init__(self, reader: PopReader) -> None:
+        self._reader = reader
+        self._results: deque[broker_pb2.PopResult | HandOut] = deque()
+        self._ended = self._is_closed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._taken = asyncio.Event()
+        #: Takes and settles that are not answered.
+        self.expected = 0
+        #: Has a take that waits answered at once, by its id.
+        self.cancels: dict[int, Callable[[], None]] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing is written any more."""
+        return self._is_closed
+
+    def size_hint(self) -> int:
+        """Return how large the next response will be, about, in bytes."""
+        return _RESPONSE_BYTES if any(isinstance(result, HandOut) for result in self._results) else 0
+
+    async def fewer(self) -> None:
+        """Return when not too many results wait."""
+        while len(self._results) >= MAX_WAITING:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def add(self, result: broker_pb2.PopResult | HandOut) -> None:
+        """Write a result; what a client that is gone was handed out goes to others."""
+        if self.cancels:
+            self.cancels.pop(result.take_id if isinstance(result, HandOut) else result.id, None)
+        if not self._is_closed:
+            self._results.append(result)
+            self._wake()
+        elif isinstance(result, HandOut):
+            self._reader.give_back(result)
+
+    def fail(self, number: int, error: Exception) -> None:
+        """Answer a take or a settle by an error."""
+        self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
+
+    def end(self) -> None:
+        """No further request will come."""
+        self._ended = True
+        self._wake()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._is_closed = True
+        for cancel in [*self.cancels.values()]:
+            cancel()
+        results, self._results = self._results, deque()
+        for result in results:
+            if isinstance(result, HandOut):
+                self._reader.give_back(result)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def some(self) -> bool:
+        """Wait until there are some; False once all is answered and no request will come."""
+        while not self._results:
+            if self._ended and self.expected <= 0:
+                return False
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return True
+
+    def take(self) -> broker_pb2.PopResponse:
+        """Return what there is, up to the size of a response."""
+        response, size = broker_pb2.PopResponse(), 0
+        while self._results and size < _RESPONSE_BYTES:
+            result = self._results.popleft()
+            self.expected -= 1
+            if isinstance(result, HandOut):
+                result, added = self._reader.result(result)
+                size += added
+            response.results.append(result)
+        self._taken.set()
+        return response

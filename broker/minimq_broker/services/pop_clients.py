@@ -1,0 +1,81 @@
+"""The consumers that take messages one by one: who they are, by which streams they come, and what they filter by."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.newcomers import check_new_group
+from minimq_broker.services.pop_answers import PopAnswers
+from minimq_common.errors import GroupConflict, SystemBusy
+from minimq_common.protocol_bounds import MAX_FILTER
+from minimq_proto.v1 import broker_pb2
+
+#: Consumers of one stream, topics that these take from, and characters of their filters.
+MAX_CLIENTS = 1_000
+MAX_TOPICS = 5_000
+MAX_FILTERS = 2 * MAX_FILTER
+#: When a client with so many may come back, in seconds.
+_COME_BACK_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class PopStream:
+    """One stream of a client.
+
+    Attributes:
+        answers: what is to be written to it.
+        clients: groups, and under which names it takes for them.
+        subscribed: filters of the topics that it takes from for these, and hashes of the tags.
+        tasks: that begin groups.
+    """
+
+    answers: PopAnswers
+    clients: set[tuple[str, str]] = field(default_factory=set)
+    subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class PopClients:
+    """The consumers of one role, as they come.
+
+    Args:
+        engine: has the groups.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._poppers = engine.tables.poppers
+
+    def enter(self, group: str, client_id: str, stream: PopStream) -> None:
+        """Note who takes. Raises `GroupConflict` while the group has members with queues to themselves."""
+        if (group, client_id) in stream.clients:
+            return
+        members = self._engine.groups.members(group).client_ids
+        if members:
+            raise GroupConflict(
+                f"members of group {group!r} have queues to themselves, such as {members[0]}: who takes messages one "
+                "by one needs another group, or waits until they are gone"
+            )
+        if len(stream.clients) >= MAX_CLIENTS:
+            text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+        check_new_group(self._engine, group)
+        stream.clients.add((group, client_id))
+        self._poppers.came(group, client_id)
+
+    def subscribe(self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopStream) -> frozenset[int]:
+        """Note by what a consumer filters a topic; return the hashes of the tags that are wanted, the same for all."""
+        self.enter(group, client_id, stream)
+        key = (group, client_id, take.topic)
+        known = stream.subscribed.get(key)
+        if known is not None and known[0] == take.filter:
+            return known[1]
+        characters = sum(len(expression) for expression, _ in stream.subscribed.values())
+        if len(stream.subscribed) >= MAX_TOPICS or characters + len(take.filter) > MAX_FILTERS:
+            text = f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+        tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
+        stream.subscribed[key] = take.filter, tags
+        return tags

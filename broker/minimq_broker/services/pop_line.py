@@ -1,0 +1,329 @@
+"""Takes of one group from one topic: who waits is served in turn, from the queues that may have something."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import lmdb
+
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import NEVER, Take
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.pop_answers import HandOut, PopAnswers
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.store.pop_drafts import PopJob, PopStep
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
+from minimq_common.model import Permission
+from minimq_proto.v1 import broker_pb2
+
+#: Messages that come from one queue before it is the turn of the next one: takes that follow each other get parts of
+#: the same batch, which a client has then.
+_TURN = 1_000
+#: When a queue is looked at again that has something which nobody could be given, in ms.
+_REST_MS = 20
+#: When a consumer of a group that was deleted may come back, in seconds.
+_AGAIN_S = 0.1
+#: Batches that one look passes over.
+_STEP_ROWS = 250
+
+
+@dataclass(slots=True, eq=False)
+class WaitingTake:
+    """A take that is not answered yet.
+
+    Attributes:
+        id: by which it is answered.
+        client: who gets the messages; "" if they belong to their handle alone.
+        most: number of messages.
+        max_bytes: of batches.
+        invisible_ms: for how long.
+        until: time of the loop at which it waits no more.
+        have: log positions of batches that the client has.
+        tags: hashes of those that are wanted; none: all.
+        answers: where it is answered.
+    """
+
+    id: int
+    client: str
+    most: int
+    max_bytes: int
+    invisible_ms: int
+    until: float
+    have: frozenset[int]
+    tags: frozenset[int]
+    answers: PopAnswers
+    timer: asyncio.TimerHandle | None = field(default=None, init=False)
+
+
+class PopLine:
+    """The takes of one group from one topic. Belongs to the event loop.
+
+    What it costs does not depend on the number of queues: it knows which of them may have something.
+
+    Args:
+        engine: has the store.
+        group: the group.
+        topic: the topic.
+        clock: by which deadlines are over.
+        may_begin: tells whether messages may be handed out for the first time.
+    """
+
+    def __init__(
+        self, engine: Engine, group: str, topic: Topic, clock: PopClock, may_begin: Callable[[], bool]
+    ) -> None:
+        self._engine = engine
+        self._group = group
+        self._topic = topic
+        self._clock = clock
+        self._may_begin = may_begin
+        self._loop = asyncio.get_running_loop()
+        self._waiting: OrderedDict[WaitingTake, None] = OrderedDict()
+        #: Whose time is over, but somebody is being served: what that leaves may be for them.
+        self._late: dict[WaitingTake, None] = {}
+        #: Queues that may have something, the next one first; all others have nothing, but for what is due later.
+        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(range(topic.queues))
+        self._due: dict[int, int] = {}
+        self._earliest_ms: float = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        #: Messages that takes under way may get, and how many these takes are, by queue.
+        self._asked: Counter[int] = Counter()
+        self._under_way: Counter[int] = Counter()
+        self._returning = 0
+        #: The first stored offset of queues, as long as the log begins there.
+        self._firsts: dict[int, int] = {}
+        self._log_start = -1
+        self._turn = _TURN
+        self._is_over = False
+
+    @property
+    def topic(self) -> Topic:
+        """The topic as it was seen last."""
+        return self._topic
+
+    # ---- what happens --------------------------------------------------------------------------------
+
+    def take(self, take: WaitingTake) -> PopStep | None:
+        """Return what asks a queue for a take; None when it waits, or is answered by now."""
+        if not self._waiting and (queue_id := self._next()) is not None:
+            return self._step(take, queue_id)
+        self._waiting[take] = None
+        if take.until <= self._loop.time():
+            self._late[take] = None
+            self._serve()
+        else:
+            take.timer = self._loop.call_at(take.until, self._expire, take)
+            self._arm()
+        return None
+
+    def cancel(self, take: WaitingTake) -> None:
+        """Answer a take that waits at once, with nothing."""
+        if take in self._waiting:
+            self._leave(take)
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+
+    def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
+        """Hear what a take has come to: it is answered, or waits on."""
+        queue_id = step.key.queue_id
+        self._asked[queue_id] -= take.most
+        self._under_way[queue_id] -= 1
+        self._ready[queue_id] = None
+        error = job.error or step.error
+        if error is not None:
+            take.answers.fail(take.id, error)
+        elif step.runs:
+            take.answers.add(HandOut(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch))
+        elif self._is_over or take.answers.is_closed:
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+        else:  # another one was faster
+            if self._has(queue_id):
+                self._rest(queue_id, self._clock.now_ms() + _REST_MS)
+            self._waiting[take] = None
+            self._waiting.move_to_end(take, last=False)
+            if take.until <= self._loop.time():
+                self._late[take] = None
+            else:
+                take.timer = self._loop.call_at(take.until, self._expire, take)
+        if not self._is_over:
+            self._serve()
+
+    def wake(self, queue_id: int) -> None:
+        """Hear that a queue may have something."""
+        if queue_id < self._topic.queues:
+            self._ready[queue_id] = None
+            if self._waiting:
+                self._serve()
+
+    def returning(self) -> None:
+        """Hear that messages are being given back: nobody is told that there is nothing meanwhile."""
+        self._returning += 1
+
+    def returned(self, queue_id: int) -> None:
+        """Hear that this is done."""
+        self._returning -= 1
+        self._ready[queue_id] = None
+        if not self._is_over:
+            self._serve()
+
+    def look_again(self) -> None:
+        """Hear that the topic may be another one. Raises the reason if there is none to take from any more."""
+        state = self._engine.state
+        topic = state.topic(self._topic.name)
+        state.check_allowed(topic, Permission.READ)
+        if topic.topic_id != self._topic.topic_id:
+            raise TopicNotFound(f"topic {topic.name!r} was deleted and made anew: ask again")
+        if (self._group, topic.topic_id) not in state.started:
+            raise SystemBusy(f"group {self._group!r} was deleted, and begins anew", retry_after_s=_AGAIN_S)
+        self._topic = topic
+        self._ready.update(dict.fromkeys(range(topic.queues)))
+        self._serve()
+
+    def end(self, error: MiniMQError | None) -> None:
+        """Answer everybody, also those who come back: with an error, or with nothing."""
+        self._is_over = True
+        for take in [*self._waiting]:
+            self._leave(take)
+            if error is None:
+                take.answers.add(broker_pb2.PopResult(id=take.id))
+            else:
+                take.answers.fail(take.id, error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---- serving -------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Ask queues for those who wait, as long as some may have something."""
+        while self._waiting and (queue_id := self._next()) is not None:
+            take = next(iter(self._waiting))
+            self._leave(take)
+            step = self._step(take, queue_id)
+            job = PopJob(self._group, (step,), self._clock.now_ms(), partial(self.taken, take, step))
+            try:
+                self._engine.writes.pop(job)
+            except MiniMQError as error:
+                self._asked[queue_id] -= take.most
+                self._under_way[queue_id] -= 1
+                take.answers.fail(take.id, error)
+        if self._late and not self._returning and not any(self._under_way.values()):
+            for take in [*self._late]:
+                self._leave(take)
+                take.answers.add(broker_pb2.PopResult(id=take.id))
+        self._arm()
+
+    def _leave(self, take: WaitingTake) -> None:
+        del self._waiting[take]
+        self._late.pop(take, None)
+        if take.timer is not None:
+            take.timer.cancel()
+            take.timer = None
+
+    def _expire(self, take: WaitingTake) -> None:
+        take.timer = None
+        if take in self._waiting:
+            self._late[take] = None
+            self._serve()
+
+    def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
+        """Return what asks a queue for a take."""
+        queue = QueueKey(self._topic.topic_id, queue_id)
+        key = PopKey(self._group, *queue)
+        stored = self._stored(queue)
+        unwanted = self._unwanted(key, queue, take.tags, stored[0]) if take.tags else (0, 0)
+        until_ms = self._clock.now_ms() + take.invisible_ms
+        self._asked[queue_id] += take.most
+        self._under_way[queue_id] += 1
+        self._turn -= take.most
+        wanted = Take(take.client, take.most, until_ms, unwanted, again_only=not self._may_begin())
+        return PopStep(take.id, key, wanted, stored)
+
+    def _stored(self, queue: QueueKey) -> tuple[int, int]:
+        """Return which offsets of a queue are stored; the first one is looked up once for each segment that goes."""
+        store = self._engine.store
+        if store.log.start != self._log_start:
+            self._log_start = store.log.start
+            self._firsts.clear()
+        first = self._firsts.get(queue.queue_id)
+        if first is not None:
+            return first, store.queue_end(queue).offset
+        stored = store.bounds(queue)
+        if stored[0] < stored[1]:
+            self._firsts[queue.queue_id] = stored[0]
+        return stored
+
+    def _unwanted(self, key: PopKey, queue: QueueKey, tags: frozenset[int], first: int) -> tuple[int, int]:
+        """Return the messages at the head of a queue that nobody wants, as far as one look goes."""
+        popped = self._engine.state.popped.get(key)
+        at = max(first, self._engine.state.committed.get(key, 0) if popped is None else popped.next)
+        with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
+            batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
+            return at, max(at, batches[0].base_offset if batches else behind)
+        return 0, 0
+
+    # ---- which queues --------------------------------------------------------------------------------
+
+    def _next(self) -> int | None:
+        """Return a queue that may have something for one more take."""
+        now = self._clock.now_ms()
+        if self._earliest_ms <= now:
+            self._wake_due(now)
+        ready = self._ready
+        while ready:
+            queue_id = next(iter(ready))
+            if self._turn <= 0:
+                self._turn = _TURN
+                ready.move_to_end(queue_id)
+                continue
+            if queue_id < self._topic.queues and self._has(queue_id):
+                return queue_id
+            del ready[queue_id]  # it comes back with what is under way, or with what arrives
+            self._turn = _TURN
+            popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
+            if popped is not None and popped.due_ms > now and not self._under_way[queue_id]:
+                self._rest(queue_id, popped.due_ms)
+        return None
+
+    def _has(self, queue_id: int) -> bool:
+        """Tell whether a queue may have something beyond what takes under way may get."""
+        engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
+        state, end = engine.state, engine.store.queue_end(queue).offset
+        popped = state.popped.get((self._group, *queue))
+        if popped is None:
+            return end - self._asked[queue_id] > state.committed.get((self._group, *queue), 0)
+        if popped.due_ms <= self._clock.now_ms():
+            return not self._under_way[queue_id]
+        return end - self._asked[queue_id] > popped.next and popped.takes_new and self._may_begin()
+
+    def _rest(self, queue_id: int, due_ms: int) -> None:
+        """Look at a queue again at some time, unless something happens before."""
+        self._ready.pop(queue_id, None)
+        if due_ms == NEVER:
+            return
+        self._due[queue_id] = min(due_ms, self._due.get(queue_id, due_ms))
+        self._earliest_ms = min(self._earliest_ms, due_ms)
+
+    def _wake_due(self, now_ms: int) -> None:
+        for queue_id, due_ms in [*self._due.items()]:
+            if due_ms <= now_ms:
+                del self._due[queue_id]
+                self._ready[queue_id] = None
+        self._earliest_ms = min(self._due.values(), default=math.inf)
+
+    def _arm(self) -> None:
+        """See to it that those who wait are served when something is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and self._earliest_ms < math.inf:
+            wait_s = max(0.0, (self._earliest_ms - self._clock.now_ms() + 1) / 1000)
+            self._timer = self._loop.call_later(min(wait_s, 3600.0), self._serve)

@@ -1,0 +1,398 @@
+"""Taking messages one by one: each request of a stream settles some and asks for others, by one job for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+import grpc.aio
+
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.pop_answers import PopAnswers, PopReader
+from minimq_broker.services.pop_clients import PopClients, PopStream
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.services.pop_line import PopLine, WaitingTake
+from minimq_broker.services.pop_settles import settle_step
+from minimq_broker.services.starts import Beginning, GroupBeginnings
+from minimq_broker.services.streams import raise_failure
+from minimq_broker.store.pop_drafts import PopJob, PopStep
+from minimq_common.bound_check import check_bounds
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.model import Permission
+from minimq_common.names import check_client_id, check_group
+from minimq_common.stream_writer import StreamWriter
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse]
+
+#: Takes and settles that one stream may have under way, and spans that all may have on their way to the disk: bounds
+#: what clients can make the broker hold.
+MAX_UNDER_WAY = 4_096
+MAX_SPANS_UNDER_WAY = 50_000
+#: Runs of all popped queues, about 240 bytes each; with more, only what was handed out before is.
+MAX_RUNS_IN_ALL = 500_000
+#: How long the number of runs is taken to be the same, in seconds.
+_COUNTED_FOR_S = 1.0
+#: When a client with so many may come back, in seconds.
+_COME_BACK_S = 0.1
+#: After these others may be given the messages.
+_LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
+
+
+class PopService:
+    """The `Pop` call of the broker; anew with each role.
+
+    Args:
+        engine: store, writer and groups.
+        starts: decides where groups begin.
+        grace_s: seconds after the end of its last stream in which a client keeps what it has.
+        may_join: called with a group and a member with queues to itself that was refused, once it may join.
+    """
+
+    def __init__(
+        self, engine: Engine, starts: GroupBeginnings, grace_s: float, may_join: Callable[[str, str], None]
+    ) -> None:
+        self._may_join = may_join
+        self._engine = engine
+        self._starts = starts
+        self._grace_s = grace_s
+        self._poppers = engine.tables.poppers
+        self._clients = PopClients(engine)
+        self._clock = PopClock(engine.newest_ms() or 0)
+        self._reader = PopReader(engine, self._clock, self._settle_for)
+        self._lines: dict[tuple[str, int], PopLine] = {}
+        #: The same by topic.
+        self._lines_of: dict[int, dict[str, PopLine]] = {}
+        self._spans_under_way = 0
+        self._counted_at = -_COUNTED_FOR_S
+        self._is_full = False
+        self._is_retired = False
+        engine.arrivals.listeners.append(self._arrived)
+
+    def retire(self) -> None:
+        """Free nothing and serve nobody any more: another role has begun."""
+        self._is_retired = True
+        self._engine.arrivals.listeners.remove(self._arrived)
+        for line in self._lines.values():
+            line.end(None)
+        self._lines.clear()
+        self._lines_of.clear()
+
+    # ---- streams -----------------------------------------------------------------------------------
+
+    async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
+        """Answer takes and settles until the client closes its side and the last one is answered."""
+        stream = PopStream(PopAnswers(self._reader))
+        writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent)
+        receiver = self._engine.streams.receive(self._receive(requests, stream), "pop-receiver")
+        grace_s = self._grace_s
+        try:
+            while await stream.answers.some():
+                await writer.write_alone(stream.answers.take, stream.answers.size_hint)
+            if not receiver.cancelled() and receiver.exception() is None:  # it has said that it goes
+                grace_s = 0.0
+        finally:
+            receiver.cancel()
+            stream.answers.close()
+            for task in stream.tasks:
+                task.cancel()
+            for group, client_id in stream.clients:
+                asyncio.get_running_loop().call_later(grace_s, self._gone, group, client_id)
+        raise_failure(receiver)
+
+    async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopStream) -> None:
+        answers = stream.answers
+        try:
+            async for request in requests:
+                answers.expected += max(1, len(request.settles) + len(request.takes))
+                if (pause := self._accept(request, stream)) is not None:
+                    await pause
+                await answers.fewer()
+        finally:
+            for cancel in [*answers.cancels.values()]:  # who goes gets nothing more
+                cancel()
+            answers.end()
+
+    def _accept(self, request: broker_pb2.PopRequest, stream: PopStream) -> asyncio.Task[None] | None:
+        """Take a request in; return what is to be waited for before the next one."""
+        try:
+            if stream.answers.expected > MAX_UNDER_WAY + len(request.settles) + len(request.takes):
+                text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
+                raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+            check_bounds(request)
+            if not (request.settles or request.takes or request.cancels):
+                raise InvalidArgument("a request takes messages, settles some or cancels takes, and this one does not")
+            group, client_id = check_group(request.group), check_client_id(request.client_id)
+            self._engine.writes.check()
+            if not (request.settles or request.takes):
+                stream.answers.expected -= 1  # it has no answer
+            for number in request.cancels:
+                if (cancel := stream.answers.cancels.get(number)) is not None:
+                    cancel()
+            steps = self._settles(group, request, stream)
+            if beginnings := self._undecided(group, request):
+                self._hand_in(group, steps, (), self._returning(steps), stream)
+                begun = asyncio.create_task(
+                    self._begin(group, client_id, request, beginnings, stream), name="pop-begin"
+                )
+                stream.tasks.add(begun)
+                begun.add_done_callback(stream.tasks.discard)
+                return begun
+            self._take(group, client_id, request.takes, steps, stream)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
+            self._refuse(request, error, stream)
+        return None
+
+    def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopStream) -> None:
+        """Answer all of a request by an error; one without anything by an answer without an id."""
+        self._note(error, request.group)
+        numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
+        for number in numbers:
+            stream.answers.fail(max(0, number), error)
+
+    def _note(self, error: Exception, group: str) -> None:
+        if isinstance(error, MiniMQError):
+            self._engine.refusals.note(error)
+        else:
+            log.error("pop: failed group=%s", group, exc_info=error)
+
+    def _hand_in(
+        self,
+        group: str,
+        settles: Sequence[PopStep],
+        takes: Sequence[tuple[PopLine, WaitingTake, PopStep]],
+        lines: Sequence[tuple[PopLine, int]],
+        stream: PopStream,
+    ) -> None:
+        """Have settles and takes of one request decided at once, then tell the lines to which messages come back."""
+        steps = [*settles, *(step for _, _, step in takes)]
+        if not steps:
+            return
+        spans = sum(len(step.what.spans) for step in settles if isinstance(step.what, Settle))
+
+        def done(job: PopJob) -> None:
+            self._spans_under_way -= spans
+            for step in settles:
+                self._settled(step, job, stream)
+            self._returned(lines)
+            for line, take, step in takes:
+                self._tell_missed(step)
+                line.taken(take, step, job)
+
+        job = PopJob(group, steps, self._clock.now_ms(), done)
+        try:
+            self._engine.writes.pop(job)
+        except MiniMQError as error:
+            job.error = error
+            done(job)
+
+    # ---- takes -------------------------------------------------------------------------------------
+
+    def _undecided(self, group: str, request: broker_pb2.PopRequest) -> list[broker_pb2.PopTake]:
+        """Return the takes from topics in which it is not decided yet where the group begins."""
+        state = self._engine.state
+        found = []
+        for take in request.takes:
+            topic = state.topics.get(take.topic)
+            if topic is not None and (group, topic.topic_id) not in state.started:
+                found.append(take)
+        return found
+
+    async def _begin(
+        self,
+        group: str,
+        client_id: str,
+        request: broker_pb2.PopRequest,
+        takes: Sequence[broker_pb2.PopTake],
+        stream: PopStream,
+    ) -> None:
+        """Have it decided where the group begins, then take."""
+        try:
+            self._clients.enter(group, client_id, stream)
+            for take in takes:
+                await self._starts.decide(group, take.topic, Beginning(take.start))
+            self._take(group, client_id, request.takes, (), stream)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._note(error, group)
+            for take in request.takes:
+                stream.answers.fail(take.id, error)
+
+    def _take(
+        self,
+        group: str,
+        client_id: str,
+        takes: Sequence[broker_pb2.PopTake],
+        settles: Sequence[PopStep],
+        stream: PopStream,
+    ) -> None:
+        """Ask queues for takes at once, along with what is settled; those for which nothing is there wait."""
+        asked = []
+        lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
+        now = asyncio.get_running_loop().time()
+        for take in takes:
+            try:
+                line, tags = self._line(group, client_id, take, stream)
+                waiting = WaitingTake(
+                    take.id,
+                    "" if take.unbound else client_id,
+                    take.max_messages,
+                    take.max_bytes,
+                    take.invisible_ms,
+                    now + take.wait_ms / 1000,
+                    frozenset(take.have),
+                    tags,
+                    stream.answers,
+                )
+                if take.wait_ms:
+                    stream.answers.cancels[take.id] = partial(line.cancel, waiting)
+                step = line.take(waiting)
+                if step is not None:
+                    asked.append((line, waiting, step))
+            except MiniMQError as error:
+                self._note(error, group)
+                stream.answers.fail(take.id, error)
+        self._hand_in(group, settles, asked, lines, stream)
+
+    def _line(
+        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopStream
+    ) -> tuple[PopLine, frozenset[int]]:
+        """Return the line for a take, and the tags that are wanted. Raises what keeps the client from taking."""
+        state = self._engine.state
+        topic = state.topic(take.topic)
+        state.check_allowed(topic, Permission.READ)
+        tags = self._clients.subscribe(group, client_id, take, stream)
+        line = self._lines.get((group, topic.topic_id))
+        if line is None:
+            line = PopLine(self._engine, group, topic, self._clock, self._may_begin)
+            self._lines[group, topic.topic_id] = line
+            self._lines_of.setdefault(topic.topic_id, {})[group] = line
+        return line, tags
+
+    def _may_begin(self) -> bool:
+        """Tell whether messages may be handed out for the first time: all popped queues have not too many runs."""
+        now = time.monotonic()
+        if now - self._counted_at >= _COUNTED_FOR_S:
+            self._counted_at = now
+            runs = sum(map(len, self._engine.state.popped.copy().values()))
+            if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
+                log.warning("pop: only what was handed out before is, until some is settled runs=%d", runs)
+            self._is_full = runs >= MAX_RUNS_IN_ALL
+        return not self._is_full
+
+    # ---- settles -----------------------------------------------------------------------------------
+
+    def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopStream) -> list[PopStep]:
+        """Return the settles of a request as steps; those that are wrong are answered."""
+        steps = []
+        for settle in request.settles:
+            try:
+                if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
+                    text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
+                    raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
+                steps.append(settle_step(self._engine.state, group, settle, self._clock.now_ms()))
+                self._spans_under_way += len(settle.spans) // 2
+            except MiniMQError as error:
+                self._note(error, group)
+                stream.answers.fail(settle.id, error)
+        return steps
+
+    def _settled(self, step: PopStep, job: PopJob, stream: PopStream) -> None:
+        error = job.error or step.error
+        if error is not None:
+            self._note(error, job.group)
+            stream.answers.fail(step.id, error)
+            return
+        self._wake_after(step)
+        flat = [number for first, end in step.expired for number in (first, end - first)]
+        stream.answers.add(broker_pb2.PopResult(id=step.id, expired=flat))
+
+    def _wake_after(self, step: PopStep) -> None:
+        """Have a queue looked at that may have something again: by what was given up, or as there is room now."""
+        key = step.key
+        if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
+            line.wake(key.queue_id)
+
+    def _returning(self, steps: Sequence[PopStep]) -> list[tuple[PopLine, int]]:
+        """Tell the lines of which messages are given back; return these, with the queues."""
+        found = []
+        for step in steps:
+            line = self._lines.get((step.key.group, step.key.topic_id))
+            if line is not None and (not isinstance(step.what, Settle) or step.what.outcome in _LEAVING):
+                line.returning()
+                found.append((line, step.key.queue_id))
+        return found
+
+    def _returned(self, lines: Sequence[tuple[PopLine, int]]) -> None:
+        for line, queue_id in lines:
+            line.returned(queue_id)
+
+    def _settle_for(self, key: PopKey, settle: Settle) -> None:
+        """Settle on behalf of a consumer that did not get what was handed out to it."""
+        self._hand_in_alone(key.group, [PopStep(0, key, settle)])
+
+    def _hand_in_alone(self, group: str, steps: Sequence[PopStep]) -> None:
+        lines = self._returning(steps)
+
+        def done(job: PopJob) -> None:
+            self._returned(lines)
+
+        try:
+            self._engine.writes.pop(PopJob(group, steps, self._clock.now_ms(), done))
+        except MiniMQError as error:  # at the end of the role; else the deadline comes
+            self._returned(lines)
+            log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)
+
+    def _tell_missed(self, step: PopStep) -> None:
+        if step.missed:
+            queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
+            text = "pop: messages were deleted that nobody had settled group=%s queue=%s count=%d"
+            log.warning(text, step.key.group, queue, step.missed)
+
+    # ---- what others do ----------------------------------------------------------------------------
+
+    def _arrived(self, queue: QueueKey | None) -> None:
+        """Hear that a queue has grown, or that topics may be others."""
+        if queue is not None:
+            for line in [*self._lines_of.get(queue.topic_id, {}).values()]:
+                line.wake(queue.queue_id)
+            return
+        for (group, topic_id), line in [*self._lines.items()]:
+            try:
+                line.look_again()
+            except MiniMQError as error:
+                self._drop_line(group, topic_id, error)
+
+    def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
+        line = self._lines.pop((group, topic_id))
+        lines = self._lines_of[topic_id]
+        del lines[group]
+        if not lines:
+            del self._lines_of[topic_id]
+        line.end(error)
+
+    def _gone(self, group: str, client_id: str) -> None:
+        """Take note that a stream of a consumer is over for as long as the grace; others get what it had."""
+        if self._is_retired or not self._poppers.went(group, client_id):
+            return
+        steps = []
+        state = self._engine.handle.any_store.state
+        for topic_id, queue_id in [*state.index.queues(group)]:
+            popped = state.popped.get((group, topic_id, queue_id))
+            if popped is not None and popped.freed(client_id):
+                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), client_id))
+        if steps:
+            log.info("pop: consumer lost group=%s client=%s queues=%d", group, client_id, len(steps))
+            self._hand_in_alone(group, steps)
+        if not self._poppers.of_group(group):
+            for topic_id in [topic for name, topic in self._lines if name == group]:
+                self._drop_line(group, topic_id, None)
+            for member in self._poppers.leave(group):
+                self._may_join(group, member)

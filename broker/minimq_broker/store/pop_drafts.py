@@ -1,0 +1,112 @@
+"""Jobs for popped queues, and what one group commit decides for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from minimq_broker.core.pop_draft import PopDraft, PopKey
+from minimq_broker.core.pop_queue import PopQueue, Settle, Take
+from minimq_broker.core.pop_runs import PopMoved, Run
+from minimq_broker.core.state import State
+from minimq_broker.store.job import Job
+from minimq_common.errors import MiniMQError, TopicNotFound
+
+
+@dataclass(slots=True, eq=False)
+class PopStep:
+    """Something that a consumer wants of one queue.
+
+    Attributes:
+        id: by which the consumer is answered.
+        key: the queue, and the group.
+        what: a `Take`, a `Settle`, or the client id of who is gone: others may have what it had.
+        stored: first offset that is stored, and where the queue ends for readers.
+
+    Results: why it was refused, by which the other steps are not touched; what is handed out; what somebody else has
+    got before a settle came; how many messages were deleted that nobody had settled.
+    """
+
+    id: int
+    key: PopKey
+    what: Take | Settle | str
+    stored: tuple[int, int] = (0, 0)
+    error: MiniMQError | None = field(default=None, init=False)
+    runs: list[Run] = field(default_factory=list, init=False)
+    expired: list[tuple[int, int]] = field(default_factory=list, init=False)
+    missed: int = field(default=0, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class PopJob(Job):
+    """The settles and takes of a consumer at once, in order; one fact says what follows.
+
+    Attributes:
+        group: the consumer group.
+        steps: of queues that the group pops.
+        now_ms: by which deadlines are over, in ms since 1970.
+
+    Results: those of the steps, and the epoch of what is handed out.
+    """
+
+    group: str
+    steps: Sequence[PopStep]
+    now_ms: int
+    done: Callable[[PopJob], None]
+    epoch: int = field(default=0, init=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, Settle))
+        return 256 * len(self.steps) + 100 * spans
+
+
+class PopDrafts:
+    """The popped queues that one group commit changes, as they will be after it.
+
+    Args:
+        state: as it is before.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._drafts: dict[PopKey, PopDraft] = {}
+
+    def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
+        """Return what follows from a job; None when nothing changes. What refuses a step is its `error`."""
+        job.epoch = epoch
+        touched: dict[PopKey, PopDraft] = {}
+        for step in job.steps:
+            try:
+                self._decide(step, job, touched)
+            except MiniMQError as error:
+                step.error = error
+        moved = [changes for draft in touched.values() if (changes := draft.changes()) is not None]
+        return PopMoved(job.group, tuple(moved)) if moved else None
+
+    def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
+        key, what = step.key, step.what
+        if self._state.topic_name(key.topic_id) is None:
+            raise TopicNotFound("the topic was deleted while messages of it were taken: ask again")
+        if not isinstance(what, Take) and key not in self._state.popped and key not in self._drafts:
+            if isinstance(what, Settle):  # the group was reset or deleted: nobody has anything
+                step.expired = list(what.spans)
+            return
+        draft = touched[key] = self._draft(key, job.now_ms)
+        step.missed = draft.drop_before(step.stored[0])
+        match what:
+            case Take():
+                step.runs = draft.take(what, job.now_ms, step.stored[1], job.epoch)
+            case Settle():
+                step.expired = draft.settle(what)
+            case client:
+                step.runs = draft.free(client)
+
+    def _draft(self, key: PopKey, now_ms: int) -> PopDraft:
+        draft = self._drafts.get(key)
+        if draft is None:
+            queue = self._state.popped.get(key)
+            begun = PopQueue(self._state.committed.get(key, 0)) if queue is None else queue.copy(now_ms)
+            draft = self._drafts[key] = PopDraft(key, begun)
+        return draft

@@ -1,0 +1,378 @@
+"""Messages that are taken one by one, at a real broker: hand-outs, answers, deadlines, deaths, restarts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_proto.v1 import broker_pb2
+from support.chance import SEED
+from support.raw_popper import Popped, RawPopper, popped
+from support.raw_sender import RawSender
+from support.reading import check_brokers
+from support.waiting import wait_until
+
+DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
+EXTEND, RETURN = broker_pb2.POP_OUTCOME_EXTEND, broker_pb2.POP_OUTCOME_RETURN
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("popping")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def filled(single: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a topic with one queue and 100 messages, in batches of 40, 40 and 20."""
+    name = new_name()
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(name, queues=1)
+    with Producer(single.nameserver) as producer:
+        for first, end in ((0, 40), (40, 80), (80, 100)):
+            producer.send_many([Message(name, b"%d" % number) for number in range(first, end)])
+    return name
+
+
+@pytest.fixture
+def popper(single: LocalCluster, filled: str) -> Iterator[RawPopper]:
+    with RawPopper(single.brokers[0].address, filled, "a", filled) as made:
+        yield made
+
+
+def offsets(messages: list[Popped]) -> list[int]:
+    return [message.offset for message in messages]
+
+
+def test_messages_are_in_one_hand_until_they_are_settled(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
+        mine, theirs = popper.take(30), other.take(30)
+        assert offsets(mine) == [*range(30)]
+        assert offsets(theirs) == [*range(30, 60)]
+        assert [message.body for message in theirs] == [b"%d" % number for number in range(30, 60)]
+        assert popper.settle(mine) == []
+        assert popper.settle(mine) == []  # repeated
+        assert other.settle(theirs[:10], FREE) == []
+        again = popper.take(80)
+        assert offsets(again) == [*range(30, 40)]  # what failed comes apart from what did not
+        assert {message.tries for message in again} == {2}
+        assert other.settle(theirs[:10]) == [*range(30, 40)]
+        assert offsets(popper.take(100)) == [*range(60, 100)]
+        assert popper.take() == []
+
+
+def test_what_was_not_looked_at_comes_again_and_is_no_try(popper: RawPopper) -> None:
+    messages = popper.take(10)
+    assert popper.settle(messages[4:], RETURN) == []
+    again = popper.take(20)
+    assert offsets(again) == [*range(4, 24)]
+    assert {message.tries for message in again} == {1}
+
+
+def test_a_deadline_that_passes_frees_and_one_that_is_extended_does_not(popper: RawPopper) -> None:
+    kept, lost = popper.take(10, invisible_s=1.5), popper.take(90, invisible_s=1.5)
+    assert popper.settle(kept, EXTEND, 60) == []
+    again = popper.take(800, invisible_s=60, wait_s=30)  # it waits for the deadline
+    assert offsets(again) == [*range(10, 100)]
+    assert {message.tries for message in again} == {2}
+    assert popper.settle(lost[5:]) == [*range(15, 100)]
+    assert popper.settle(kept) == []
+
+
+def test_a_delay_is_kept_and_an_early_arrival_wakes(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    everything = popper.take()
+    popper.settle(everything[:99])
+    popper.settle(everything[99:], FREE, 4)
+    assert popper.take() == []
+    [late] = popper.take(wait_s=30)
+    assert late[1:4] == (99, b"99", 2)
+    popper.settle([late])
+    waiting = threading.Thread(target=lambda: found.extend(popper.take(wait_s=30)))
+    found: list[Popped] = []
+    waiting.start()
+    with Producer(single.nameserver) as producer:
+        producer.send(Message(filled, b"new"))
+    waiting.join(30)
+    assert [message.body for message in found] == [b"new"]
+
+
+def test_few_bytes_bring_few_messages_and_lose_none(popper: RawPopper) -> None:
+    messages = popper.take(max_bytes=1)
+    assert offsets(messages) == [*range(40)]
+    assert offsets(popper.take(max_bytes=1)) == [*range(40, 80)]
+    assert {message.tries for message in popper.take()} == {1}
+
+
+def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
+        assert len(other.take(100, invisible_s=3600)) == 100
+        other.die()
+    again = popper.take(800, wait_s=60)
+    assert offsets(again) == [*range(100)]
+    assert {message.tries for message in again} == {2}
+
+
+def test_leased_and_popped_members_do_not_mix_and_a_group_switches(
+    single: LocalCluster, filled: str, popper: RawPopper
+) -> None:
+    messages = popper.take(60)
+    popper.settle(messages[:50])
+    offset = broker_pb2.QueueOffset(topic=filled, queue_id=0, offset=70)
+    with (
+        RawSender(single.brokers[0].address) as calls,
+        pytest.raises(grpc.RpcError, match="take messages one by one, such as a"),
+    ):
+        calls.stub.CommitOffsets(broker_pb2.CommitOffsetsRequest(group=filled, offsets=[offset]))
+    with PullConsumer(single.nameserver, group=filled) as consumer:
+        consumer.subscribe(filled)
+        with pytest.raises(GroupConflict, match="take messages one by one, such as a"):
+            consumer.poll(30)
+    popper.close()
+    with PullConsumer(single.nameserver, group=filled) as consumer:
+        consumer.subscribe(filled)
+        found = wait_until(lambda: consumer.poll(1.0, max_messages=10), 60)
+        assert [message.queue_offset for message in found] == [*range(50, 60)]  # where all before is settled
+        with (
+            RawPopper(single.brokers[0].address, filled, "c", filled) as late,
+            pytest.raises(GroupConflict, match="queues to themselves"),
+        ):
+            late.take()
+        consumer.commit()
+    with RawPopper(single.brokers[0].address, filled, "c", filled) as late:
+
+        def taken() -> list[Popped]:
+            try:
+                return late.take()
+            except GroupConflict:
+                return []
+
+        assert offsets(wait_until(taken, 60)) == [*range(60, 100)]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ({"takes": [{"topic": "t", "max_messages": 0, "max_bytes": 1, "invisible_ms": 1000}]}, "max_messages"),
+        ({"takes": [{"topic": "t", "max_messages": 1, "max_bytes": 1, "invisible_ms": 999}]}, "invisible_ms"),
+        ({"takes": [{"topic": "t", "max_messages": 1, "max_bytes": 1, "invisible_ms": 43_200_001}]}, "invisible_ms"),
+        ({"settles": [{"spans": [0, 1, 2]}]}, "in turns"),
+        ({"settles": [{"spans": []}]}, "in turns"),
+        ({"settles": [{"spans": [0, 0]}]}, "handed out end"),
+        ({"settles": [{"spans": [5, 6]}]}, "handed out end at 9"),
+        ({"settles": [{"spans": [0, 9_223_372_036_854_775_807]}]}, "handed out end at 9"),
+        ({"settles": [{"spans": [-1, 2]}]}, "spans"),
+        ({"settles": [{"spans": [0, 1], "outcome": 9}]}, "no outcome"),
+        ({"settles": [{"spans": [0, 1], "outcome": EXTEND, "duration_ms": 1}]}, "1000 ms at least"),
+        ({"settles": [{"spans": [0, 1], "outcome": FREE, "duration_ms": 43_200_001}]}, "duration_ms"),
+        ({}, "this one does not"),
+    ],
+)
+def test_a_request_out_of_its_bounds_changes_nothing(
+    popper: RawPopper, what: dict[str, list[dict[str, object]]], told: str
+) -> None:
+    [first, *_] = mine = popper.take(10)
+    for settle in what.get("settles", []):
+        settle.update(topic=popper.topic, epoch=first.epoch)
+    popper.begin(**what)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=told):
+        popper.answer()
+    assert popper.settle(mine) == []
+
+
+def test_a_foreign_handle_settles_nothing(popper: RawPopper) -> None:
+    mine = popper.take(10)
+    foreign = [message._replace(epoch=message.epoch + 1) for message in mine]
+    for outcome in (DONE, FREE, EXTEND, RETURN):
+        assert popper.settle(foreign, outcome, 1) == [*range(10)]
+    assert popper.settle(mine) == []
+
+
+def test_a_topic_that_is_deleted_takes_its_handles_along(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    mine = popper.take(10)
+    with Admin(single.nameserver) as admin:
+        admin.delete_topic(filled)
+        with pytest.raises(TopicNotFound):
+            popper.settle(mine)
+        admin.create_topic(filled, queues=1)
+    assert popper.settle(mine) == [*range(10)]
+
+
+def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    mine = popper.take(60)
+    popper.settle(mine[:30])
+    popper.close()
+    with Admin(single.nameserver) as admin:
+        admin.reset_offsets(filled, filled, "earliest")
+    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
+        assert other.settle(mine[30:]) == [*range(30, 60)]
+        again = other.take(100)
+        assert offsets(again) == [*range(100)]
+        assert {message.tries for message in again} == {1}
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
+    options = {"checkpoint_interval_s": 0.05}
+    chance = random.Random(SEED)
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many([Message("t", b"%d" % number) for number in range(3_000)])
+        worker = Worker(chance)
+        for _ in range(2):
+            with RawPopper(broker.address, "g", "a") as popper:
+                worker.work(popper)
+                broker.kill()
+            broker.start()
+            with RawPopper(broker.address, "g", "a") as popper:  # it is back: what it has stays its own
+                for messages in worker.held:
+                    assert popper.settle(messages, EXTEND, 3600) == []
+        with RawPopper(broker.address, "g", "a") as popper:
+            worker.finish(popper)
+        assert len(worker.handed) == 3_000
+        assert set(worker.handed.values()) == {1}
+        with Admin(cluster.nameserver) as admin:
+            assert admin.describe_group("g").lag == 0
+        broker.stop()
+        check_brokers(cluster)
+
+
+class Worker:
+    """A consumer: it remembers the messages that it was handed out, has in hand, and has settled."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.held: list[list[Popped]] = []
+        self.settled: set[tuple[int, int]] = set()
+        self.handed: Counter[tuple[int, int]] = Counter()
+
+    def work(self, popper: RawPopper) -> None:
+        """Take some, and settle a part of what is in hand."""
+        for _ in range(20):
+            self._take(popper.take(50, invisible_s=3600))
+        for messages in self._chance.sample(self.held, len(self.held) // 2):
+            self.held.remove(messages)
+            some = self._chance.sample(messages, self._chance.randint(1, len(messages)))
+            assert popper.settle(some) == []
+            self.settled.update((message.queue_id, message.offset) for message in some)
+            if rest := [message for message in messages if message not in some]:
+                self.held.append(rest)
+
+    def finish(self, popper: RawPopper) -> None:
+        """Take all there is, and settle all that is in hand."""
+        while messages := popper.take(500, wait_s=1):
+            self._take(messages)
+        for messages in self.held:
+            assert popper.settle(messages) == []
+
+    def _take(self, messages: list[Popped]) -> None:
+        for message in messages:
+            place = message.queue_id, message.offset
+            self.handed[place] += 1
+            assert place not in self.settled, "acknowledged, and handed out again"
+            assert message.tries == self.handed[place] == 1, "redelivered early"
+        if messages:
+            self.held.append(messages)
+
+
+def test_takes_of_a_client_that_does_not_read_hold_little_memory(
+    single: LocalCluster, new_name: Callable[[], str]
+) -> None:
+    [broker], name, count = single.brokers, new_name(), 96
+    assert broker.pid
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(name, queues=1)
+    with Producer(single.nameserver) as producer:
+        for _ in range(count):
+            producer.send(Message(name, bytes(1 << 20)))
+    with RawPopper(broker.address, name, "deaf", name) as deaf, RawPopper(broker.address, name, "b", name) as other:
+        before = anonymous_bytes(broker.pid)
+        take = broker_pb2.PopTake(topic=name, max_messages=1, max_bytes=1, invisible_ms=60_000, wait_ms=2_000)
+        take.start.at = broker_pb2.START_AT_EARLIEST
+        for _ in range(count):
+            deaf.begin(takes=[take])
+        missed = 0
+        while other.take(1, invisible_s=60, wait_s=2):
+            missed += 1
+        assert anonymous_bytes(broker.pid) - before < count << 19
+        assert sum(len(popped(deaf.answer())) for _ in range(count)) + missed == count
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the memory of a process, without the files that it has mapped."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) << 10
+
+
+def test_many_workers_share_few_queues(single: LocalCluster, new_name: Callable[[], str]) -> None:
+    name, workers, count = new_name(), 20, 2_000
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(name, queues=2)
+    found: list[bytes] = []
+    failures: list[MiniMQError] = []
+
+    def work(number: int) -> None:
+        try:
+            with RawPopper(single.brokers[0].address, name, f"worker-{number}", name) as popper:
+                while messages := popper.take(7, wait_s=60 if len(found) < count else 0):
+                    found.extend(message.body for message in messages)
+                    assert popper.settle(messages) == []
+                    if len(found) >= count:
+                        return
+        except MiniMQError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    with Producer(single.nameserver) as producer:
+        producer.send_many([Message(name, b"%d" % number) for number in range(count)])
+        wait_until(lambda: len(found) >= count or failures, 60)
+        producer.send_many([Message(name, b"end")] * workers * 7)  # for those who still wait
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert Counter(body for body in found if body != b"end") == Counter(b"%d" % number for number in range(count))
+
+
+def test_takes_that_do_not_wait_are_not_told_that_there_is_nothing_while_there_is(popper: RawPopper) -> None:
+    popper.begin(takes=[popper.taking(1) for _ in range(60)])
+    mine = [message for _ in range(60) for message in popped(popper.answer())]
+    assert sorted(offsets(mine)) == [*range(60)]
+    rest = popper.take(40)
+    popper.begin(settles=[popper.settling(rest, RETURN)], takes=[popper.taking(40)])  # decided in this order
+    assert not popper.answer().expired
+    again = popped(popper.answer())
+    assert (offsets(again), {message.tries for message in again}) == ([*range(60, 100)], {1})
+    popper.begin(settles=[popper.settling(again)], takes=[popper.taking(1, wait_s=0) for _ in range(3)])
+    results = [popper.answer() for _ in range(4)]
+    assert not any(result.HasField("popped") for result in results)
+
+
+def test_a_take_that_is_cancelled_is_answered_with_nothing(popper: RawPopper) -> None:
+    popper.settle(popper.take())
+    [waiting] = popper.begin(takes=[popper.taking(1, wait_s=60)])
+    popper.cancel(waiting)
+    assert popper.answer() == broker_pb2.PopResult(id=waiting)
+
+
+def test_a_batch_comes_without_its_bytes_to_who_has_it(popper: RawPopper) -> None:
+    popper.begin(takes=[popper.taking(10)])
+    [first] = popper.answer().popped.batches
+    assert first.batch
+    take = popper.taking(40)
+    take.have.append(first.position)
+    popper.begin(takes=[take])
+    result = popper.answer().popped
+    assert [(batch.base_offset, bool(batch.batch)) for batch in result.batches] == [(0, False), (40, True)]
+    assert [(run.first, run.count) for run in result.runs] == [(10, 40)]
