@@ -2,6 +2,7 @@
 
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
+            `SimpleConsumer`, `PoppedMessage`: messages one by one
 Running:    `Admin`, `LocalCluster`
 Sharing:    `Cluster`, the connection that several of these may use; `Credentials` for one with TLS
 
@@ -30,10 +31,12 @@ __all__ = [
     "ConsumeResult",
     "ConsumerOptions",
     "OffsetReset",
+    "PoppedMessage",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "SimpleConsumer",
     "allocation",
     # Running
     "Admin",
@@ -56,9 +59,11 @@ if TYPE_CHECKING:
     from minimq.receiving.consumer_options import ConsumerOptions
     from minimq.receiving.listener import ConsumeResult, RetryLater
     from minimq.receiving.offset_reset import OffsetReset
+    from minimq.receiving.popped import PoppedMessage
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.push_consumer import PushConsumer
     from minimq.receiving.received import ReceivedMessage
+    from minimq.receiving.simple_consumer import SimpleConsumer
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
@@ -83,6 +88,7 @@ else:
         "MiniMQError": "minimq_common.errors",
         "OffsetReset": "minimq.receiving.offset_reset",
         "Permission": "minimq_common.model",
+        "PoppedMessage": "minimq.receiving.popped",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
@@ -93,6 +99,7 @@ else:
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
+        "SimpleConsumer": "minimq.receiving.simple_consumer",
         "allocation": "minimq.rebalance",
         "by_consistent_hash": "minimq.sending.selectors",
         "by_hash": "minimq.sending.selectors",

@@ -11,7 +11,7 @@
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
     │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
     │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged ├── NotInSync
-    │   └── TopicUnavailable
+    │   └── TopicUnavailable        └── HandleExpired
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
@@ -196,6 +196,19 @@ class Fenced(ServerError):
     """The lease under which the call was made is over: another member may own the queue."""
 
     code = "FENCED"
+
+
+class HandleExpired(ServerError):
+    """Messages cannot be settled by their receipt handles any more: they were handed out again, or are gone.
+
+    `handles` are those handles, as text. All others that were given at once are settled.
+    """
+
+    code = "HANDLE_EXPIRED"
+
+    def __init__(self, message: str, handles: Sequence[str] = (), *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.handles = tuple(handles)
 
 
 class GroupConflict(ServerError):

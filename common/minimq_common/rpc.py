@@ -115,6 +115,7 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.CorruptEntry.code: grpc.StatusCode.DATA_LOSS,
     errors.StoreError.code: grpc.StatusCode.DATA_LOSS,
     errors.Fenced.code: grpc.StatusCode.ABORTED,
+    errors.HandleExpired.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotDrained.code: grpc.StatusCode.FAILED_PRECONDITION,

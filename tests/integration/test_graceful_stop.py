@@ -152,10 +152,14 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             stub, over = broker_pb2_grpc.BrokerStub(channel), threading.Event()
             health: Any = health_pb2_grpc.HealthStub(channel)
             pull = broker_pb2.PullRequest(pull_id=1, topic="t", max_messages=1, max_bytes=1, wait_ms=60_000)
+            take = broker_pb2.PopTake(topic="t", max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
+            take.start.at = broker_pb2.START_AT_EARLIEST
+            pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
             streams = [
                 stub.Append(kept_open(over), timeout=PATIENCE_S),
                 stub.Pull(kept_open(over, pull), timeout=PATIENCE_S),
+                stub.Pop(kept_open(over, pop), timeout=PATIENCE_S),
                 stub.Session(kept_open(over, session), timeout=PATIENCE_S),
                 health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S),
             ]

@@ -33,7 +33,11 @@ def run_page(document: str, folder: Path) -> list[str]:
 def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None:
     said = run_page("docs/asyncio.md", tmp_path)
     assert said[0].startswith("stored ")
-    assert said[1:] == ["sent 900 SEND_OK", "polled 1000", "pushed 1000"]
+    assert said[1:] == ["sent 900 SEND_OK", "polled 1000", "worked 1000", "pushed 1000"]
+
+
+def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/work-queues.md", tmp_path) == ["delivered 100", "refused: True", "unsettled 0"]
 
 
 def test_the_page_about_connections_is_one_program_that_runs(tmp_path: Path) -> None:

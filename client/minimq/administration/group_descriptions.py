@@ -14,6 +14,26 @@ from minimq_proto.v1 import broker_pb2
 
 
 @dataclass(frozen=True, slots=True)
+class PoppedQueueDescription:
+    """A queue whose messages are taken one by one.
+
+    Attributes:
+        in_flight: how many messages consumers have.
+        returned: how many were given up, or not acknowledged in time, and are to be handed out again.
+        settled_ahead: how many are settled although others before them are not.
+        most_tries: the most consumption attempts of one of those in flight or returned.
+        holders: how many messages consumers have, by client id, those with most of them first; under "" those that
+            belong to their handles alone.
+    """
+
+    in_flight: int
+    returned: int
+    settled_ahead: int
+    most_tries: int
+    holders: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupQueueDescription:
     """One queue as a group sees it.
 
@@ -29,6 +49,7 @@ class GroupQueueDescription:
         committed_offset: where the group goes on; None when it has not begun here.
         oldest_unread_at: when the first message that is not committed was stored; None when nothing is unread.
         lag_s: seconds since then, 0 when nothing is unread.
+        popped: how its messages are taken one by one; None when they are not.
     """
 
     queue: MessageQueue
@@ -42,11 +63,13 @@ class GroupQueueDescription:
     committed_offset: int | None
     oldest_unread_at: datetime | None
     lag_s: float
+    popped: PoppedQueueDescription | None = None
 
     @property
     def lag(self) -> int:
-        """The number of stored messages that are not committed."""
-        return max(self.max_offset - max(self.committed_offset or 0, self.min_offset), 0)
+        """The number of stored messages that are not committed, or not settled."""
+        ahead = self.popped.settled_ahead if self.popped is not None else 0
+        return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +105,8 @@ class GroupDescription:
 
     Attributes:
         group: its name.
-        strategy: how it divides queues; None while it has no members.
-        assignment: who computes the shares, "client" or "server"; None while it has no members.
+        strategy: how it divides queues; None while it has no members, or these take messages one by one.
+        assignment: who computes the shares, "client" or "server"; None likewise.
         hold_s: seconds for which a queue is held for its former owner; 0 when it goes to the next one at once.
         deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics. While
             members subscribe to different topics, each topic goes by the first broker that carries it.
@@ -126,6 +149,11 @@ class GroupDescription:
     def retrying(self) -> int:
         """The number of messages that wait for another try, or are being tried again."""
         return sum(queue.lag for queue in self.retry_queues)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages, of those taken one by one, that consumers have."""
+        return sum(queue.popped.in_flight for queue in self.queues if queue.popped is not None)
 
     @property
     def is_agreed(self) -> bool:
@@ -171,10 +199,11 @@ def group_from_wire(
     # Members go by the lowest-named broker that carries one of their topics.
     carriers = sorted(broker for broker, answer in answers.items() if answer.queues)
     live = [answers[broker] for broker in carriers if answers[broker].client_ids]
+    pops = bool(live) and not live[0].allocation and any(queue.popped is not None for queue in queues)
     return GroupDescription(
         group=group,
-        strategy=live[0].allocation if live else None,
-        assignment=("server" if live[0].assigned_by_server else "client") if live else None,
+        strategy=live[0].allocation if live and not pops else None,
+        assignment=("server" if live[0].assigned_by_server else "client") if live and not pops else None,
         hold_s=live[0].hold_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
         members=_members(group, answers, queues),
@@ -240,4 +269,10 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
         oldest_unread_at=oldest,
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
+        popped=_popped_from_wire(item.popped) if item.HasField("popped") else None,
     )
+
+
+def _popped_from_wire(item: broker_pb2.PoppedQueue) -> PoppedQueueDescription:
+    holders = {holder.client_id: holder.messages for holder in item.holders}
+    return PoppedQueueDescription(item.in_flight, item.returned, item.settled_ahead, item.most_tries, holders)

@@ -12,6 +12,7 @@ Nothing here blocks the event loop, and there is no second implementation: these
 from minimq.aio.producer import Producer
 from minimq.aio.pull_consumer import PullConsumer
 from minimq.aio.push_consumer import PushConsumer
+from minimq.aio.simple_consumer import SimpleConsumer
 from minimq.connection.cluster import Cluster
 
-__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]

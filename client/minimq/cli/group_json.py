@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from minimq.cli.away import away_to_json
@@ -24,6 +25,7 @@ def group_to_json(found: GroupDescription) -> Row:
         "hold_s": found.hold_s,
         "lag": found.lag,
         "lag_s": found.lag_s,
+        "in_flight": found.in_flight,
         "retrying": found.retrying,
         "dead_letters": found.dead_letters,
         "expires_at": found.expires_at,
@@ -63,4 +65,5 @@ def _queue_to_json(item: GroupQueueDescription) -> Row:
         "lag": item.lag,
         "lag_s": item.lag_s,
         "oldest_unread_at": item.oldest_unread_at,
+        "popped": None if item.popped is None else dataclasses.asdict(item.popped),
     }

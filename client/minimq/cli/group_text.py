@@ -14,13 +14,15 @@ from minimq_common.names import dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription
+    from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, PoppedQueueDescription
 
 #: A group that expires later than this is not said to: JSON has the time in any case.
 _SOON = timedelta(days=2)
 
 #: So many queues are shown unless all are asked for: enough to see what is wrong, few enough for one screen.
 FEW = 10
+#: Consumers that are named of one queue.
+_HOLDERS = 3
 
 _MEMBERS = Table(
     "no members",
@@ -78,13 +80,14 @@ def _summary(found: GroupDescription) -> str:
     lag = "nothing unread"
     if found.lag:
         lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
+    flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
     retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
     dead = f", {count_of(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
     if missing := sorted({away.broker_name for away in found.away} | found.unanswered.keys()):
         dead += f", dead letters of {', '.join(missing)} not counted"
     unseen = sum(away.queues for away in found.away)
     away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
-    return f"{found.group}: {members}, {lag}{retrying}{dead}{away}"
+    return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{away}"
 
 
 def _look_at_dead_letters(group: str) -> str:
@@ -101,7 +104,7 @@ def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
     suspects = [
         queue
         for queue in found.queues
-        if queue.lag or queue.waiting or queue.holder or (found.members and not queue.owner)
+        if queue.lag or queue.waiting or queue.holder or (found.members and found.strategy and not queue.owner)
     ]
     suspects.sort(key=lambda queue: (queue.owner is not None, -queue.lag_s, -queue.lag))
     return sorted(suspects[:FEW], key=lambda queue: queue.queue)
@@ -146,6 +149,8 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
     """Say who reads a queue, who waits for it, and whether it is held."""
+    if queue.popped is not None and queue.owner is None:
+        return _popped(queue.popped, numbers)
     said = "nobody" if queue.owner is None else numbers[queue.owner]
     if queue.held_for_s:
         said += f", held {duration_of(queue.held_for_s)}"
@@ -154,6 +159,16 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
     if queue.waiting:
         said += f", {' '.join(numbers.get(client, client) for client in queue.waiting)} waits"
     return said
+
+
+def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
+    """Say who has how many messages that are taken one by one, and how often one of them was tried."""
+    parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
+    if popped.returned:
+        parts.append(f"{popped.returned} to be tried again")
+    if popped.most_tries > 1:
+        parts.append(f"up to {popped.most_tries} tries")
+    return ", ".join(parts) or "nobody has any"
 
 
 def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:

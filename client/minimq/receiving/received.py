@@ -73,12 +73,16 @@ class ReceivedBatch:
     def messages(self, offset: int) -> list[ReceivedMessage]:
         """Return the messages from an offset on. Raises `CorruptBatch`, and then none of them can be had."""
         first = max(offset - self.base_offset, 0)
-        try:
-            bodies, tags = self.records.bodies(first), self.records.tags(first)
-        except CorruptBatch as error:
-            raise self._unreadable(error) from None
+        bodies, tags = self.bodies_and_tags(first)
         indices = range(first, len(self.records))
         return list(map(ReceivedMessage, repeat(self), indices, bodies, tags))
+
+    def bodies_and_tags(self, first: int) -> tuple[Sequence[bytes], Sequence[str | None]]:
+        """Return bodies and tags from an index on. Raises `CorruptBatch`."""
+        try:
+            return self.records.bodies(first), self.records.tags(first)
+        except CorruptBatch as error:
+            raise self._unreadable(error) from None
 
     def check_texts(self) -> None:
         """Look at the keys and properties of all messages, which are not decoded before somebody asks for them.

@@ -18,6 +18,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.pop_runs import Run, RunState
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import entry as entries
@@ -46,6 +47,8 @@ def _instance(kind: Any, size: int) -> Any:  # noqa: ANN401 - of that type
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         return tuple(_instance(part, size) for part in (parts if parts[1:] != (...,) else parts[:1] * size))
+    if kind is Run:  # one that a queue can have
+        return Run(17, 18, RunState.OUT, 1, 17, 17, "t")
     return kind(**{name: _instance(part, size) for name, part in get_type_hints(kind).items() if name[0] != "_"})
 
 

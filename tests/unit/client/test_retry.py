@@ -30,6 +30,7 @@ TABLE = {
     "TransactionExpired": ("- - -", "gives up", "gives up"),
     "GroupNotFound": ("- - -", "gives up", "gives up"),
     "Fenced": ("- - -", "gives up", "gives up"),
+    "HandleExpired": ("- - -", "gives up", "gives up"),
     "GroupConflict": ("- - -", "gives up", "gives up"),
     "BrokerConflict": ("again - -", "tries again", "tries again"),
     "StaleTerm": ("- - -", "gives up", "gives up"),

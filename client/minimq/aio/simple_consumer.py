@@ -1,0 +1,123 @@
+"""The simple consumer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from minimq.connection.cluster import Cluster
+from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.settler import Receivables
+from minimq.receiving.simple_consumer import CLOSE_S
+from minimq.receiving.simple_options import SimpleOptions, invisible_ms
+from minimq.receiving.simple_reader import SimpleReader
+from minimq.transport.dropped import WhenDropped
+from minimq.transport.start_position import Start
+from minimq_common.errors import Closed
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_proto.v1 import broker_pb2
+
+T = TypeVar("T")
+
+
+class SimpleConsumer:
+    """Takes messages one by one; what it takes, does and promises is the same as of `minimq.SimpleConsumer`.
+
+    The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
+    receive and settle at once. What a `receive` that is cancelled would have returned goes to others.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        group: str,
+        invisible_s: float = 30.0,
+        max_tries: int = 16,
+        start: Start = "earliest",
+        free_on_close: bool = True,
+        client_id: str | None = None,
+        request_timeout_s: float = 10.0,
+        credentials: CredentialsArgument | None = None,
+    ) -> None:
+        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s)
+        self._reader = SimpleReader(nameserver, group, client_id, options, credentials)
+        self._when_dropped = WhenDropped(self, self._reader.release)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._reader.group
+
+    @property
+    def client_id(self) -> str:
+        """Name of this consumer among all clients."""
+        return self._reader.client_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+        """Take messages of a topic; see `minimq.SimpleConsumer.subscribe`."""
+        self._reader.subscribe(topic, expression, where)
+
+    async def receive(
+        self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
+    ) -> list[PoppedMessage]:
+        """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
+        return await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout))
+
+    async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+        """Yield messages for ever, each of them taken by itself."""
+        while True:
+            for message in await self.receive(1):
+                yield message
+
+    async def ack(self, messages: Receivables) -> None:
+        """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
+        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
+
+    async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
+        """Acknowledge messages without waiting; return a future that raises what `ack` would."""
+        self._reader.client.check_open()
+        settling = self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0)
+        return asyncio.wrap_future(self._reader.client.connection.submit(settling))
+
+    async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
+        """Give messages up; see `minimq.SimpleConsumer.release`."""
+        delay_ms = invisible_ms(delay_s, "delay_s", 0)
+        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_FREE, delay_ms))
+
+    async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
+        """Keep messages for longer; see `minimq.SimpleConsumer.extend`."""
+        kept_ms = self._reader.kept_ms(invisible_s)
+        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, kept_ms))
+
+    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage]) -> None:
+        """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
+        await self._run(lambda: self._reader.reject(messages))
+
+    async def close(self) -> None:
+        """Leave the group, and end; see `minimq.SimpleConsumer.close`. Idempotent."""
+        self._when_dropped.closed()
+        reader = self._reader
+        if reader.client.connection.is_forked or reader.is_closed:
+            return
+        try:
+            await self._run(lambda: reader.close(CLOSE_S))
+        except Closed:  # so is the `Cluster`
+            pass
+        finally:
+            await asyncio.to_thread(reader.release)
+
+    async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._reader.client.check_open()
+        return await asyncio.wrap_future(self._reader.client.connection.submit(make()))

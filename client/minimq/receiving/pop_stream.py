@@ -1,0 +1,246 @@
+"""The stream to one broker by which a consumer takes messages and settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from minimq.connection.connection import Connection
+from minimq.connection.stream import Stream
+from minimq.receiving.popped import OpenedBatches
+from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.protocol_bounds import MAX_SETTLES, MAX_SPANS
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
+
+Span = tuple[int, int]
+
+
+class SettleKey(NamedTuple):
+    """Messages of one hand-out with one outcome can be settled together."""
+
+    topic: str
+    queue_id: int
+    epoch: int
+    outcome: broker_pb2.PopOutcome.ValueType
+    duration_ms: int
+
+
+class _Waiter(NamedTuple):
+    """Somebody who wants some messages settled, and is told which of them somebody else has got."""
+
+    spans: Sequence[Span]
+    answer: asyncio.Future[list[Span]]
+
+
+class PopStream:
+    """Takes and settles at one broker, for one group. Lives on the event loop of the connection.
+
+    Settles go with the next take, and at once when none is under way: so those that come meanwhile gather, as runs.
+
+    Args:
+        connection: has the loop.
+        address: HOST:PORT of the broker.
+        group: the consumer group.
+        client_id: of the consumer.
+
+    Attributes:
+        opened: batches that have come by it.
+    """
+
+    def __init__(self, connection: Connection, address: str, group: str, client_id: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._group, self._client_id = group, client_id
+        self._address = address
+        self._ids = itertools.count(1)
+        self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
+        self._topics: dict[int, str] = {}
+        self._waiting: dict[SettleKey, list[_Waiter]] = {}
+        self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
+        self._is_flushing = False
+        self._error: MiniMQError | None = None
+        self.opened = OpenedBatches()
+        self._over = asyncio.Event()
+        self._stream: Stream[broker_pb2.PopRequest, broker_pb2.PopResponse] = Stream(
+            connection, address, lambda stub: stub.Pop, self._respond, self._ended
+        )
+
+    @property
+    def ended(self) -> bool:
+        """True if the stream is over, so that a new one is needed."""
+        return self._error is not None
+
+    async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+        """Return what is handed out. If this is cancelled, what comes nevertheless goes to others.
+
+        Raises:
+            MiniMQError: why there is nothing to take, or the stream is over.
+        """
+        self._check()
+        take.id = next(self._ids)
+        answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
+        self._takes[take.id] = answer
+        self._topics[take.id] = take.topic
+        self._send(self._next_settles(), [take])
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if take.id in self._takes:
+                self._stream.send(
+                    broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[take.id])
+                )
+            elif not answer.cancelled() and answer.exception() is None:
+                self._give_back(take.topic, answer.result())
+            raise
+
+    async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
+        """Return which messages somebody else has got since, once it is on disk; first offset and the one behind.
+
+        Raises:
+            MiniMQError: why it was refused, or the stream is over: then it may have been taken nevertheless.
+        """
+        self._check()
+        answer: asyncio.Future[list[Span]] = self._loop.create_future()
+        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
+        if not self._settling and not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)  # once all who are about to settle something have said so
+        return await answer
+
+    async def close(self, timeout_s: float) -> None:
+        """Say that the consumer goes, and wait until the broker has heard it."""
+        if not self.ended:
+            self._flush()
+            self._stream.finish()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._over.wait()
+            except TimeoutError:
+                self._stream.cancel()
+
+    def cancel(self) -> None:
+        """End at once."""
+        self._stream.cancel()
+
+    # ---- requests ------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
+        request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
+        self._stream.send(request)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        while not self.ended and (settles := self._next_settles()):
+            self._send(settles)
+
+    def _next_settles(self) -> list[broker_pb2.PopSettle]:
+        """Return what waits to be settled, as far as it fits into one request."""
+        found: list[broker_pb2.PopSettle] = []
+        while self._waiting and len(found) < MAX_SETTLES:
+            key = next(iter(self._waiting))
+            waiters = self._waiting.pop(key)
+            number, count = 1, len(waiters[0].spans)
+            while number < len(waiters) and count + len(waiters[number].spans) <= MAX_SPANS:
+                count += len(waiters[number].spans)
+                number += 1
+            if number < len(waiters):
+                self._waiting[key] = waiters[number:]
+            found.append(self._settle(key, waiters[:number]))
+        return found
+
+    def _settle(self, key: SettleKey, waiters: list[_Waiter]) -> broker_pb2.PopSettle:
+        spans = merged(span for waiter in waiters for span in waiter.spans)
+        settle = broker_pb2.PopSettle(
+            id=next(self._ids),
+            topic=key.topic,
+            queue_id=key.queue_id,
+            epoch=key.epoch,
+            spans=[number for first, end in spans for number in (first, end - first)],
+            outcome=key.outcome,
+            duration_ms=key.duration_ms,
+        )
+        self._settling[settle.id] = key, waiters
+        return settle
+
+    def _give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
+        """Let others have messages for which nobody here waits any more."""
+        if popped.runs and not self.ended:
+            key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
+            spans = [(run.first, run.first + run.count) for run in popped.runs]
+            self._waiting.setdefault(key, []).append(_Waiter(spans, self._loop.create_future()))
+            self._flush()
+
+    # ---- answers -------------------------------------------------------------------------------------
+
+    def _respond(self, response: broker_pb2.PopResponse) -> None:
+        for result in response.results:
+            failure = from_failure(result.failure) if result.HasField("failure") else None
+            if result.id in self._takes:
+                self._taken(result, failure)
+            elif result.id in self._settling:
+                self._settled(result, failure)
+        if self._waiting and not self._settling:
+            self._flush()
+
+    def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+        answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
+        if answer.done():  # it was cancelled
+            self._give_back(topic, result.popped)
+        elif failure is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(result.popped)
+
+    def _settled(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+        key, waiters = self._settling.pop(result.id)
+        if failure is not None and len(waiters) > 1:  # it may be the fault of one: each by itself
+            self._send([self._settle(key, [waiter]) for waiter in waiters])
+            return
+        turns = iter(result.expired)
+        expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+        for waiter in waiters:
+            if waiter.answer.done():
+                continue
+            if failure is not None:
+                waiter.answer.set_exception(failure)
+            else:
+                waiter.answer.set_result(_common(waiter.spans, expired) if expired else [])
+
+    def _ended(self, error: MiniMQError | None) -> None:
+        self._error = error or Unavailable(f"broker {self._address} ended the connection")
+        self._over.set()
+        waiters = [waiter for part in self._waiting.values() for waiter in part]
+        waiters += [waiter for _, part in self._settling.values() for waiter in part]
+        answers: list[asyncio.Future[list[Span]] | asyncio.Future[broker_pb2.PoppedMessages]]
+        answers = [*self._takes.values(), *(waiter.answer for waiter in waiters)]
+        self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(self._error)
+                answer.exception()  # seen, if nobody waits
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, those made one that touch or overlap."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
+
+
+def _common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    return [
+        (max(first, start), min(end, stop))
+        for first, end in spans
+        for start, stop in others
+        if max(first, start) < min(end, stop)
+    ]

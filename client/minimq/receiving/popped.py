@@ -1,0 +1,104 @@
+"""Messages that are taken one by one, and the batches that they come in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from itertools import repeat
+
+from minimq.receiving.receipt_handle import ReceiptHandle
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq_common.errors import InternalError
+from minimq_common.model import MessageQueue
+from minimq_common.protocol_bounds import MAX_HAVE
+
+#: Bytes of the batches that are kept because further messages of them may come.
+_MOST_BYTES = 32 << 20
+
+
+class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
+    """A message that this consumer was handed out. It has to be settled: acknowledged, released or rejected.
+
+    Attributes:
+        tries: consumption attempts: how often the message was handed out, this time included.
+    """
+
+    tries: int
+    epoch: int
+    group: str
+
+    @property
+    def receipt(self) -> ReceiptHandle:
+        """This hand-out of the message."""
+        return ReceiptHandle(self.group, self.queue, self.queue_offset, self.epoch)
+
+    @property
+    def handle(self) -> str:
+        """The receipt handle as text, by which any process of the group can settle the message."""
+        return str(self.receipt)
+
+    @property
+    def reconsume_times(self) -> int:
+        """Number of times that the message was handed out before."""
+        return self.tries - 1
+
+
+class OpenedBatch:
+    """A batch whose messages come in several parts."""
+
+    def __init__(self, batch: ReceivedBatch, size: int) -> None:
+        self.batch = batch
+        self.size = size
+        self._bodies, self._tags = batch.bodies_and_tags(0)
+
+    def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
+        """Return the messages of some offsets, as far as the batch has them."""
+        base = self.batch.base_offset
+        part = slice(max(first - base, 0), max(end - base, 0))
+        bodies = self._bodies[part]
+        indices = range(part.start, part.start + len(bodies))
+        return list(
+            map(
+                PoppedMessage,
+                repeat(self.batch),
+                indices,
+                bodies,
+                self._tags[part],
+                repeat(tries),
+                repeat(epoch),
+                repeat(group),
+            )
+        )
+
+
+class OpenedBatches:
+    """The batches of one stream that came last, by log position: each comes once, whatever parts are taken of it."""
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
+        self._size = 0
+
+    def kept(self) -> dict[int, OpenedBatch]:
+        """Return those that are there, by log position."""
+        return dict(self._opened)
+
+    def get(self, queue: MessageQueue, stored: StoredBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
+        """Return a batch, opened. Raises as `ReceivedBatch`.
+
+        Args:
+            queue: where it stands.
+            stored: as it came; without its bytes if it is one of those that were there.
+            kept: those that were there when it was asked for.
+        """
+        opened = kept.get(stored.position) or self._opened.get(stored.position)
+        if opened is None:
+            if not stored.data:
+                raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")
+            opened = OpenedBatch(ReceivedBatch(queue, stored), len(stored.data))
+            self._opened[stored.position] = opened
+            self._size += opened.size
+            while len(self._opened) > 1 and (len(self._opened) > MAX_HAVE or self._size > _MOST_BYTES):
+                self._size -= self._opened.popitem(last=False)[1].size
+        elif stored.position in self._opened:
+            self._opened.move_to_end(stored.position)
+        return opened

@@ -1,0 +1,146 @@
+"""Settles messages that were taken, by their receipts, at the brokers that handed them out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.receipt_handle import ReceiptHandle
+from minimq_common.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+#: When a broker that has failed is asked again, in seconds.
+_AGAIN_S = 0.1
+#: Handles that an error shows.
+_SHOWN = 3
+
+#: A message that was received, or its handle as text; or some of them.
+Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
+
+
+class Settler:
+    """The streams of a consumer to its brokers, and what it settles by them. Lives on the loop of the connection.
+
+    Args:
+        client: reaches the brokers.
+        group: the consumer group.
+        client_id: of the consumer.
+        timeout_s: seconds for which a settle is tried.
+        check: raises when the consumer is closed.
+    """
+
+    def __init__(
+        self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._group, self._client_id = group, client_id
+        self._timeout_s = timeout_s
+        self._check = check
+        self._streams: dict[str, PopStream] = {}
+
+    def stream(self, address: str) -> PopStream:
+        """Return the stream to a broker. Raises `Closed`."""
+        stream = self._streams.get(address)
+        if stream is None or stream.ended:
+            self._check()
+            stream = self._streams[address] = PopStream(self._client.connection, address, self._group, self._client_id)
+        return stream
+
+    async def close(self, timeout_s: float) -> None:
+        """End all streams: brokers have heard then that the consumer goes."""
+        streams, self._streams = list(self._streams.values()), {}
+        await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
+
+    async def settle(self, what: Receivables, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
+        """Say what becomes of messages, and wait until it is on disk.
+
+        Raises:
+            HandleExpired: somebody else has got some since; all others are settled.
+            InvalidArgument: a handle is none, or of another group; nothing is settled.
+            MiniMQError: a broker refused, or did not answer in time.
+        """
+        self._check()
+        by_hand_out: dict[tuple[MessageQueue, int], list[Span]] = {}
+        for receipt in self.receipts(what):
+            by_hand_out.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + 1))
+        parts = [
+            self._settle_part(queue, epoch, merged(spans), outcome, duration_ms)
+            for (queue, epoch), spans in by_hand_out.items()
+        ]
+        outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
+        expired: list[str] = []
+        for part in outcomes:
+            if isinstance(part, BaseException):
+                raise part
+            expired += part
+        if expired:
+            shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
+            raise HandleExpired(
+                f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
+                f"otherwise, and are not settled by these handles: {shown}",
+                expired,
+            )
+
+    def receipts(self, what: Receivables) -> list[ReceiptHandle]:
+        """Return what is to be settled. Raises `InvalidArgument` if any of it is no message or handle of the group."""
+        items = [what] if isinstance(what, PoppedMessage | str) else list(what)
+        found = []
+        for item in items:
+            if isinstance(item, PoppedMessage):
+                receipt = item.receipt
+            elif isinstance(item, str):
+                receipt = ReceiptHandle.parse(item)
+            else:
+                raise InvalidArgument(
+                    f"{type(item).__name__} cannot be settled: give a message that was received, or its handle"
+                )
+            if receipt.group != self._group:
+                raise InvalidArgument(
+                    f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {self._group!r}"
+                )
+            found.append(receipt)
+        return found
+
+    async def _settle_part(
+        self,
+        queue: MessageQueue,
+        epoch: int,
+        spans: Sequence[Span],
+        outcome: broker_pb2.PopOutcome.ValueType,
+        duration_ms: int,
+    ) -> list[str]:
+        """Settle messages of one hand-out, at whoever is the master; return the handles that have expired."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_s
+        key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
+        routes = self._client.connection.routes
+        while True:
+            stream: PopStream | None = None
+            try:
+                async with asyncio.timeout_at(until):
+                    route = self._client.routes.known(queue.topic) or await routes.route(queue.topic)
+                    address = route.master_of(queue.broker_name)
+                    if address is None:
+                        raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
+                    stream = self.stream(address)
+                    expired = await stream.settle(key, spans)
+                    offsets = [offset for first, end in expired for offset in range(first, end)]
+                    return [str(ReceiptHandle(self._group, queue, offset, epoch)) for offset in offsets]
+            except TimeoutError:
+                if stream is not None:
+                    stream.cancel()
+                limit_s = self._timeout_s
+                raise DeadlineExceeded(
+                    f"broker {queue.broker_name} gave no answer within {limit_s:g} s: the messages of queue {queue} "
+                    "may be settled; settle them again"
+                ) from None
+            except MiniMQError as error:
+                if error.refresh_route:
+                    routes.refresh_soon(queue.topic)
+                if not error.retriable or loop.time() + _AGAIN_S >= until:
+                    raise
+            await asyncio.sleep(_AGAIN_S)

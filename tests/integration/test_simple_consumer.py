@@ -1,0 +1,397 @@
+"""The simple consumer, plain and for asyncio: a work queue at real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, Cluster, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer, aio
+from minimq.errors import (
+    Closed,
+    CorruptBatch,
+    CorruptEntry,
+    GroupConflict,
+    HandleExpired,
+    InvalidArgument,
+    MiniMQError,
+    TopicNotFound,
+)
+from minimq_common.batch import DIRECTORY, HEADER_BYTES
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("simple")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(pair: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a topic with one queue on each of two brokers."""
+    name = new_name()
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(name, queues=1)
+    return name
+
+
+@pytest.fixture
+def producer(pair: LocalCluster) -> Iterator[Producer]:
+    with Producer(pair.nameserver) as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(pair: LocalCluster, topic: str) -> Iterator[SimpleConsumer]:
+    with SimpleConsumer(pair.nameserver, group=topic) as made:
+        made.subscribe(topic)
+        yield made
+
+
+def fill(producer: Producer, topic: str, count: int, tag: str | None = None) -> None:
+    producer.send_many([Message(topic, b"%d" % number, tag) for number in range(count)])
+
+
+def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 2_000)
+    done: Counter[bytes] = Counter()
+    with Cluster(pair.nameserver) as cluster:
+
+        def work() -> None:
+            with SimpleConsumer(cluster, group=topic) as consumer:
+                consumer.subscribe(topic)
+                while messages := consumer.receive(17, timeout=1):
+                    done.update(message.body for message in messages)
+                    consumer.ack_async(messages)
+
+        workers = [threading.Thread(target=work) for _ in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert done == Counter(b"%d" % number for number in range(2_000))
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
+
+
+def test_what_is_released_comes_again_and_says_how_often(
+    producer: Producer, consumer: SimpleConsumer, topic: str
+) -> None:
+    producer.send(Message(topic, b"hard", "tag", keys=["k"], properties={"p": "q"}))
+    [message] = consumer.receive()
+    assert (message.body, message.tag, message.tries, message.reconsume_times) == (b"hard", "tag", 1, 0)
+    assert (list(message.keys), dict(message.properties)) == (["k"], {"p": "q"})
+    consumer.release(message)
+    [again] = consumer.receive()
+    assert (again.tries, again.message_id) == (2, message.message_id)
+    consumer.release(again, delay_s=4)
+    assert consumer.receive(timeout=0) == []
+    [late] = consumer.receive(timeout=30)
+    assert late.tries == 3
+    with pytest.raises(HandleExpired, match="1 of the messages were handed out again") as raised:
+        consumer.ack([message, late])
+    assert raised.value.handles == (message.handle,)
+    assert consumer.receive(timeout=0) == []  # the other one is acknowledged
+    consumer.ack(late)  # repeated
+
+
+def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
+    producer: Producer, consumer: SimpleConsumer, topic: str
+) -> None:
+    fill(producer, topic, 2)
+    [kept] = consumer.receive(1, invisible_s=5)
+    consumer.extend(kept, 60)
+    [forgotten] = consumer.receive(1, invisible_s=6)
+    [again] = consumer.receive(timeout=30)
+    assert (again.body, again.tries) == (forgotten.body, 2)
+    consumer.ack([kept, again])
+    assert consumer.receive(timeout=0) == []
+
+
+def test_another_process_settles_by_the_handle(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 1)
+    with SimpleConsumer(pair.nameserver, group=topic, free_on_close=False) as taker:
+        taker.subscribe(topic)
+        [message] = taker.receive()
+        handle = message.handle
+    program = (
+        "import sys; from minimq import SimpleConsumer\n"
+        "with SimpleConsumer(sys.argv[1], group=sys.argv[2]) as consumer: consumer.ack(sys.argv[3])"
+    )
+    with SimpleConsumer(pair.nameserver, group=topic) as other:
+        other.subscribe(topic)
+        assert other.receive(timeout=0) == []  # it keeps its invisible duration
+        subprocess.run([sys.executable, "-c", program, pair.nameserver, topic, handle], check=True, timeout=60)
+        other.release(handle)  # it is settled, and stays so
+        assert other.receive(timeout=0) == []
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
+
+
+def test_who_closes_leaves_what_it_has_to_others(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 10)
+    with SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as first:
+        first.subscribe(topic)
+        taken = len(first.receive(5))
+    with SimpleConsumer(pair.nameserver, group=topic) as second:
+        second.subscribe(topic)
+        found: list[int] = []
+        while len(found) < 10:
+            found += [message.tries for message in second.receive(timeout=30)]
+        assert sorted(found) == [1] * (10 - taken) + [2] * taken
+
+
+def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 300)
+    done: Counter[bytes] = Counter()
+    with SimpleConsumer(pair.nameserver, group=topic, max_tries=5) as consumer:
+        consumer.subscribe(topic)
+        while len(done) < 299:
+            messages = consumer.receive(100, timeout=5)
+            bad = [message for message in messages if message.body == b"7"]
+            if bad:
+                consumer.release(messages)  # the worker dies of it, and with it what else it had
+                continue
+            done.update(message.body for message in messages)
+            consumer.ack(messages)
+        while messages := consumer.receive(timeout=1):
+            consumer.release(messages)
+    assert set(done.values()) == {1}
+    with PullConsumer(pair.nameserver, group="undertaker") as dead:
+        dead.subscribe(f"%DLQ%{topic}")
+        [letter] = wait_until(lambda: dead.poll(1.0), 30)
+        assert letter.body == b"7"
+        assert letter.properties["ORIGIN_QUEUE"].startswith(topic)
+
+
+def test_a_rejected_message_is_a_dead_letter_at_once(
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+) -> None:
+    fill(producer, topic, 1)
+    [message] = consumer.receive()
+    with pytest.raises(InvalidArgument, match="reject the message itself"):
+        consumer.reject(message.handle)  # type: ignore[arg-type]
+    consumer.reject(message)
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
+    with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
+        dead.subscribe(f"%DLQ%{topic}")
+        assert [letter.body for letter in wait_until(lambda: dead.poll(1.0), 30)] == [b"0"]
+
+
+def test_tags_and_properties_are_filtered_and_all_want_the_same(
+    pair: LocalCluster, producer: Producer, topic: str
+) -> None:
+    for number in range(30):
+        producer.send(Message(topic, b"%d" % number, "odd" if number % 2 else "even", properties={"n": str(number)}))
+    found: list[bytes] = []
+    with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+        consumer.subscribe(topic, "odd", where="n > 10")
+        while messages := consumer.receive(4, timeout=1):
+            found += [message.body for message in messages]
+            consumer.ack(messages)
+        with SimpleConsumer(pair.nameserver, group=topic) as other:
+            other.subscribe(topic, "even")
+            with pytest.raises(GroupConflict, match=r"filter topic .* by 'odd where n > 10', this one by 'even'"):
+                other.receive(timeout=0)
+    assert sorted(map(int, found)) == [*range(11, 30, 2)]
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
+
+
+@pytest.mark.parametrize("handle", ["", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000])
+def test_a_text_that_is_no_handle_is_refused(consumer: SimpleConsumer, handle: str) -> None:
+    with pytest.raises(InvalidArgument, match="is no receipt handle"):
+        consumer.ack(handle)
+
+
+def test_wrong_uses_are_told_and_change_nothing(
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+) -> None:
+    fill(producer, topic, 1)
+    [message] = consumer.receive()
+    damaged = message.handle[:-2] + ("AA" if message.handle[-2:] != "AA" else "BB")
+    with pytest.raises(InvalidArgument, match="is no receipt handle"):
+        consumer.ack([message.handle, damaged])
+    beyond = str(message.receipt._replace(offset=message.queue_offset + 5))
+    with pytest.raises(InvalidArgument, match="handed out end at"):
+        consumer.ack(beyond)
+    with pytest.raises(HandleExpired):
+        consumer.ack(str(message.receipt._replace(epoch=message.epoch + 1)))
+    with pytest.raises(InvalidArgument, match="int cannot be settled"):
+        consumer.ack([5])  # type: ignore[list-item]
+    for wrong in (0.5, 50_000, "5", float("nan"), True):
+        with pytest.raises(InvalidArgument, match="invisible_s is"):
+            consumer.extend(message, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="delay_s is -1"):
+        consumer.release(message, -1)
+    with pytest.raises(InvalidArgument, match="max_messages is 0"):
+        consumer.receive(0)
+    with SimpleConsumer(pair.nameserver, group="another") as other:
+        with pytest.raises(InvalidArgument, match=f"a handle of group '{topic}' cannot be settled by .*'another'"):
+            other.ack(message)
+        with pytest.raises(InvalidArgument, match="nothing is subscribed to"):
+            other.receive(timeout=0)
+        other.subscribe(f"{topic}-missing")
+        with pytest.raises(TopicNotFound):
+            other.receive(timeout=0)
+    consumer.ack(message)
+    with pytest.raises(InvalidArgument, match="max_tries is 0"):
+        SimpleConsumer(pair.nameserver, group="g", max_tries=0)
+    consumer.close()
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.receive()
+
+
+def test_members_with_queues_of_their_own_are_another_kind(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 20)
+    with SimpleConsumer(pair.nameserver, group=topic) as simple, PullConsumer(pair.nameserver, group=topic) as leased:
+        simple.subscribe(topic)
+        leased.subscribe(topic)
+        simple.ack(simple.receive(5))
+        with pytest.raises(GroupConflict, match="take messages one by one"):
+            leased.poll(30)
+        simple.close()
+
+        def polled() -> bool:
+            try:
+                return bool(leased.poll(1.0))
+            except GroupConflict:  # until it has asked again
+                return False
+
+        wait_until(polled, 60)
+
+
+def test_a_fail_over_in_between_is_waited_for(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            fill(producer, "t", 10)
+        with SimpleConsumer(cluster.nameserver, group="g", request_timeout_s=60) as consumer:
+            consumer.subscribe("t")
+            mine = consumer.receive(5)
+            broker.kill()
+            done = consumer.ack_async(mine)
+            broker.start()
+            done.result(60)
+            rest = consumer.receive(100, timeout=60)
+            assert [message.queue_offset for message in rest] == [*range(5, 10)]
+            consumer.ack(rest)
+
+
+#: Where a bit of a batch is flipped, from where its body stands: its reader sees the one, its broker the other.
+DAMAGE = {"body": 10, "entry": -(DIRECTORY.size + 2 * 4 + HEADER_BYTES + 5)}
+
+
+@pytest.mark.parametrize("place", DAMAGE)
+def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place: str) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("t", queues=1)
+            for body in (b"first", b"damaged", b"third"):
+                producer.send(Message("t", body * 600))
+        broker.stop()
+        [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
+        data = bytearray(segment.read_bytes())
+        data[data.index(b"damaged") + DAMAGE[place]] ^= 1
+        segment.write_bytes(data)
+        broker.start()
+        bodies: list[bytes] = []
+        errors: list[MiniMQError] = []
+        with SimpleConsumer(cluster.nameserver, group="g", invisible_s=1) as consumer:
+            consumer.subscribe("t")
+            until = time.monotonic() + 2  # longer than the invisible duration
+            while len(bodies) < 2 or not errors or time.monotonic() < until:
+                try:
+                    for message in consumer.receive(timeout=0.5):
+                        bodies.append(message.body[:5])
+                        consumer.ack(message)
+                except (CorruptBatch, CorruptEntry) as error:
+                    errors.append(error)
+        assert sorted(bodies) == [b"first", b"third"]
+        [told] = errors
+        assert re.search("queue .*t.* at offsets? 1 .*set aside for 60 minutes", told.message)
+
+
+def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    with Admin(pair.nameserver) as admin:
+        [_, queue] = sorted(admin.route(topic).read_queues())
+        producer.send_many([Message(topic, b"x")] * 20, queue=queue)
+        with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+            messages = consumer.receive(10)
+            consumer.ack(messages[5:7])
+            consumer.release(messages[0], delay_s=100)
+            found = admin.describe_group(topic)
+            [described] = [item.popped for item in found.queues if item.queue == queue]
+            assert described is not None
+            assert (described.in_flight, described.returned, described.settled_ahead) == (7, 1, 2)
+            assert (described.holders, described.most_tries) == ({consumer.client_id: 7}, 1)
+            assert (found.lag, found.in_flight, found.strategy) == (18, 7, None)
+            assert [(member.client_id, member.topics) for member in found.members] == [(consumer.client_id, (topic,))]
+            with pytest.raises(GroupConflict, match="connected"):
+                admin.reset_offsets(topic, topic, "latest")
+            with pytest.raises(GroupConflict, match="connected"):
+                admin.delete_group(topic)
+            admin.reset_offsets(topic, topic, "earliest", force=True)
+            again = consumer.receive(100)
+            assert {message.tries for message in again} == {1}
+            assert len(again) == 20
+            with pytest.raises(HandleExpired):
+                consumer.ack(messages[0])
+
+
+def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 500)
+
+    async def main() -> Counter[bytes]:
+        done: Counter[bytes] = Counter()
+        async with aio.SimpleConsumer(pair.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic)
+
+            async def work() -> None:
+                while messages := await consumer.receive(9, timeout=1):
+                    for message in messages:
+                        if message.body == b"3" and message.tries < 3:
+                            await consumer.release(message)
+                        else:
+                            await consumer.ack(message)
+                            done[message.body] += 1
+
+            await asyncio.gather(*(work() for _ in range(10)))
+            waiting = asyncio.create_task(consumer.receive(timeout=60))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            producer.send(Message(topic, b"more"))  # what nobody waits for any more is not lost
+            [more] = await consumer.receive(timeout=30)
+            await consumer.extend(more)
+            await consumer.reject(more)
+        with pytest.raises(Closed):
+            await consumer.receive()
+        return done
+
+    assert asyncio.run(main()) == Counter(b"%d" % number for number in range(500))
+
+
+def test_handles_are_text(consumer: SimpleConsumer, producer: Producer, topic: str) -> None:
+    fill(producer, topic, 1)
+    [message] = consumer.receive()
+    assert message.handle.isascii()
+    assert len(message.handle) < 200
+    consumer.ack(pickle.loads(pickle.dumps(message.handle)))
