@@ -262,7 +262,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         consumer.start(listener)
         sent = producer.send(Message(topic, b"hangs"))
         wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._in_flight.active, PATIENCE_S)
+        wait_until(lambda: not consumer._reader._in_flight.active, PATIENCE_S)
         go_on.set()
     assert listener.tries_of(b"hangs") == [0, 1]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
@@ -283,13 +283,13 @@ def listen(messages):
         time.sleep(60)
     return ConsumeResult.RETRY_LATER
 consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
-send = consumer._outcomes.sender.send
+send = consumer._reader._outcomes.sender.send
 def killed(failed):
     send(failed[: len(failed) // 2])
     print("half", flush=True)
     time.sleep(60)
 if moment == "between":
-    consumer._outcomes._retry_worker._send = killed
+    consumer._reader._outcomes._retry_worker._send = killed
 consumer.subscribe(topic)
 consumer.start(listen)
 time.sleep(60)
@@ -368,7 +368,7 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")
             consumer.start(listen)  # type: ignore[arg-type]
-            wait_until(lambda: consumer._in_flight.active == 1, PATIENCE_S)
+            wait_until(lambda: consumer._reader._in_flight.active == 1, PATIENCE_S)
             next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
             held.set()
             wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)

@@ -128,7 +128,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         consumer.subscribe("t")
         consumer.start(listen)
         wait_until(lambda: seen, PATIENCE_S)
-        wait_until(lambda: consumer._in_flight.active == 0, PATIENCE_S)
+        wait_until(lambda: consumer._reader._in_flight.active == 0, PATIENCE_S)
         heir.commit("g", "t", 0, 100, _epoch(heir))
         heir.leave("g")
         relay.mend()

@@ -18,7 +18,7 @@ def lead(consumer: PullConsumer | PushConsumer, ways: Mapping[str, str]) -> None
         consumer: the consumer, which has a connection of its own.
         ways: what it is to connect to, by the address of the broker.
     """
-    client = consumer._reader._client if isinstance(consumer, PullConsumer) else consumer._client
+    client = consumer._reader._client
     channels = client.connection._broker_channels
     straight = channels.stub
 

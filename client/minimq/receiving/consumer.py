@@ -95,7 +95,7 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 
 
 class Consumer:
-    """A client that reads for a group. Base of `PullReader` and `PushConsumer`.
+    """A client that reads for a group. Base of `PullReader` and `QueueDispatcher`.
 
     The user's callbacks about queues run where messages are taken: `HandOut.look` calls `on_assigned` and `on_lost`,
     `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.
@@ -333,9 +333,9 @@ class Consumer:
 
 
 class ConsumerFace:
-    """The facts of the consumer that has the work done. Base of the pull consumers, and of those of `minimq.aio`."""
+    """The facts of the consumer that has the work done. Base of what users have."""
 
-    _reader: Consumer
+    _reader: Consumer | ConsumerFace
 
     @property
     def group(self) -> str:

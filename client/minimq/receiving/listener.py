@@ -93,6 +93,20 @@ class Verdict(NamedTuple):
     level: int | None = None
 
 
+class ListenerCalls(NamedTuple):
+    """The way in which a listener is called.
+
+    Attributes:
+        threads: most calls at once.
+        batch_size: most messages in one call.
+        in_order: one call at a time for each queue, in its order.
+    """
+
+    threads: int
+    batch_size: int
+    in_order: bool
+
+
 def is_async(function: object) -> bool:
     """Tell whether a call of this is to be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -7,16 +7,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-
-from minimq.receiving.in_flight import Delivery
+from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
+
+Delivery = TypeVar("Delivery")
 
 #: A loop that ends cancels its tasks, and is closed within this time, in seconds.
 _CLOSED_WITHIN_S = 1.0
 
 
-class ListenerTasks:
+class ListenerTasks(Generic[Delivery]):
     """Tasks on one event loop, as many as have something to do. Deliveries come from any thread.
 
     Args:

@@ -6,13 +6,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-
-from minimq.receiving.in_flight import Delivery
+from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
+Delivery = TypeVar("Delivery")
 
-class ListenerThreads:
+
+class ListenerThreads(Generic[Delivery]):
     """A few threads that do what they are given, in its order. Thread-safe.
 
     They are daemons: a listener that never returns does not keep the process alive.
