@@ -129,7 +129,9 @@ def test_consume_ends_with_one_line_when_its_topic_is_deleted(
         admin.delete_topic(topic)
         _, said = consuming.communicate(timeout=PATIENCE_S)
     assert consuming.returncode == 1
-    [line] = said.decode().splitlines()
+    lines = said.decode().splitlines()
+    assert len(lines) == 1, said.decode()
+    [line] = lines
     assert line.startswith(f"error: topic {topic} was deleted while group ")
 
 

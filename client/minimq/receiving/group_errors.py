@@ -124,6 +124,10 @@ class DeletedTopics:
         if not topic.startswith(RETRY_PREFIX):
             self._suspected_at[topic] = now
 
+    def may_be(self, topic: str) -> bool:
+        """Return whether a topic was deleted, or a broker has lately said that it does not have it."""
+        return topic in self._suspected_at or self._routes.is_deleted(topic)
+
     def look(self, now: float) -> None:
         """Tell of topics that were deleted."""
         for topic, suspected_at in list(self._suspected_at.items()):

@@ -389,7 +389,11 @@ class GroupMember:
                         self._fetcher.unconfirmed(step.queue, step.until)
             case Lose():
                 lost = [step.queue for step in steps]
-                log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, lost)))
+                # Of a deleted topic the user gets an error, and only one.
+                is_reported = all(self._deleted.may_be(queue.topic) for queue in lost)
+                level = logging.INFO if is_reported else logging.WARNING
+                names = ", ".join(map(str, lost))
+                log.log(level, "group: queues are lost group=%s queues=%s", self._about.group, names)
                 self._fetcher.lost(lost)
             case Ask() | GiveBack() | Saved():
                 self._send_requests(steps)
