@@ -120,7 +120,10 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
     assert listener.tries_of(b"bad") == list(range(17))  # the first time, and 16 tries more
     assert (dead.body, dead.tag, dead.keys) == (b"bad", "t", ("k",))
     properties = dict(dead.properties)
-    assert int(properties.pop("ORIGIN_BORN")) == round(listener.given[0].message.born_at.timestamp() * 1000)
+    first = listener.given[0].message
+    assert int(properties.pop("ORIGIN_BORN")) == round(first.born_at.timestamp() * 1000)
+    assert int(properties.pop("ORIGIN_STORED")) == round(first.stored_at.timestamp() * 1000)
+    reasons = {"retry": "answered RETRY_LATER", "exception": "raised RuntimeError", "nonsense": "gave no valid answer"}
     assert properties == {
         "a": "1",
         "RETRY_TOPIC": topic,
@@ -128,6 +131,8 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
         "ORIGIN_QUEUE": str(sent.queue),
         "ORIGIN_OFFSET": "0",
         "RECONSUME_TIMES": "17",
+        "CONSUMER_GROUP": group,
+        "DEAD_LETTER_REASON": f"listener {reasons[how]}",
     }
 
 

@@ -172,6 +172,10 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
         [letter] = wait_until(lambda: dead.poll(1.0), 30)
         assert letter.body == b"7"
         assert letter.properties["ORIGIN_QUEUE"].startswith(topic)
+        assert (letter.properties["RETRY_TOPIC"], letter.properties["CONSUMER_GROUP"]) == (topic, topic)
+        assert letter.properties["RECONSUME_TIMES"] == "5"  # the hand-out by which it died is none
+        assert letter.properties["DEAD_LETTER_REASON"] == "tries used up"
+        assert int(letter.properties["ORIGIN_STORED"]) <= letter.stored_at.timestamp() * 1000
 
 
 def test_a_rejected_message_is_a_dead_letter_at_once(
@@ -181,12 +185,17 @@ def test_a_rejected_message_is_a_dead_letter_at_once(
     [message] = consumer.receive()
     with pytest.raises(InvalidArgument, match="reject the message itself"):
         consumer.reject(message.handle)  # type: ignore[arg-type]
-    consumer.reject(message)
+    with pytest.raises(InvalidArgument, match="it must have 1 to 200"):
+        consumer.reject(message, "\n")
+    consumer.reject(message, "no such\n address")
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(topic).lag == 0
     with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
         dead.subscribe(f"%DLQ%{topic}")
-        assert [letter.body for letter in wait_until(lambda: dead.poll(1.0), 30)] == [b"0"]
+        [letter] = wait_until(lambda: dead.poll(1.0), 30)
+        assert letter.body == b"0"
+        assert letter.properties["DEAD_LETTER_REASON"] == "no such address"
+        assert letter.properties["RECONSUME_TIMES"] == "1"
 
 
 def test_tags_and_properties_are_filtered_and_all_want_the_same(

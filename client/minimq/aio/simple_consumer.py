@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_consumer import CLOSE_S
 from minimq.receiving.simple_options import SimpleOptions, invisible_ms
@@ -101,9 +102,9 @@ class SimpleConsumer:
         kept_ms = self._reader.kept_ms(invisible_s)
         await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, kept_ms))
 
-    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage]) -> None:
+    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
-        await self._run(lambda: self._reader.reject(messages))
+        await self._run(lambda: self._reader.reject(messages, reason))
 
     async def close(self) -> None:
         """Leave the group, and end; see `minimq.SimpleConsumer.close`. Idempotent."""

@@ -11,7 +11,7 @@ from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
 from minimq.receiving.listener import Verdict, described
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import passed_on, tried_again
+from minimq.receiving.redelivery import TRIES_USED_UP, passed_on, tried_again
 from minimq.receiving.retry_worker import RetrySender, RetryWorker
 from minimq_common.names import retry_topic
 
@@ -101,10 +101,16 @@ class DeliveryOutcomes:
             return
         if len(found.again) < len(delivery.messages):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in found.again])
-        self.try_again(delivery, found.level)
+        self.try_again(delivery, found.level, found.reason)
 
-    def try_again(self, delivery: Delivery, level: int | None) -> None:
-        """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
+    def try_again(self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP) -> None:
+        """Have messages tried again: from the retry topic, or here when they must not be overtaken.
+
+        Args:
+            delivery: that has failed.
+            level: of their wait, None when the number of tries decides.
+            reason: why it has failed, for dead letters.
+        """
         tries = delivery.messages[0].reconsume_times
         used_up = self._max_tries is not None and tries >= self._max_tries
         if self.retry_topic is None and used_up:
@@ -117,7 +123,7 @@ class DeliveryOutcomes:
             )
             self._finish(delivery)
         elif self.retry_topic is not None and (used_up or not self._orderly):
-            self._retry_worker.put(delivery, level)
+            self._retry_worker.put(delivery, level, reason)
         else:
             self._try_here(delivery, delivery.messages)
 

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Messages and keys of each that the log names, and the longest text of a key.
 _NAMED = 5
+#: Characters of the name of an error in the reason of a dead letter.
+_SHOWN_NAME = 100
 _short = reprlib.Repr()
 _short.maxlist, _short.maxstring = _NAMED, 80
 
@@ -87,10 +89,12 @@ class Verdict(NamedTuple):
     Attributes:
         again: indexes of the messages that are to be tried again, sorted; all others have succeeded.
         level: of their wait, None when the number of tries decides.
+        reason: why they failed, for dead letters.
     """
 
     again: Sequence[int]
     level: int | None = None
+    reason: str = "listener answered RETRY_LATER"
 
 
 class ListenerCalls(NamedTuple):
@@ -123,7 +127,9 @@ def verdict(answer: object, messages: int, mistake: str | None, *, in_order: boo
     """
     if answer is ConsumeResult.SUCCESS:
         return Verdict(())
-    if mistake is not None or not isinstance(answer, RetryLater):
+    if mistake is not None:
+        return Verdict(range(messages), reason="listener gave no valid answer")
+    if not isinstance(answer, RetryLater):
         return Verdict(range(messages))
     if answer.indexes is None:
         return Verdict(range(answer.first, messages), answer.level)
@@ -174,7 +180,7 @@ class _Adapter:
             described(messages),
             exc_info=error,
         )
-        return Verdict(range(len(messages)))
+        return Verdict(range(len(messages)), reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}")
 
     def _verdict(self, answer: object, messages: int) -> Verdict:
         mistake = mistake_in(answer, messages)

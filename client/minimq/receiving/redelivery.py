@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.moments import moment
+from minimq_common.names import dead_letter_topic
 
 #: The topic that the message was sent to.
 RETRY_TOPIC = "RETRY_TOPIC"
@@ -19,12 +21,21 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 #: As text, "topic/broker/queue id".
 ORIGIN_QUEUE = "ORIGIN_QUEUE"
 ORIGIN_OFFSET = "ORIGIN_OFFSET"
-#: In ms since 1970.
+#: When it was sent, and when a broker stored it, in ms since 1970.
 ORIGIN_BORN = "ORIGIN_BORN"
-#: How often a listener was given the message without success.
+ORIGIN_STORED = "ORIGIN_STORED"
+#: How often somebody had the message without success: its consumption attempts.
 RECONSUME_TIMES = "RECONSUME_TIMES"
+#: Of dead letters alone: the group that has given the message up, and why.
+CONSUMER_GROUP = "CONSUMER_GROUP"
+DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
 
-_NAMES = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_BORN, RECONSUME_TIMES})
+_ORIGIN = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_BORN, ORIGIN_STORED})
+_NAMES = _ORIGIN | {RECONSUME_TIMES, CONSUMER_GROUP, DEAD_LETTER_REASON}
+#: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
+TRIES_USED_UP = "tries used up"
+REJECTED = "rejected"
+_MAX_REASON = 200
 _ESCAPE = "%"
 #: Of the numbers in a copy. Anybody may send to a retry topic, and longer ones no Python reads.
 _MOST_DIGITS = 18
@@ -96,11 +107,38 @@ def passed_on(message: ReceivedMessage) -> RedeliveredMessage:
 
 
 def copy_of(message: ReceivedMessage, topic: str) -> Message:
-    """Return the copy of a message that was not consumed, to be sent to a topic of the group."""
+    """Return the copy of a message that was not consumed, to be sent to the retry topic of the group."""
+    return _copy(message, topic, {RECONSUME_TIMES: str(message.reconsume_times + 1)})
+
+
+def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
+    """Return the copy of a message that a group has given up, to be sent to its dead letters.
+
+    Args:
+        message: as somebody had it last.
+        group: the consumer group.
+        reason: why; see `check_reason`.
+        tries: how often somebody had it.
+    """
+    why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
+    return _copy(message, dead_letter_topic(group), why)
+
+
+def check_reason(reason: str) -> str:
+    """Return why a message is given up, in one line. Raises `InvalidArgument` for no text, and for one too long."""
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"the reason is {type(reason).__name__}: give text")
+    in_one_line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+    if not 0 < len(in_one_line) <= _MAX_REASON:
+        raise InvalidArgument(f"the reason has {len(in_one_line)} characters: it must have 1 to {_MAX_REASON}")
+    return in_one_line
+
+
+def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Message:
     properties = {_escaped(name): value for name, value in message.properties.items()}
     raw = message.batch.records.properties(message.index)
     if isinstance(message, RedeliveredMessage) and message.is_copy:
-        properties |= {name: raw[name] for name in _NAMES & raw.keys()}
+        properties |= {name: raw[name] for name in _ORIGIN & raw.keys()}
     else:
         properties |= {
             RETRY_TOPIC: message.topic,
@@ -108,9 +146,9 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
             ORIGIN_QUEUE: str(message.queue),
             ORIGIN_OFFSET: str(message.queue_offset),
             ORIGIN_BORN: str(message.batch.records.born_ms(message.index)),
+            ORIGIN_STORED: str(message.batch.stored_ms),
         }
-    properties[RECONSUME_TIMES] = str(message.reconsume_times + 1)
-    return Message(topic, message.body, message.tag, message.keys, properties)
+    return Message(topic, message.body, message.tag, message.keys, {**properties, **added})
 
 
 def origin_of(message: ReceivedMessage) -> tuple[str, str]:

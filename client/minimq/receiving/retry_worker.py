@@ -15,7 +15,7 @@ from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.receiving.in_flight import Delivery
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import copy_of, level_of, origin_of
+from minimq.receiving.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound, Unavailable
@@ -38,10 +38,19 @@ class Failed(NamedTuple):
     Attributes:
         message: as the listener got it.
         level: index of its wait, None when the number of tries decides.
+        reason: why it failed, for a dead letter.
+        tries: how often somebody had it, this time included unless it was not looked at.
     """
 
     message: ReceivedMessage
     level: int | None
+    reason: str = TRIES_USED_UP
+    tries: int | None = None
+
+    @property
+    def attempts(self) -> int:
+        """Number of consumption attempts."""
+        return self.message.reconsume_times + 1 if self.tries is None else self.tries
 
 
 class RetrySender:
@@ -84,7 +93,7 @@ class RetrySender:
         for (topic, level), indices in by_place.items():
             outage = self._outages[topic]
             try:
-                self._send_to(topic, level, [failed[index].message for index in indices], indices, sent)
+                self._send_to(topic, level, [failed[index] for index in indices], indices, sent)
                 if all(sent[index] for index in indices):
                     outage.worked("consumer: sends again group=%s topic=%s", self._group, topic)
             except MiniMQError as error:
@@ -110,19 +119,25 @@ class RetrySender:
         return topic, level_of(times, item.level, self._queues[topic])
 
     def _send_to(
-        self, topic: str, level: int, messages: Sequence[ReceivedMessage], indices: Sequence[int], sent: list[bool]
+        self, topic: str, level: int, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]
     ) -> None:
-        queues = self._queues_at(self._route(topic), level, messages[0].queue.broker_name)
+        queues = self._queues_at(self._route(topic), level, failed[0].message.queue.broker_name)
         if not queues:
             raise Unavailable(f"no broker takes messages for topic {topic}")
-        copies = [copy_of(message, topic) for message in messages]
+        is_dead = topic == dead_letter_topic(self._group)
+        copies = [
+            dead_letter_of(item.message, self._group, item.reason, item.attempts)
+            if is_dead
+            else copy_of(item.message, topic)
+            for item in failed
+        ]
         for queue in queues:
             left = [number for number, index in enumerate(indices) if not sent[index]]
             for number, error in self._send_copies([copies[number] for number in left], queue):
                 if error is None:
                     sent[indices[left[number]]] = True
-                    if topic == dead_letter_topic(self._group):
-                        self._log_dead_letter(messages[left[number]])
+                    if is_dead:
+                        self._log_dead_letter(failed[left[number]])
                 else:
                     message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
                     self._outages[topic].failed(message, self._group, queue, error, cause=error)
@@ -131,15 +146,16 @@ class RetrySender:
             if all(sent[index] for index in indices):
                 return
 
-    def _log_dead_letter(self, message: ReceivedMessage) -> None:
-        queue, offset = origin_of(message)
+    def _log_dead_letter(self, failed: Failed) -> None:
+        queue, offset = origin_of(failed.message)
         log.error(
-            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s",
+            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s reason=%s",
             self._group,
-            message.topic,
+            failed.message.topic,
             queue,
             offset,
-            message.reconsume_times + 1,
+            failed.attempts,
+            failed.reason,
         )
 
     def _send_copies(self, copies: Sequence[Message], queue: MessageQueue) -> list[tuple[int, MiniMQError | None]]:
@@ -217,16 +233,16 @@ class RetryWorker:
         self._send = send
         self._is_current = is_current
         self._done = done
-        self._to_do: queues.SimpleQueue[tuple[Delivery, int | None] | None] = queues.SimpleQueue()
+        self._to_do: queues.SimpleQueue[tuple[Delivery, int | None, str] | None] = queues.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
-    def put(self, delivery: Delivery, level: int | None) -> None:
-        """Have the messages of a call sent back, to wait for so long as the level says."""
-        self._to_do.put((delivery, level))
+    def put(self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP) -> None:
+        """Have the messages of a call that failed for a reason sent back, to wait for so long as the level says."""
+        self._to_do.put((delivery, level, reason))
 
     def close(self, timeout_s: float) -> None:
         """End when that is done which is under way. Idempotent."""
@@ -248,16 +264,16 @@ class RetryWorker:
             if ended:
                 return
 
-    def _return(self, waiting: Sequence[tuple[Delivery, int | None]]) -> None:
-        wanted = [(delivery, level) for delivery, level in waiting if self._is_current(delivery)]
-        failed = [Failed(message, level) for delivery, level in wanted for message in delivery.messages]
+    def _return(self, waiting: Sequence[tuple[Delivery, int | None, str]]) -> None:
+        wanted = [item for item in waiting if self._is_current(item[0])]
+        failed = [Failed(message, level, why) for delivery, level, why in wanted for message in delivery.messages]
         try:
             sent = iter(self._send(failed))
         except Exception:  # the messages stay in hand, and the thread serves all queues
             log.exception("consumer: messages could not be sent back")
             sent = iter([False] * len(failed))
-        current = {delivery for delivery, _ in wanted}
-        for delivery, _ in waiting:
+        current = {delivery for delivery, _, _ in wanted}
+        for delivery, _, _ in waiting:
             left = [message for message in delivery.messages if not next(sent)] if delivery in current else []
             self._done(delivery, left)
 

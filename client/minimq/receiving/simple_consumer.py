@@ -10,6 +10,7 @@ from typing import Self
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_options import SimpleOptions, invisible_ms
 from minimq.receiving.simple_reader import SimpleReader
@@ -175,17 +176,18 @@ class SimpleConsumer:
         kept_ms = self._reader.kept_ms(invisible_s)
         self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, kept_ms))
 
-    def reject(self, messages: PoppedMessage | Iterable[PoppedMessage]) -> None:
+    def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them: nobody shall try them again.
 
         Args:
             messages: one that was received, or several; not handles.
+            reason: why, in at most 200 characters; `minimq dlq list` counts by it.
 
         Raises:
             Unavailable: some were not sent; they come again after their invisible duration.
             MiniMQError: as of `ack`.
         """
-        self._client.wait(lambda: self._reader.reject(messages))
+        self._client.wait(lambda: self._reader.reject(messages, reason))
 
     def close(self) -> None:
         """Leave the group, and end. Idempotent. A `receive` that runs in another thread raises `Closed`.

@@ -17,6 +17,7 @@ from minimq.receiving.consumer_options import check_count, check_timeout
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
 from minimq.receiving.received import StoredBatch
+from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
 from minimq.receiving.simple_options import SimpleOptions, invisible_ms
@@ -304,15 +305,18 @@ class SimpleReader:
             unwanted = [message for message in messages if id(message) not in chosen]
             await self.settler.settle(unwanted, broker_pb2.POP_OUTCOME_DONE, 0)
         if any(message.tries > self._options.max_tries for message in wanted):
-            await self.reject([message for message in wanted if message.tries > self._options.max_tries])
+            # Nobody has looked at them this time.
+            used_up = [message for message in wanted if message.tries > self._options.max_tries]
+            await self._bury(used_up, [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up])
             wanted = [message for message in wanted if message.tries <= self._options.max_tries]
         return wanted
 
     # ---- dead letters ------------------------------------------------------------------------------
 
-    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage]) -> None:
+    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, then acknowledge them."""
         self.check()
+        why = check_reason(reason)
         chosen = [messages] if isinstance(messages, PoppedMessage) else list(messages)
         for message in chosen:
             if not isinstance(message, PoppedMessage):
@@ -320,14 +324,18 @@ class SimpleReader:
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
         self.settler.receipts(chosen)
+        await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
+
+    async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+        """Send messages to the dead letters of the group, then acknowledge them."""
         async with self._burying:
-            sent = await asyncio.to_thread(self._dead_letters.send, [Failed(message, None) for message in chosen])
-        buried = [message for message, is_sent in zip(chosen, sent, strict=True) if is_sent]
+            sent = await asyncio.to_thread(self._dead_letters.send, failed)
+        buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
             await self.settler.settle(buried, broker_pb2.POP_OUTCOME_DONE, 0)
-        if len(buried) < len(chosen):
+        if left := len(messages) - len(buried):
             raise Unavailable(
-                f"{len(chosen) - len(buried)} messages were not sent to the dead letters of group {self.group!r}: they "
+                f"{left} messages were not sent to the dead letters of group {self.group!r}: they "
                 "come again after their invisible duration"
             )
 

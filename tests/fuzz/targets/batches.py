@@ -307,6 +307,7 @@ def receive(data: bytes) -> None:
         copy = redelivery.from_copy(message)
         _ = copy.topic, copy.properties, copy.message_id, copy.born_at, copy.reconsume_times
         redelivery.copy_of(redelivery.tried_again(copy), "t")
+        redelivery.dead_letter_of(copy, "g", "rejected", 1)
         redelivery.origin_of(copy)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue, ReceivedMessage
 from minimq.receiving.received import ReceivedBatch, StoredBatch
-from minimq.receiving.redelivery import copy_of, delay_ms, from_copy, level_of, tried_again
+from minimq.receiving.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
 from minimq_common.batch_builder import BatchBuilder
 
 NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
@@ -45,11 +45,32 @@ def test_properties_are_the_same_after_any_number_of_copies(properties: dict[str
 
 def test_a_dead_letter_of_one_group_is_an_ordinary_message_of_another() -> None:
     original = received(Message("orders", b"body", properties={"a": "1"}))
-    dead = received(copy_of(original, "%DLQ%g"))
+    dead = received(dead_letter_of(original, "g", "rejected", 1))
     again = from_copy(received(copy_of(dead, "%RETRY%other"), producer_id=6))
     assert again.topic == "%DLQ%g"
     assert again.properties == dead.properties
     assert again.properties["RETRY_TOPIC"] == "orders"
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_dead_letter_tells_why_and_where_from(copied: bool) -> None:
+    original = message = received(Message("orders", b"body", properties={"CONSUMER_GROUP": "mine"}))
+    if copied:
+        message = from_copy(received(copy_of(message, "%RETRY%g"), queue_offset=1, producer_id=6))
+    letter = dead_letter_of(message, "g", "listener raised ValueError", 3)
+    assert (letter.topic, letter.body) == ("%DLQ%g", b"body")
+    assert letter.properties == {
+        "%CONSUMER_GROUP": "mine",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": original.message_id,
+        "ORIGIN_QUEUE": "orders/broker-a/2",
+        "ORIGIN_OFFSET": "7",
+        "ORIGIN_BORN": "5",
+        "ORIGIN_STORED": "1700000000000",
+        "RECONSUME_TIMES": "3",
+        "CONSUMER_GROUP": "g",
+        "DEAD_LETTER_REASON": "listener raised ValueError",
+    }
 
 
 @pytest.mark.parametrize("copied", [False, True])
