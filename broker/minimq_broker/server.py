@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 #: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
 _DRAIN_S = 5.0
 
+#: Streams of clients, which end in good order when the broker stops.
+_STREAMS = ("Append", "Pull", "Pop", "Session")
+
 #: Time that the stop takes in all, but for the disk: replicas and name servers that hang add up to no more. A container
 #: is killed after 10 seconds if nothing else is said.
 _STOP_S = 8.0
@@ -94,6 +97,7 @@ class Broker:
         self._address = options.listen
         self._engine: Engine | None = None
         self._server: grpc.aio.Server | None = None
+        self._limits: CallLimits | None = None
         self._registration: Registration | None = None
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
@@ -134,7 +138,7 @@ class Broker:
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
-        self._server = _make_server(options, engine)
+        self._server = self._make_server(options, engine)
         self._address = await rpc.bind(self._server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
@@ -208,6 +212,17 @@ class Broker:
 
     def _newest_ms(self) -> int | None:
         return self._engine.newest_ms() if self._engine is not None else None
+
+    def _make_server(self, options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
+        """Return a server of gRPC that keeps to the bounds of what clients may do."""
+        self._limits = _make_limits(options, engine)
+        return grpc.aio.server(
+            interceptors=[self._limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],
+            options=rpc.server_options(
+                max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
+                max_allowed_incoming_connections=options.max_connections,
+            ),
+        )
 
     def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
         """Open the store. Raises `StoreError`."""
@@ -285,7 +300,9 @@ class Broker:
             if self._engine is not None:
                 self._engine.streams.end()
                 await self._end_roles(self._engine)
-            await server.stop(min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0)))
+            if self._limits is not None:
+                await self._limits.drain(_STREAMS, _left(until))
+            await server.stop(_left(until))
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -370,14 +387,19 @@ async def _look_after_health(engine: Engine, standard: StandardServices) -> None
         await asyncio.sleep(_LOOK_S)
 
 
-def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
-    """Return a server of gRPC that keeps to the bounds of what clients may do."""
+def _left(until: float) -> float:
+    """Return what calls under way get of the time until then, in seconds."""
+    return min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0))
+
+
+def _make_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
+    """Return the bounds of what clients may do."""
 
     def refused(method: str, error: SystemBusy) -> None:
         engine.counters.streams_refused[method] += 1
         engine.refusals.note(error)
 
-    limits = CallLimits(
+    return CallLimits(
         options.max_streams,
         "--max-streams",
         first_request_s=FIRST_REQUEST_S,
@@ -385,12 +407,5 @@ def _make_server(options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         intake=engine.intake,
         requests=RequestLimits(
             largest=_LARGEST_REQUESTS, large={"Append": _LARGE_APPEND_BYTES}, opening=("Append", "Session")
-        ),
-    )
-    return grpc.aio.server(
-        interceptors=[limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],
-        options=rpc.server_options(
-            max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
-            max_allowed_incoming_connections=options.max_connections,
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import math
@@ -15,7 +16,7 @@ import grpc
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.first_requests import Arrivals, Begun
 from minimq_common.intake import Intake
 from minimq_common.large_requests import LARGE_BYTES, Decoder, LargeRequest, Line, Serve
@@ -93,7 +94,22 @@ class CallLimits(grpc.aio.ServerInterceptor):
         self._arrivals = Arrivals(requests.calls_at_once) if requests.calls_at_once else None
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._open: Counter[str] = Counter()
+        self._is_draining = False
+        self._stream_ended = asyncio.Event()
         self._refused = refused
+
+    async def drain(self, methods: Collection[str], longest_s: float) -> None:
+        """Refuse further streams, and return when none of these methods is open, or after a while.
+
+        A server that stops while a stream is open closes the connection with its end. A client that sends at that
+        moment is reset, and may lose answers that it has not read.
+        """
+        self._is_draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while any(self._open[method] for method in methods):
+                    self._stream_ended.clear()
+                    await self._stream_ended.wait()
 
     async def intercept_service(
         self,
@@ -150,10 +166,13 @@ class CallLimits(grpc.aio.ServerInterceptor):
                 await serve(self._begun(_Requests(context.read, line), method), context)
             finally:
                 self._open[method] -= 1
+                self._stream_ended.set()
 
         return streamed
 
     def _enter(self, method: str) -> None:
+        if self._is_draining:
+            raise Unavailable("this server stops: try another one, or later")
         if self._max_streams is not None and self._open[method] >= self._max_streams:
             error = SystemBusy(
                 f"{self._open[method]} {method} streams are open, which is the limit of this server: close some, or "

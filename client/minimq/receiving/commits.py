@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from minimq.receiving.offset_stores import OffsetStore
@@ -59,6 +59,8 @@ class Commits:
         self._readers = readers
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
+        #: Queues that left since their topic was deleted.
+        self._deleted: set[MessageQueue] = set()
         #: Held while offsets are on their way: those that are recorded later shall arrive later.
         self._turn = asyncio.Lock()
 
@@ -142,9 +144,17 @@ class Commits:
                 f"queues have left before they were committed, and are read again from their last commit: {names}"
             )
 
+    def begins(self, queue: MessageQueue) -> None:
+        """Note that a queue is about to be read. The caller holds the lock."""
+        self._deleted.discard(queue)
+
+    def deleted(self, queues: Iterable[MessageQueue]) -> None:
+        """Note that queues leave since their topic was deleted. The caller holds the lock."""
+        self._deleted.update(queues)
+
     def leaves(self, reader: QueueReader) -> None:
         """Note that a queue is read no more. The caller holds the lock."""
-        if reader.is_uncommitted:
+        if reader.is_uncommitted and reader.queue not in self._deleted:
             self._left_behind[reader.queue] = reader.position
 
     def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
@@ -169,6 +179,8 @@ class Commits:
                 if reader is not None:
                     due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
                     commits += [(due, reader)] if due is not None else []
+                elif queue in self._deleted:
+                    failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted; offset {offset} is not kept")
                 elif self.leased:
                     text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
                     failures[queue] = Fenced(text)

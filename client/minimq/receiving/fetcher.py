@@ -104,6 +104,7 @@ class Fetcher:
         """
         with self._lock:
             self._stop(queue, tell=tell)
+            self.commits.begins(queue)
             reader = self._readers[queue] = QueueReader(
                 queue,
                 grant,
@@ -141,9 +142,12 @@ class Fetcher:
                 if reader is not None:
                     self._carry_out(reader, reader.leave())
 
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Stop reading queues that were taken away; the thread that takes messages calls `on_lost`."""
+    def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
+        """Stop reading queues that were taken away, or deleted; the thread that takes messages calls `on_lost`."""
         self._callbacks.lost(queues)
+        if deleted:
+            with self._lock:
+                self.commits.deleted(queues)
         self._lose(queues)
 
     def unconfirmed(self, queue: MessageQueue, until: float) -> None:

@@ -390,13 +390,16 @@ class GroupMember:
             case Lose():
                 lost = [step.queue for step in steps]
                 # Of a deleted topic the user gets an error, and only one.
-                is_reported = all(self._deleted.may_be(queue.topic) for queue in lost)
-                level = logging.INFO if is_reported else logging.WARNING
-                names = ", ".join(map(str, lost))
-                log.log(level, "group: queues are lost group=%s queues=%s", self._about.group, names)
-                self._fetcher.lost(lost)
+                gone = [queue for queue in lost if self._deleted.may_be(queue.topic)]
+                self._fetcher.lost(gone, deleted=True)
+                self._lost([queue for queue in lost if queue not in gone])
             case Ask() | GiveBack() | Saved():
                 self._send_requests(steps)
+
+    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+        if queues:
+            log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, queues)))
+            self._fetcher.lost(queues)
 
     def _send_requests(self, steps: Sequence[Step]) -> None:
         now = time.monotonic()
