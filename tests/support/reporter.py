@@ -27,6 +27,8 @@ class Reporter:
         self.report = report
         self.record: ReplicaSet | None = None
         self.lease_until = 0.0
+        #: Number of reports that were answered.
+        self.reports = 0
         #: The latest answer, old or new, to what it came, and when.
         self.answer: ReplicaSet | None = None
         self.answered: ReplicaReport | None = None
@@ -86,6 +88,7 @@ class Reporter:
                 self.errors.append(error)
                 await asyncio.sleep(0.05)
                 continue
+            self.reports += 1
             record, self.master_lives = answer.record, answer.master_lives
             if record is None:
                 continue

@@ -54,6 +54,7 @@ def test_without_a_record_the_longest_log_leads_and_not_the_first_one(
 ) -> None:
     first = start(patient_controller, 1, PATIENT_LEASE_S, last_term=4, log_end=10)
     longest = start(patient_controller, 0, PATIENT_LEASE_S, last_term=4, log_end=90, log_id="ab")
+    wait_until(lambda: first.reports and longest.reports, what="the controller knows that there are logs")
     empty = start(patient_controller, 2, PATIENT_LEASE_S)
     wait_for_master(longest)
     record = record_of(longest)
