@@ -18,7 +18,7 @@ from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq_common.errors import InternalError, InvalidArgument
 from support.groups import members_of
-from support.listening import Listener
+from support.listening import Listener, dispatcher_of
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -89,7 +89,7 @@ def test_a_consumer_that_cannot_go_on_leaves_its_group_and_says_so(
     consumer.subscribe(topic)
     consumer.start(Listener())
     wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
-    consumer._reader._hand_over = lambda: sys.exit(5)  # type: ignore[method-assign]
+    dispatcher_of(consumer)._hand_over = lambda: sys.exit(5)  # type: ignore[method-assign]
     wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
     assert f"reads no more, and leaves the group={group}" in caplog.text
     with pytest.raises(InternalError, match="had stopped reading before: SystemExit"):

@@ -8,9 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minimq import ConsumeResult, ReceivedMessage, RetryLater
+from minimq import ConsumeResult, PushConsumer, ReceivedMessage, RetryLater
+from minimq.receiving.queue_dispatcher import QueueDispatcher
 
 Answer = ConsumeResult | RetryLater
+
+
+def dispatcher_of(consumer: PushConsumer) -> QueueDispatcher:
+    """Return who does the work of a push consumer that has queues to itself."""
+    assert isinstance(consumer._reader, QueueDispatcher)
+    return consumer._reader
 
 
 class Given(NamedTuple):

@@ -37,7 +37,12 @@ def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None
 
 
 def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> None:
-    assert run_page("docs/work-queues.md", tmp_path) == ["delivered 100", "refused: True", "unsettled 0"]
+    assert run_page("docs/work-queues.md", tmp_path) == [
+        "delivered 100",
+        "thumbnails 20 20",
+        "refused: True",
+        "unsettled 0",
+    ]
 
 
 def test_the_page_about_connections_is_one_program_that_runs(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ class PopService:
             group, client_id = check_group(request.group), check_client_id(request.client_id)
             self._engine.writes.check()
             if not (request.settles or request.takes):
+                self._clients.enter(group, client_id, stream)
                 stream.answers.expected -= 1  # it has no answer
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:

@@ -10,9 +10,10 @@ from typing import Self, TypeVar, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace
+from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.listener import AsyncListener
+from minimq.receiving.push_consumer import Balance
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.transport.start_position import Start
 
@@ -36,7 +37,8 @@ class PushConsumer(ConsumerFace):
         allocation: str | AllocationStrategy = "averagely",
         start: Start = "earliest",
         threads: int = 8,
-        batch_size: int = 32,
+        batch_size: int | None = None,
+        balance: Balance = "queues",
         orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
@@ -49,6 +51,7 @@ class PushConsumer(ConsumerFace):
             start=start,
             threads=threads,
             batch_size=batch_size,
+            balance=balance,
             orderly=orderly,
             client_id=client_id,
             options=options,

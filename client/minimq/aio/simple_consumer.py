@@ -9,11 +9,12 @@ from typing import Any, Self, TypeVar
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_consumer import CLOSE_S
-from minimq.receiving.simple_options import SimpleOptions, invisible_ms
+from minimq.receiving.simple_options import SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -74,7 +75,13 @@ class SimpleConsumer:
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
     ) -> list[PoppedMessage]:
         """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
-        return await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout))
+        found: list[PoppedMessage] = []
+        try:
+            await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+        except BaseException:  # such as a cancellation, which may come when the messages are here
+            self._reader.let_go(found)
+            raise
+        return found
 
     async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
         """Yield messages for ever, each of them taken by itself."""

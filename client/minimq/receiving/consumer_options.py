@@ -14,7 +14,7 @@ from minimq.receiving.listener import is_async
 from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
-from minimq_common.protocol_bounds import DAY_MS
+from minimq_common.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from minimq_common.security.credentials import CredentialsArgument
 
 #: Ten seconds to two hours, as RocketMQ has them.
@@ -60,6 +60,7 @@ class ConsumerChanges(TypedDict, total=False):
     local_retry_s: float
     suspend_s: float
     consume_timeout_s: float
+    invisible_s: float
     hold_s: float
     model: Model
     assignment: Assignment
@@ -104,6 +105,8 @@ class ConsumerOptions:
             again.
         suspend_s: seconds before an orderly consumer tries again, 0.01 to 30.
         consume_timeout_s: seconds after which a call of the listener counts as hanging.
+        invisible_s: with `balance="messages"`, seconds after which others get the messages of a consumer that hangs or
+            is cut off, from 1 to 43200; as long as it is there, they begin anew again and again.
         hold_s: seconds that nobody gets a queue which this consumer has left, unless it says that the state which
             belongs to the queue is saved; 0 turns that off. The same on all members.
         model: "clustering", the members of the group share the queues, or "broadcasting", this consumer reads all
@@ -143,6 +146,7 @@ class ConsumerOptions:
     local_retry_s: float = 5.0
     suspend_s: float = 1.0
     consume_timeout_s: float = 900.0
+    invisible_s: float = 30.0
     hold_s: float = 0.0
     model: Model = "clustering"
     assignment: Assignment = "client"
@@ -168,6 +172,7 @@ class ConsumerOptions:
             raise InvalidArgument(f"hold_s is {self.hold_s}: it must be at most {DAY_MS // 1000}, a day")
         if not 0.01 <= self.suspend_s <= 30:
             raise InvalidArgument(f"suspend_s is {self.suspend_s}: it must be from 0.01 to 30")
+        invisible_ms(self.invisible_s)
         if not _are_delays(self.retry_delays_s):
             raise InvalidArgument(
                 f"retry_delays_s is {self.retry_delays_s!r}: it must be a sequence of finite numbers, all above 0"
@@ -190,6 +195,17 @@ class ConsumerOptions:
                 raise InvalidArgument(
                     f"{name} is a coroutine function, which nobody would await: it must be a plain one"
                 )
+
+
+def invisible_ms(value: object, name: str = "invisible_s", shortest_ms: int = MIN_INVISIBLE_MS) -> int:
+    """Return a duration in ms. Raises `InvalidArgument` unless it is a number of seconds within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds")
+    if not shortest_ms <= value * 1000 <= MAX_INVISIBLE_MS:
+        raise InvalidArgument(
+            f"{name} is {value!r}: it must be from {shortest_ms / 1000:g} to {MAX_INVISIBLE_MS // 1000} seconds"
+        )
+    return round(value * 1000)
 
 
 def check_offset(queue: MessageQueue, offset: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from minimq.connection.connection import Connection
@@ -45,15 +45,29 @@ class PopStream:
         address: HOST:PORT of the broker.
         group: the consumer group.
         client_id: of the consumer.
+        on_end: called when the stream is over.
 
     Attributes:
+        address: of the broker.
+        began_at: when, by the event loop.
         opened: batches that have come by it.
+        is_known: the broker knows the consumer by it, and frees what that has when it is gone.
     """
 
-    def __init__(self, connection: Connection, address: str, group: str, client_id: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        group: str,
+        client_id: str,
+        on_end: Callable[[PopStream], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._group, self._client_id = group, client_id
-        self._address = address
+        self.address = address
+        self.began_at = self._loop.time()
+        self._on_end = on_end
+        self.is_known = False
         self._ids = itertools.count(1)
         self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
         self._topics: dict[int, str] = {}
@@ -79,6 +93,7 @@ class PopStream:
             MiniMQError: why there is nothing to take, or the stream is over.
         """
         self._check()
+        self.is_known = True
         take.id = next(self._ids)
         answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
         self._takes[take.id] = answer
@@ -92,8 +107,15 @@ class PopStream:
                     broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[take.id])
                 )
             elif not answer.cancelled() and answer.exception() is None:
-                self._give_back(take.topic, answer.result())
+                self.give_back(take.topic, answer.result())
             raise
+
+    def hello(self) -> None:
+        """Tell the broker who is there, although there is nothing to take or to settle."""
+        self.is_known = True
+        self._stream.send(
+            broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[next(self._ids)])
+        )
 
     async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
         """Return which messages somebody else has got since, once it is on disk; first offset and the one behind.
@@ -108,6 +130,14 @@ class PopStream:
             self._is_flushing = True
             self._loop.call_soon(self._flush)  # once all who are about to settle something have said so
         return await answer
+
+    def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
+        """Let others have messages for which nobody here waits any more. Does not wait."""
+        if popped.runs and not self.ended:
+            key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
+            spans = [(run.first, run.first + run.count) for run in popped.runs]
+            self._waiting.setdefault(key, []).append(_Waiter(spans, self._loop.create_future()))
+            self._flush()
 
     async def close(self, timeout_s: float) -> None:
         """Say that the consumer goes, and wait until the broker has heard it."""
@@ -168,14 +198,6 @@ class PopStream:
         self._settling[settle.id] = key, waiters
         return settle
 
-    def _give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
-        """Let others have messages for which nobody here waits any more."""
-        if popped.runs and not self.ended:
-            key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
-            spans = [(run.first, run.first + run.count) for run in popped.runs]
-            self._waiting.setdefault(key, []).append(_Waiter(spans, self._loop.create_future()))
-            self._flush()
-
     # ---- answers -------------------------------------------------------------------------------------
 
     def _respond(self, response: broker_pb2.PopResponse) -> None:
@@ -191,7 +213,7 @@ class PopStream:
     def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
         answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
         if answer.done():  # it was cancelled
-            self._give_back(topic, result.popped)
+            self.give_back(topic, result.popped)
         elif failure is not None:
             answer.set_exception(failure)
         else:
@@ -213,7 +235,7 @@ class PopStream:
                 waiter.answer.set_result(_common(waiter.spans, expired) if expired else [])
 
     def _ended(self, error: MiniMQError | None) -> None:
-        self._error = error or Unavailable(f"broker {self._address} ended the connection")
+        self._error = error or Unavailable(f"broker {self.address} ended the connection")
         self._over.set()
         waiters = [waiter for part in self._waiting.values() for waiter in part]
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
@@ -224,6 +246,7 @@ class PopStream:
             if not answer.done():
                 answer.set_exception(self._error)
                 answer.exception()  # seen, if nobody waits
+        self._on_end(self)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack, get_args
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace, check_text
+from minimq.receiving.consumer import check_text
+from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import (
     ConsumerChanges,
     ConsumerOptions,
@@ -20,12 +21,19 @@ from minimq.receiving.consumer_options import (
     check_timeout,
 )
 from minimq.receiving.listener import AsyncListener, AsyncListenerAdapter, Listener, ListenerAdapter, ListenerCalls
+from minimq.receiving.message_dispatcher import MessageDispatcher
 from minimq.receiving.queue_dispatcher import QueueDispatcher
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = logging.getLogger(__name__)
+
+#: What the members of a group divide.
+Balance = Literal["queues", "messages"]
+
+#: Most messages in one call unless told otherwise: where each is taken by itself, none waits for another.
+_BATCH_SIZE: dict[Balance, int] = {"queues": 32, "messages": 1}
 
 
 class PushConsumer(ConsumerFace):
@@ -47,13 +55,19 @@ class PushConsumer(ConsumerFace):
     A call that lasts longer than `consume_timeout_s` is logged. Its thread is lost until the listener returns; a
     concurrent consumer has the messages tried again meanwhile, and does not look at what the listener answers later.
 
+    With `balance="messages"` the group is a work queue, as with `SimpleConsumer`: there may be more consumers than
+    queues, a call that lasts holds up no other message, and there is no order. A message is in no other hand while its
+    call runs, however long that is. It is acknowledged when the listener has succeeded, and waits at its broker when it
+    is to be tried again. Those of a consumer that dies go to others.
+
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         group: the consumer group.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
         threads: how many calls of the listener may run at once.
-        batch_size: most messages in one call.
+        batch_size: most messages in one call; 32 unless given, and 1 with `balance="messages"`.
+        balance: what the members of the group divide: "queues", or "messages", which they take one by one.
         orderly: whether the order of a queue is kept.
         client_id: name among all clients; made up unless given.
         options: how to read; single options may be given by name instead.
@@ -62,7 +76,7 @@ class PushConsumer(ConsumerFace):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    _reader: QueueDispatcher
+    _reader: QueueDispatcher | MessageDispatcher
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -72,7 +86,8 @@ class PushConsumer(ConsumerFace):
         allocation: str | AllocationStrategy = "averagely",
         start: Start = "earliest",
         threads: int = 8,
-        batch_size: int = 32,
+        batch_size: int | None = None,
+        balance: Balance = "queues",
         orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
@@ -80,18 +95,31 @@ class PushConsumer(ConsumerFace):
     ) -> None:
         check_text("group", group)  # there is no push consumer without one
         chosen = with_changes(options or ConsumerOptions(), changes, PushConsumer)
+        if balance not in get_args(Balance):
+            raise InvalidArgument(f"balance is {balance!r}: it must be one of {', '.join(get_args(Balance))}")
         check_count("threads", threads)
-        check_count("batch_size", batch_size)
+        most = _BATCH_SIZE[balance] if batch_size is None else batch_size
+        check_count("batch_size", most)
+        calls = ListenerCalls(threads, most, orderly)
         self._in_order = orderly
-        self._reader = QueueDispatcher(
-            nameserver,
-            group,
-            client_id=client_id,
-            allocation=allocation,
-            start=start,
-            calls=ListenerCalls(threads, batch_size, orderly),
-            options=chosen,
-        )
+        if balance == "queues":
+            self._reader = QueueDispatcher(
+                nameserver,
+                group,
+                client_id=client_id,
+                allocation=allocation,
+                start=start,
+                calls=calls,
+                options=chosen,
+            )
+        else:
+            if orderly:
+                raise InvalidArgument("messages that are taken one by one have no order: leave out orderly or balance")
+            if allocation != "averagely":
+                raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
+            self._reader = MessageDispatcher(
+                nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
+            )
         self._when_dropped = WhenDropped(self, self._reader.drop)
 
     def __enter__(self) -> Self:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.receipt_handle import ReceiptHandle
-from minimq_common.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
+#: A stream that has lasted so long did reach its broker, in seconds.
+_LASTING_S = 1.0
+#: For so long it is tried to come back to a broker: longer than any grace.
+_COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
 
@@ -41,14 +46,34 @@ class Settler:
         self._timeout_s = timeout_s
         self._check = check
         self._streams: dict[str, PopStream] = {}
+        #: When the latest stream to a broker was over that had lasted.
+        self._lost_at: dict[str, float] = {}
 
     def stream(self, address: str) -> PopStream:
         """Return the stream to a broker. Raises `Closed`."""
         stream = self._streams.get(address)
         if stream is None or stream.ended:
             self._check()
-            stream = self._streams[address] = PopStream(self._client.connection, address, self._group, self._client_id)
+            stream = self._streams[address] = PopStream(
+                self._client.connection, address, self._group, self._client_id, self._ended
+            )
         return stream
+
+    def _ended(self, stream: PopStream) -> None:
+        """Come back to a broker at once: it frees what a consumer has that has gone for longer than a grace."""
+        if self._streams.get(stream.address) is not stream or not stream.is_known:
+            return
+        now = asyncio.get_running_loop().time()
+        if now >= stream.began_at + _LASTING_S:
+            self._lost_at[stream.address] = now
+        away_s = now - self._lost_at.setdefault(stream.address, now)
+        if away_s < _COME_BACK_S:
+            asyncio.get_running_loop().call_later(max(_AGAIN_S, away_s / 2), self._come_back, stream)
+
+    def _come_back(self, stream: PopStream) -> None:
+        if self._streams.get(stream.address) is stream:  # else somebody was faster, or it is closed
+            with suppress(Closed):
+                self.stream(stream.address).hello()
 
     async def close(self, timeout_s: float) -> None:
         """End all streams: brokers have heard then that the consumer goes."""

@@ -9,10 +9,11 @@ from typing import Self
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
-from minimq.receiving.simple_options import SimpleOptions, invisible_ms
+from minimq.receiving.simple_options import SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -118,7 +119,13 @@ class SimpleConsumer:
             InvalidArgument: nothing is subscribed to, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or is of a process that was forked.
         """
-        return self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout))
+        found: list[PoppedMessage] = []
+        try:
+            self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+            return found
+        except BaseException:  # such as Ctrl-C, which may come when the messages are here
+            self._reader.let_go(found)
+            raise
 
     def __iter__(self) -> Iterator[PoppedMessage]:
         """Yield messages for ever, each of them taken by itself: it has the whole of its invisible duration."""

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, new_client_id
-from minimq.receiving.consumer_options import check_count, check_timeout
+from minimq.receiving.consumer_options import check_count, check_timeout, invisible_ms
+from minimq.receiving.pop_places import PopPlace, find_places
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
 from minimq.receiving.received import StoredBatch
 from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
-from minimq.receiving.simple_options import SimpleOptions, invisible_ms
+from minimq.receiving.simple_options import SimpleOptions
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
@@ -40,6 +41,8 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Bytes of batches that one take brings, about.
 _MAX_BYTES = 4 << 20
 #: How long a broker holds a take while there is nothing, in seconds.
@@ -50,14 +53,6 @@ _AGAIN_S = 0.1
 _LOOK_S = 2.0
 #: When messages of a batch that is damaged come again, in ms.
 _DAMAGED_MS = 3_600_000
-
-
-class _Place(NamedTuple):
-    """A topic at one of its brokers."""
-
-    topic: str
-    broker_name: str
-    address: str
 
 
 class SimpleReader:
@@ -73,6 +68,7 @@ class SimpleReader:
     Attributes:
         client: the share of the connection.
         settler: says what becomes of messages.
+        filtered_messages: number of messages that came here but were filtered out.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
@@ -101,6 +97,9 @@ class SimpleReader:
             self.client, group=group, levels=1, max_tries=0, timeout_s=options.request_timeout_s
         )
         self._burying = asyncio.Lock()
+        #: What goes on although nobody waits for it.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.filtered_messages = 0
         self._is_closed = False
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
 
@@ -109,6 +108,11 @@ class SimpleReader:
         self._process.check()
         filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
         self._filters = check_subscriptions(filters)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are subscribed to."""
+        return [*self._filters]
 
     def check(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
@@ -127,8 +131,17 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
-    async def receive(self, max_messages: int, invisible_s: float | None, timeout_s: float) -> list[PoppedMessage]:
-        """Return messages, those of one queue; nothing when none came in time. See `SimpleConsumer.receive`."""
+    async def receive(
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: list[PoppedMessage]
+    ) -> None:
+        """Receive messages, those of one queue; see `SimpleConsumer.receive`.
+
+        Args:
+            max_messages: most of them.
+            invisible_s: their invisible duration in seconds, if not that of the consumer.
+            timeout_s: seconds to wait for the first one.
+            into: gets them when this ends. Whoever is interrupted then lets them go by `let_go`.
+        """
         self.check()
         check_count("max_messages", max_messages)
         check_timeout(timeout_s)
@@ -143,19 +156,41 @@ class SimpleReader:
                 raise self._damage.pop(0)
             found, failure = await self._receive_once(most, kept_ms, until)
             if found:
-                return found
+                into += found
+                return
             if loop.time() >= until:
                 if failure is not None:
                     raise failure
-                return []
+                return
             if failure is not None:
                 await asyncio.sleep(min(_AGAIN_S, max(0.0, until - loop.time())))
+
+    def let_go(self, messages: list[PoppedMessage]) -> None:
+        """Let others have what a `receive` has brought whose caller was interrupted. On any thread."""
+        self.client.connection.call_soon(self._give_back, messages)
+
+    def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
+        if messages and not self._is_closed:
+            self._run(self._settled(messages, broker_pb2.POP_OUTCOME_RETURN))
+
+    async def _settled(self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType) -> None:
+        """Settle messages of which nobody hears: if that fails, they come again after their invisible duration."""
+        try:
+            await self.settler.settle(messages, outcome, 0)
+        except MiniMQError as error:
+            log.info("consumer: messages come again later group=%s reason=%s", self.group, error)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _receive_once(
         self, most: int, kept_ms: int, until: float
     ) -> tuple[list[PoppedMessage], MiniMQError | None]:
         """Return messages from the first broker that has some, and why there may be none."""
-        places, failure = await self._places(until)
+        places, failure = await find_places(self.client, self._filters, until)
         found: list[PoppedMessage] = []
         answered = False
         self._turn += 1
@@ -176,13 +211,13 @@ class SimpleReader:
         return found, None if answered and failure is not None and failure.retriable else failure
 
     async def _take_first(
-        self, places: Sequence[_Place], most: int, kept_ms: int, until: float, *, places_missing: bool
+        self, places: Sequence[PopPlace], most: int, kept_ms: int, until: float, *, places_missing: bool
     ) -> tuple[list[PoppedMessage], MiniMQError | None]:
         """Wait at all brokers at once; what comes from a second one goes back."""
         wait_s = until - asyncio.get_running_loop().time()
         if places_missing:
             wait_s = min(wait_s, _LOOK_S)
-        tasks = {asyncio.create_task(self._take(place, most, kept_ms, wait_s)): place for place in places}
+        tasks = {self._run(self._take(place, most, kept_ms, wait_s)): place for place in places}
         found: list[PoppedMessage] = []
         failure: MiniMQError | None = None
         pending: set[asyncio.Task[list[PoppedMessage]]] = set(tasks)
@@ -190,21 +225,19 @@ class SimpleReader:
             while pending and not found:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    try:
-                        messages = task.result()
-                    except MiniMQError as error:
+                    error = task.exception()
+                    if isinstance(error, MiniMQError):
                         failure = self._tolerated(tasks[task], error)
-                        continue
-                    if not found:
-                        found = messages
-                    elif messages:
-                        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_RETURN, 0)
+                    elif not found:
+                        found = task.result()
         finally:
-            for task in pending:
+            for task in tasks:
                 task.cancel()
+                if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
+                    self._give_back(task.result())
         return found, failure
 
-    def _tolerated(self, place: _Place, error: MiniMQError) -> MiniMQError:
+    def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
         """Return an error that may pass; raise any other."""
         if error.refresh_route:
             self.client.connection.routes.refresh_soon(place.topic)
@@ -212,36 +245,10 @@ class SimpleReader:
             raise error
         return error
 
-    async def _places(self, until: float) -> tuple[list[_Place], MiniMQError | None]:
-        """Return the topics at their brokers. Raises `TopicNotFound`."""
-        found, failure = list[_Place](), None
-        routes = self.client.connection.routes
-        for topic in self._filters:
-            route = self.client.routes.known(topic)
-            if route is None:
-                left_s = max(0.2, min(until - asyncio.get_running_loop().time(), self.client.timeout_s))
-                try:
-                    route = await routes.route(topic, left_s)
-                except MiniMQError as error:
-                    if not error.retriable:
-                        raise
-                    failure = error
-                    continue
-                self.client.routes.known(topic)  # which has it watched
-            for name in dict.fromkeys(queue.broker_name for queue in route.read_queues()):
-                address = route.master_of(name)
-                if address is None:
-                    failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
-                else:
-                    found.append(_Place(topic, name, address))
-        if not found and failure is None:
-            failure = Unavailable(f"no broker has queues of {', '.join(self._filters)} that may be read")
-        return found, failure
-
-    async def _take(self, place: _Place, most: int, kept_ms: int, wait_s: float) -> list[PoppedMessage]:
+    async def _take(self, place: PopPlace, most: int, kept_ms: int, wait_s: float) -> list[PoppedMessage]:
         """Return the messages of one take that are wanted."""
         stream = self.settler.stream(place.address)
-        wanted = self._filters[place.topic]
+        filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
         take = broker_pb2.PopTake(
@@ -252,8 +259,8 @@ class SimpleReader:
             wait_ms=round(wait_s * 1000),
             start=self._start,
             have=kept,
-            filter=wanted.text,
-            tag_hashes=wanted.tag_hashes,
+            filter=filtered_by.text,
+            tag_hashes=filtered_by.tag_hashes,
             unbound=not self._options.free_on_close,
         )
         try:
@@ -265,12 +272,30 @@ class SimpleReader:
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if not popped.runs:
             return []
-        return await self._opened(place, stream, popped, kept)
+        try:
+            messages, damaged = self._opened(place, stream, popped, kept)
+            wanted = filtered_by.apply(messages)
+        except Exception:
+            stream.give_back(place.topic, popped)
+            raise
+        found = [message for message in wanted if message.tries <= self._options.max_tries]
+        if len(found) < len(messages) or damaged:
+            try:
+                await self._put_aside(messages, wanted)
+                if damaged:
+                    key = SettleKey(
+                        place.topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_FREE, _DAMAGED_MS
+                    )
+                    await stream.settle(key, merged(damaged))
+            except BaseException:
+                self._give_back(found)
+                raise
+        return found
 
-    async def _opened(
-        self, place: _Place, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
-    ) -> list[PoppedMessage]:
-        """Return the messages that were handed out, without those that nobody wants and dead letters."""
+    def _opened(
+        self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
+    ) -> tuple[list[PoppedMessage], list[Span]]:
+        """Return the messages that were handed out, and spans of those whose batch is damaged."""
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         messages: list[PoppedMessage] = []
         damaged: list[Span] = []
@@ -296,20 +321,22 @@ class SimpleReader:
                 continue
             for first, end, tries in spans:
                 messages += opened.messages(first, end, tries, popped.epoch, self.group)
-        if damaged:
-            key = SettleKey(place.topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_FREE, _DAMAGED_MS)
-            await stream.settle(key, merged(damaged))
-        wanted = self._filters[place.topic].apply(messages)
+        return messages, damaged
+
+    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage]) -> None:
+        """Settle what nobody wants, and make dead letters of what was tried too often."""
         if len(wanted) < len(messages):
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
-            await self.settler.settle(unwanted, broker_pb2.POP_OUTCOME_DONE, 0)
-        if any(message.tries > self._options.max_tries for message in wanted):
-            # Nobody has looked at them this time.
-            used_up = [message for message in wanted if message.tries > self._options.max_tries]
-            await self._bury(used_up, [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up])
-            wanted = [message for message in wanted if message.tries <= self._options.max_tries]
-        return wanted
+            self.filtered_messages += len(unwanted)
+            await self._settled(unwanted, broker_pb2.POP_OUTCOME_DONE)
+        if used_up := [message for message in wanted if message.tries > self._options.max_tries]:
+            try:
+                # Nobody has looked at them this time.
+                failed = [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up]
+                await self._bury(used_up, failed)
+            except MiniMQError as error:
+                log.info("consumer: messages come again later group=%s reason=%s", self.group, error)
 
     # ---- dead letters ------------------------------------------------------------------------------
 
@@ -326,10 +353,18 @@ class SimpleReader:
         self.settler.receipts(chosen)
         await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
 
+    async def send_to_dead_letters(self, failed: Sequence[Failed]) -> list[bool]:
+        """Send copies of messages to the dead letters of the group; tell which of them are on disk."""
+        async with self._burying:
+            return await asyncio.to_thread(self._dead_letters.send, failed)
+
     async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
         """Send messages to the dead letters of the group, then acknowledge them."""
-        async with self._burying:
-            sent = await asyncio.to_thread(self._dead_letters.send, failed)
+        # Who is interrupted does not interrupt it halfway: the copies would be sent again.
+        await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
+
+    async def _bury_wholly(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+        sent = await self.send_to_dead_letters(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
             await self.settler.settle(buried, broker_pb2.POP_OUTCOME_DONE, 0)

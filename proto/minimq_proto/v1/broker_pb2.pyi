@@ -424,7 +424,9 @@ class PopRequest(google.protobuf.message.Message):
     def takes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopTake]: ...
     @property
     def cancels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Ids of takes that shall wait no longer: they are answered, with nothing unless messages are on their way."""
+        """Ids of takes that shall wait no longer: they are answered, with nothing unless messages are on their way. By a request
+        with an id of none, and nothing else, a consumer says that it is there.
+        """
 
     def __init__(
         self,

@@ -1,0 +1,330 @@
+"""The work of a push consumer that takes messages one by one: it gives them to a listener, and settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from minimq.connection.cluster import Cluster
+from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict
+from minimq.receiving.listener_tasks import ListenerTasks
+from minimq.receiving.listener_threads import ListenerThreads
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.popped_delivery import PoppedDelivery, deliveries
+from minimq.receiving.popped_outcomes import PoppedOutcomes, most_tries
+from minimq.receiving.simple_options import SimpleOptions
+from minimq.receiving.simple_reader import SimpleReader
+from minimq.transport.start_position import Start
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_common.outage_log import OutageLog
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: How often it looks for messages that are to be kept for longer, and for calls that hang, in seconds.
+_LOOK_S = 0.2
+#: Messages are kept for longer each time this part of their invisible duration is over.
+_KEPT_AFTER = 1 / 3
+#: When that is tried again which brokers refuse, in seconds.
+_AGAIN_S = 0.5
+#: Seconds for which closing waits for brokers.
+_CLOSE_S = 5.0
+
+#: Options that are about queues of one's own, and what they are when nobody has set them.
+_ABOUT_QUEUES = {
+    name: ConsumerOptions.__dataclass_fields__[name].default
+    for name in ("model", "assignment", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+}
+
+
+class MessageDispatcher:
+    """Takes messages for as many calls of the listener as may begin, and keeps them while these last.
+
+    All of it but the calls runs on the event loop of the connection.
+
+    Args:
+        nameserver: as of `ClusterClient`.
+        group: the consumer group.
+        client_id: name among all clients; made up unless given.
+        start: where a new group begins.
+        calls: how the listener is called.
+        options: how to read.
+
+    Attributes:
+        group: the consumer group.
+        client_id: name among all clients.
+        missed_messages: those that were deleted before their turn are counted by brokers, and not here.
+    """
+
+    missed_messages = 0
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        group: str,
+        *,
+        client_id: str | None,
+        start: Start,
+        calls: ListenerCalls,
+        options: ConsumerOptions,
+    ) -> None:
+        for name, default in _ABOUT_QUEUES.items():
+            if getattr(options, name) != default:
+                raise InvalidArgument(f"{name} is for consumers that have queues to themselves: leave it out here")
+        simple = SimpleOptions(
+            options.invisible_s, most_tries(options), start, request_timeout_s=options.request_timeout_s
+        )
+        self._most_calls, self._batch_size = calls.threads, calls.batch_size
+        self._options = options
+        self._reader = SimpleReader(nameserver, group, client_id, simple, options.credentials)
+        self._outcomes = PoppedOutcomes(self._reader, options)
+        self._client = self._reader.client
+        self.group, self.client_id = self._reader.group, self._reader.client_id
+        self._calls: ListenerThreads[PoppedDelivery] | ListenerTasks[PoppedDelivery] | None = None
+        self._is_closed = False
+        self._broken: BaseException | None = None
+        self._outage = OutageLog(log)
+        # What follows belongs to the event loop of the connection.
+        self._in_hand: dict[PoppedDelivery, None] = {}
+        self._messages_in_hand = 0
+        #: Calls that the listener has, or will have.
+        self._active = 0
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._taking: asyncio.Task[None] | None = None
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """No queue is this consumer's alone."""
+        return []
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that came here but were filtered out."""
+        return self._reader.filtered_messages
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Raise `InvalidArgument`."""
+        raise InvalidArgument("only a consumer that has queues to itself has state to hand over")
+
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Take from a topic as well; before the start."""
+        if self._calls is not None:
+            raise InvalidArgument("subscribe to all topics before the first message is asked for")
+        self._reader.subscribe(topic, expression, where)
+
+    def start(self, listener: ListenerAdapter) -> None:
+        """Begin to call a listener on threads; see `PushConsumer.start`."""
+        name = f"minimq-listener-{self.group}"
+        self._start_with(ListenerThreads(self._most_calls, partial(self._deliver, listener), name))
+
+    def start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListenerAdapter) -> None:
+        """Do as `start`, and await the listener on an event loop that runs in another thread."""
+        deliver = partial(self._deliver_async, listener)
+        self._start_with(ListenerTasks(loop, self._most_calls, deliver, self._cut_off))
+
+    def _start_with(self, calls: ListenerThreads[PoppedDelivery] | ListenerTasks[PoppedDelivery]) -> None:
+        self._reader.check()
+        if not self._reader.topics or self._calls is not None:
+            raise InvalidArgument("subscribe to at least one topic, and start once")
+        for topic in self._reader.topics:
+            self._client.routes.with_retries(partial(self._client.routes.route, topic), self._options.start_timeout_s)
+        self._calls = calls
+        self._client.run(self._begin)
+
+    def check_may_close(self) -> None:
+        """Raise `InvalidArgument` in the listener, for whose end `close` would have to wait."""
+        if self._calls is not None and self._calls.is_mine():
+            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
+
+    def close(self, timeout: float) -> None:
+        """Let running calls end, settle what they had, and let others have the rest; see `PushConsumer.close`."""
+        if self._is_closed or self._client.connection.is_forked:
+            return
+        self.check_may_close()
+        self._is_closed = True
+        try:
+            self._client.wait(partial(self._end, timeout))
+        except Closed:  # so is the `Cluster`
+            pass
+        finally:
+            if self._calls is not None:
+                self._calls.close()
+            self._reader.release()
+        if self._broken is not None:
+            raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
+
+    def drop(self) -> None:
+        """End everything of a consumer that was never started."""
+        self._reader.release()
+
+    # ---- taking ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._taking = self._run(self._take_all())
+        self._run(self._look_after_all())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _take_all(self) -> None:
+        while not self._reader.is_closed:
+            try:
+                if (room := self._room()) <= 0:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                messages: list[PoppedMessage] = []
+                await self._reader.receive(room, None, self._options.wait_s, messages)
+                self._outage.worked("consumer: takes messages again group=%s", self.group)
+                self._hand_out(messages)
+            except Closed:
+                return
+            except MiniMQError as error:
+                text = "consumer: cannot take messages, will try again group=%s error=%s"
+                self._outage.failed(text, self.group, error, cause=error, level=logging.ERROR)
+                await asyncio.sleep(_AGAIN_S)
+            except Exception:
+                log.exception("consumer: failed, will try again group=%s", self.group)
+                await asyncio.sleep(_AGAIN_S)
+
+    def _room(self) -> int:
+        """Return for how many messages there are calls that can begin at once: none waits behind a slow one."""
+        free = (self._most_calls - self._active) * self._batch_size
+        return min(free, self._options.max_in_hand_messages - self._messages_in_hand)
+
+    def _hand_out(self, messages: Sequence[PoppedMessage]) -> None:
+        if self._calls is None:
+            return
+        for delivery in deliveries(messages, self._batch_size, time.monotonic()):
+            self._in_hand[delivery] = None
+            self._messages_in_hand += len(delivery.messages)
+            self._active += 1
+            self._calls.add(delivery)
+        self._calls.flush()
+
+    # ---- calls -------------------------------------------------------------------------------------
+
+    def _deliver(self, listener: ListenerAdapter, delivery: PoppedDelivery) -> None:
+        if delivery.claim():
+            delivery.began_at = time.monotonic()
+            self._answered(delivery, listener.ask(delivery.queue, delivery.messages))
+
+    async def _deliver_async(self, listener: AsyncListenerAdapter, delivery: PoppedDelivery) -> None:
+        if not delivery.claim():
+            return
+        delivery.began_at = time.monotonic()
+        try:
+            verdict = await listener.ask(delivery.queue, delivery.messages)
+        except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call
+            self._answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
+            raise
+        self._answered(delivery, verdict)
+
+    def _cut_off(self, delivery: PoppedDelivery) -> None:
+        """The call of a listener was cancelled: that counts as a failure."""
+        log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
+        self._answered(delivery, Verdict(range(len(delivery.messages))))
+
+    def _answered(self, delivery: PoppedDelivery, found: Verdict) -> None:
+        """Act on what the listener has answered. On any thread."""
+        self._client.connection.call_soon(self._act_on, delivery, found)
+
+    # ---- outcomes ----------------------------------------------------------------------------------
+
+    def _act_on(self, delivery: PoppedDelivery, found: Verdict) -> None:
+        delivery.began_at = None
+        self._active -= 1
+        self._changed.set()
+        self._run(self._settle(delivery, found))
+
+    async def _settle(self, delivery: PoppedDelivery, found: Verdict) -> None:
+        try:
+            await self._outcomes.settle(delivery, found)
+        finally:
+            self._leave(delivery)
+
+    def _leave(self, delivery: PoppedDelivery) -> None:
+        if delivery in self._in_hand:
+            del self._in_hand[delivery]
+            self._messages_in_hand -= len(delivery.messages)
+            self._changed.set()
+
+    # ---- looking after what is in hand -------------------------------------------------------------
+
+    async def _look_after_all(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            assert self._calls is not None  # this begins after it
+            self._calls.look(now)
+            if self._calls.has_ended and self._broken is None and not self._is_closed:
+                text = "the event loop of the listener has ended: close the consumer before its loop ends"
+                await self._give_up(InternalError(text))
+                return
+            for delivery in [*self._in_hand]:
+                if now >= delivery.kept_at + _KEPT_AFTER * self._options.invisible_s:
+                    self._keep(delivery, now)
+                began_at = delivery.began_at
+                if began_at is not None and not delivery.hangs and now >= began_at + self._options.consume_timeout_s:
+                    delivery.hangs = True
+                    text = "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s"
+                    first = delivery.messages[0].queue_offset
+                    timeout_s, count = self._options.consume_timeout_s, len(delivery.messages)
+                    log.error(text, timeout_s, self.group, delivery.queue, first, count)
+
+    def _keep(self, delivery: PoppedDelivery, now: float) -> None:
+        if delivery.kept and not delivery.is_being_kept and not delivery.is_lost:
+            self._run(self._outcomes.keep(delivery, now))
+
+    # ---- the end -----------------------------------------------------------------------------------
+
+    async def _give_up(self, error: BaseException) -> None:
+        """Take no more since the listener cannot be called any more, and let others have everything."""
+        log.critical("consumer: reads no more, and leaves the group=%s", self.group, exc_info=error)
+        self._broken = error
+        await self._stop_taking()
+        await self._reader.close(_CLOSE_S)
+
+    async def _stop_taking(self) -> None:
+        """Take no more, and give back what no call has begun with."""
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.wait([self._taking])
+        waiting = [delivery for delivery in self._in_hand if delivery.claim()]
+        for delivery in waiting:
+            self._leave(delivery)
+        messages = [message for delivery in waiting for message in delivery.messages]
+        if messages:
+            try:
+                await self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_RETURN, 0)
+            except MiniMQError as error:  # their time comes
+                log.info("consumer: messages were not given back group=%s reason=%s", self.group, error)
+
+    async def _end(self, timeout_s: float) -> None:
+        try:
+            if not self._reader.is_closed:
+                await self._stop_taking()
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        while self._in_hand:
+                            self._changed.clear()
+                            await self._changed.wait()
+                except TimeoutError:
+                    log.warning(
+                        "consumer: closes while %s calls of the listener run group=%s", len(self._in_hand), self.group
+                    )
+                await self._reader.close(_CLOSE_S)
+        finally:
+            for task in self._tasks:
+                task.cancel()

@@ -1,0 +1,55 @@
+"""Messages that were taken one by one and are given to a listener together, from then until they are settled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from minimq.receiving.popped import PoppedMessage
+from minimq_common.model import MessageQueue
+
+
+class PoppedDelivery:
+    """A call of the listener that is to be made.
+
+    Attributes:
+        messages: of one queue and topic.
+        kept: those that are to be kept for longer as the time goes by.
+        kept_at: when that was done last, or when they were taken, on the monotonic clock.
+        began_at: when the listener was given them; None before.
+        is_being_kept: that is under way.
+        is_lost: it was reported that others were given some.
+        hangs: it was reported that the listener hangs.
+    """
+
+    def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
+        self.messages = messages
+        self.kept = messages
+        self.kept_at = now
+        self.began_at: float | None = None
+        self.is_being_kept = False
+        self.is_lost = False
+        self.hangs = False
+        self._claim = threading.Lock()
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Where the messages stand."""
+        return self.messages[0].queue
+
+    def claim(self) -> bool:
+        """Return true to the first who asks: the listener gets the messages, or they are given back. Thread-safe."""
+        return self._claim.acquire(blocking=False)
+
+
+def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+    """Yield the calls in which messages are given to a listener.
+
+    One that was tried before has a call of its own: if it fails always, it takes no others with it.
+    """
+    fresh = [message for message in messages if message.tries == 1]
+    for first in range(0, len(fresh), batch_size):
+        yield PoppedDelivery(fresh[first : first + batch_size], now)
+    for message in messages:
+        if message.tries > 1:
+            yield PoppedDelivery([message], now)

@@ -1,0 +1,125 @@
+"""The end of messages that a listener was given one by one: they are acknowledged, tried again, or dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, invisible_ms
+from minimq.receiving.listener import Verdict
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.popped_delivery import PoppedDelivery
+from minimq.receiving.redelivery import level_of
+from minimq.receiving.retry_worker import Failed
+from minimq.receiving.simple_reader import SimpleReader
+from minimq_common.errors import HandleExpired, MiniMQError
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: When that is tried again which brokers refuse, in seconds.
+_AGAIN_S = 0.5
+
+
+def most_tries(options: ConsumerOptions) -> int:
+    """Return after how many consumption attempts a message is a dead letter."""
+    return 1 + (len(RETRY_DELAYS_S) if options.max_tries is None else options.max_tries)
+
+
+class PoppedOutcomes:
+    """Carries out what becomes of deliveries. Lives on the event loop of the connection.
+
+    Args:
+        reader: has taken the messages.
+        options: of the consumer.
+
+    Raises:
+        InvalidArgument: brokers keep no message for as long as an option says.
+    """
+
+    def __init__(self, reader: SimpleReader, options: ConsumerOptions) -> None:
+        self._reader = reader
+        self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
+        self._invisible_ms = invisible_ms(options.invisible_s)
+        self._most_tries = most_tries(options)
+
+    async def settle(self, delivery: PoppedDelivery, found: Verdict) -> None:
+        """Acknowledge what has succeeded, and have the rest tried again, or make dead letters of it."""
+        again = set(found.again)
+        done = [message for index, message in enumerate(delivery.messages) if index not in again]
+        failed = [delivery.messages[index] for index in found.again]
+        used_up = [message for message in failed if message.tries >= self._most_tries]
+        by_delay: dict[int, list[PoppedMessage]] = {}
+        for message in failed:
+            if message.tries < self._most_tries:
+                level = level_of(message.reconsume_times, found.level, len(self._delays_ms))
+                by_delay.setdefault(self._delays_ms[level], []).append(message)
+        delivery.kept = [*done, *used_up]
+        await asyncio.gather(
+            self._finish(delivery, done),
+            self._bury(delivery, used_up, found.reason),
+            *(
+                self._insist(delivery, messages, broker_pb2.POP_OUTCOME_FREE, delay_ms)
+                for delay_ms, messages in by_delay.items()
+            ),
+        )
+
+    async def _finish(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage]) -> None:
+        if messages:
+            await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_DONE)
+
+    async def _bury(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], reason: str) -> None:
+        """Make dead letters of messages, however long no broker takes them, and acknowledge them."""
+        left = messages
+        while left and not self._reader.is_closed:
+            sent = await self._reader.send_to_dead_letters(
+                [Failed(message, None, reason, message.tries) for message in left]
+            )
+            await self._finish(delivery, [message for message, is_sent in zip(left, sent, strict=True) if is_sent])
+            left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
+            if left:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _insist(
+        self,
+        delivery: PoppedDelivery,
+        messages: Sequence[PoppedMessage],
+        outcome: broker_pb2.PopOutcome.ValueType,
+        duration_ms: int = 0,
+    ) -> None:
+        """Settle messages, however long their broker is away."""
+        while not self._reader.is_closed:
+            try:
+                await self._reader.settler.settle(messages, outcome, duration_ms)
+                return
+            except HandleExpired as error:
+                self._log_expired(delivery, error)
+                return
+            except MiniMQError as error:
+                if not error.retriable and not self._reader.is_closed:
+                    text = "consumer: messages are not settled, and come again group=%s queue=%s error=%s"
+                    log.error(text, self._reader.group, delivery.queue, error)
+                    return
+            await asyncio.sleep(_AGAIN_S)
+
+    def _log_expired(self, delivery: PoppedDelivery, error: HandleExpired) -> None:
+        if not delivery.is_lost:
+            text = "consumer: others were given messages that a listener has here group=%s queue=%s error=%s"
+            log.warning(text, self._reader.group, delivery.queue, error)
+        delivery.is_lost = True
+
+    async def keep(self, delivery: PoppedDelivery, now: float) -> None:
+        """Let the invisible duration of messages begin anew."""
+        delivery.is_being_kept = True
+        kept, extend = delivery.kept, broker_pb2.POP_OUTCOME_EXTEND
+        try:
+            await self._reader.settler.settle(kept, extend, self._invisible_ms)
+            delivery.kept_at = now
+        except HandleExpired as error:
+            if kept is delivery.kept:  # else some were released meanwhile
+                self._log_expired(delivery, error)
+        except MiniMQError as error:
+            log.debug("consumer: not kept for longer, will try again group=%s error=%s", self._reader.group, error)
+        finally:
+            delivery.is_being_kept = False

@@ -1,0 +1,402 @@
+"""Push consumers that take messages one by one, plain and for asyncio, at real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    SimpleConsumer,
+    aio,
+)
+from minimq.errors import GroupConflict, InvalidArgument
+from minimq.receiving.message_dispatcher import MessageDispatcher
+from support.listening import Listener
+from support.waiting import wait_until
+
+SUCCESS = ConsumeResult.SUCCESS
+PATIENCE_S = 60.0
+#: Longer than the invisible duration of a job that goes on.
+JOB_S, INVISIBLE_S = 11.0, 5.0
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    options = {"session_grace_s": 0.5}
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("pushed"), broker_options=options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(pair: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a topic with two queues on each of two brokers."""
+    name = new_name()
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+def fill(nameserver: str, topic: str, count: int) -> None:
+    with Producer(nameserver) as producer:
+        producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
+
+
+def pushing(cluster: LocalCluster | Cluster, topic: str, **options: Any) -> PushConsumer:  # noqa: ANN401
+    nameserver = cluster if isinstance(cluster, Cluster) else cluster.nameserver
+    consumer = PushConsumer(nameserver, group=topic, balance="messages", **options)
+    consumer.subscribe(topic)
+    return consumer
+
+
+def lag(cluster: LocalCluster, topic: str) -> int:
+    """Return how many messages the group of a topic has not settled, also before it has begun."""
+    with Admin(cluster.nameserver) as admin:
+        stored = sum(queue.max_offset for queue in admin.describe_topic(topic).queues)
+        found = admin.describe_group(topic)
+        ahead = sum(item.popped.settled_ahead for item in found.queues if item.popped is not None)
+        return stored - ahead - sum(offset or 0 for offset in admin.committed_offsets(topic, topic).values())
+
+
+def numbers(count: int) -> set[bytes]:
+    return {b"%d" % number for number in range(count)}
+
+
+def test_a_hundred_workers_of_four_queues_do_each_message_once(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1_000)
+    busy, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait_for_all(message: ReceivedMessage, times: int) -> ConsumeResult:
+        busy.release()
+        go_on.wait(PATIENCE_S)
+        return SUCCESS
+
+    listener = Listener(wait_for_all)
+    with Cluster(pair.nameserver) as shared:
+        consumers = [pushing(shared, topic, threads=25) for _ in range(4)]
+        for consumer in consumers:
+            consumer.start(listener)
+        for _ in range(100):  # so many are at work at once, whatever the queues
+            assert busy.acquire(timeout=PATIENCE_S)
+        go_on.set()
+        wait_until(lambda: len(listener.calls) == 1_000 and lag(pair, topic) == 0, PATIENCE_S)
+        for consumer in consumers:
+            consumer.close()
+    assert listener.calls == Counter(numbers(1_000))
+
+
+def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1)
+    calls: list[str] = []
+
+    def work(messages: list[ReceivedMessage]) -> ConsumeResult:
+        calls.append("plain")
+        time.sleep(JOB_S)
+        return SUCCESS
+
+    async def work_here(messages: list[ReceivedMessage]) -> ConsumeResult:
+        calls.append("aio")
+        await asyncio.sleep(JOB_S)
+        return SUCCESS
+
+    async def main() -> None:
+        async with aio.PushConsumer(
+            pair.nameserver, group=topic, balance="messages", invisible_s=INVISIBLE_S
+        ) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(work_here)
+            await asyncio.to_thread(wait_until, lambda: lag(pair, topic) == 0, PATIENCE_S)
+
+    with pushing(pair, topic, invisible_s=INVISIBLE_S) as consumer:
+        consumer.start(work)
+        asyncio.run(main())
+    assert len(calls) == 1
+
+
+def test_a_poison_message_among_ten_thousand_dies_alone(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 10_000)
+    done: Counter[bytes] = Counter()
+    tries: list[int] = []
+
+    def work(messages: list[ReceivedMessage]) -> ConsumeResult:
+        bodies = [message.body for message in messages]
+        if b"7777" in bodies:
+            tries.append(messages[0].reconsume_times)
+            raise RuntimeError("poison")
+        done.update(bodies)
+        return SUCCESS
+
+    with pushing(pair, topic, batch_size=500, threads=4, max_tries=3, retry_delays_s=(0.05,)) as consumer:
+        consumer.start(work)
+        wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, PATIENCE_S)
+    assert done == Counter(numbers(10_000) - {b"7777"})
+    assert tries == [0, 1, 2, 3]
+    with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
+        dead.subscribe(f"%DLQ%{topic}")
+        [letter] = wait_until(lambda: dead.poll(1.0), PATIENCE_S)
+        assert letter.body == b"7777"
+
+
+def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1)
+    delays_s = (0.3, 1.0, 0.3)
+
+    def fail_thrice(message: ReceivedMessage, times: int) -> ConsumeResult | RetryLater:
+        assert message.reconsume_times == times - 1
+        if times == 3:
+            return RetryLater(level=1)
+        return SUCCESS if times > 3 else ConsumeResult.RETRY_LATER
+
+    listener = Listener(fail_thrice)
+    with pushing(pair, topic, retry_delays_s=delays_s) as consumer:
+        consumer.start(listener)
+        wait_until(lambda: len(listener.given) == 4 and lag(pair, topic) == 0, PATIENCE_S)
+    moments = [given.at for given in listener.given]
+    waits = [later - former for former, later in pairwise(moments)]
+    assert all(wait >= least for wait, least in zip(waits, (0.3, 1.0, 1.0), strict=True)), waits
+    with Admin(pair.nameserver) as admin:
+        assert not [name for name in admin.list_topics() if topic in name and "%RETRY%" in name]
+
+
+def test_only_what_a_listener_names_is_tried_again(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 40)
+    calls: Counter[bytes] = Counter()
+    alone: list[int] = []
+
+    def work(messages: list[ReceivedMessage]) -> RetryLater:
+        calls.update(message.body for message in messages)
+        if messages[0].reconsume_times:
+            alone.append(len(messages))
+            return RetryLater(indexes=[])
+        return RetryLater(indexes=[at for at, message in enumerate(messages) if int(message.body) % 4 == 0])
+
+    with pushing(pair, topic, batch_size=8, threads=1, retry_delays_s=(0.05,)) as consumer:
+        consumer.start(work)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+    assert calls == Counter({body: 1 + (int(body) % 4 == 0) for body in numbers(40)})
+    assert alone == [1] * 10
+
+
+HANGING = """
+import sys, time
+from minimq import PushConsumer
+nameserver, topic = sys.argv[1:]
+consumer = PushConsumer(nameserver, group=topic, balance="messages", threads=5, invisible_s=3600)
+consumer.subscribe(topic)
+consumer.start(lambda messages: (print(flush=True), time.sleep(3600)))
+time.sleep(3600)
+"""
+
+
+def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 20)
+    process = subprocess.Popen([sys.executable, "-c", HANGING, pair.nameserver, topic], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    process.kill()
+    process.communicate()
+    listener = Listener()
+    with pushing(pair, topic) as consumer:
+        consumer.start(listener)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+    assert listener.calls == Counter(numbers(20))
+    assert Counter(given.message.reconsume_times for given in listener.given) == {0: 15, 1: 5}
+
+
+def test_closing_waits_for_the_listener_and_leaves_the_rest_to_others(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 20)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait(message: ReceivedMessage, times: int) -> ConsumeResult:
+        begun.release()
+        go_on.wait(PATIENCE_S)
+        return SUCCESS
+
+    first, second = Listener(wait), Listener()
+    consumer = pushing(pair, topic, threads=3)
+    consumer.start(first)
+    for _ in range(3):
+        assert begun.acquire(timeout=PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(consumer.close, PATIENCE_S)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        go_on.set()
+        closing.result(PATIENCE_S)
+    consumer.close()
+    assert lag(pair, topic) == 17
+    with pushing(pair, topic) as other:
+        other.start(second)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+    assert first.calls + second.calls == Counter(numbers(20))
+
+
+def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return SUCCESS
+
+    consumer = pushing(pair, topic, invisible_s=3600)
+    consumer.start(hang)
+    assert begun.wait(PATIENCE_S)
+    consumer.close(0.1)
+    with SimpleConsumer(pair.nameserver, group=topic) as other:
+        other.subscribe(topic)
+        [message] = other.receive(timeout=PATIENCE_S)
+        assert message.tries == 2
+        other.ack(message)
+    go_on.set()
+
+
+def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return SUCCESS
+
+    with pushing(pair, topic, threads=1, invisible_s=3600) as consumer:
+        consumer.start(hang)
+        assert begun.wait(PATIENCE_S)
+        assert isinstance(consumer._reader, MessageDispatcher)
+        streams = consumer._reader._reader.settler._streams
+        broken = dict(streams)
+        for stream in broken.values():
+            stream.cancel()
+        wait_until(lambda: all(not stream.ended and stream is not broken[at] for at, stream in streams.items()))
+        time.sleep(2.0)  # longer than the grace of those who are gone
+        with SimpleConsumer(pair.nameserver, group=topic) as other:
+            other.subscribe(topic)
+            assert other.receive(timeout=0) == []
+        go_on.set()
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+
+
+def test_a_job_outlives_its_broker(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        fill(cluster.nameserver, "t", 3)
+        begun, go_on = threading.Semaphore(0), threading.Event()
+
+        def wait(message: ReceivedMessage, times: int) -> ConsumeResult:
+            begun.release()
+            go_on.wait(PATIENCE_S)
+            return SUCCESS
+
+        listener = Listener(wait)
+        with pushing(cluster, "t", threads=2) as consumer:
+            consumer.start(listener)
+            for _ in range(2):
+                assert begun.acquire(timeout=PATIENCE_S)
+            [broker] = cluster.brokers
+            broker.kill()
+            go_on.set()
+            broker.start()
+            wait_until(lambda: lag(cluster, "t") == 0, PATIENCE_S)
+        assert listener.calls == Counter(numbers(3))
+
+
+def test_a_group_changes_from_one_kind_to_the_other_and_back(
+    pair: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(pair.nameserver, topic, 10)
+    leased = Listener()
+    with pushing(pair, topic) as one:
+        popped = Listener()
+        one.start(popped)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        other = PushConsumer(pair.nameserver, group=topic)
+        other.subscribe(topic)
+        other.start(leased)
+        wait_until(lambda: "take messages one by one, such as" in caplog.text, PATIENCE_S)
+        assert not other.assignment
+    with other:
+        wait_until(lambda: len(other.assignment) == 4, PATIENCE_S)  # by itself, once the others are gone
+        fill(pair.nameserver, topic, 10)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        assert leased.calls == Counter(numbers(10))
+        back = pushing(pair, topic)
+        again = Listener()
+        back.start(again)
+        wait_until(lambda: "have queues to themselves, such as" in caplog.text, PATIENCE_S)
+    with back:
+        fill(pair.nameserver, topic, 10)
+        wait_until(lambda: len(again.calls) == 10 and lag(pair, topic) == 0, PATIENCE_S)
+        with SimpleConsumer(pair.nameserver, group=topic) as simple:  # which is of the same kind
+            simple.subscribe(topic)
+            assert simple.receive(timeout=0) == []
+        with PullConsumer(pair.nameserver, group=topic) as pull:
+            pull.subscribe(topic)
+            with pytest.raises(GroupConflict, match="take messages one by one"):
+                pull.poll(PATIENCE_S)
+    assert again.calls == Counter(numbers(10))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"balance": "message"}, "balance is 'message': it must be one of queues, messages"),
+        ({"orderly": True}, "have no order"),
+        ({"allocation": "sticky"}, "no queues to divide"),
+        ({"model": "broadcasting", "client_id": "c"}, "model is for consumers that have queues to themselves"),
+        ({"on_assigned": print}, "on_assigned is for consumers that have queues"),
+        ({"invisible_s": 0.5}, "invisible_s is 0.5: it must be from 1 to 43200 seconds"),
+        ({"retry_delays_s": (50_000,)}, "a wait of retry_delays_s is 50000: it must be from 0 to 43200 seconds"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_wrong_uses_are_told(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        PushConsumer("127.0.0.1:9", group="g", **{"balance": "messages", **options})
+
+
+def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalCluster, topic: str) -> None:
+    fill(pair.nameserver, topic, 1)
+    errors: list[str] = []
+
+    def close(messages: list[ReceivedMessage]) -> ConsumeResult:
+        try:
+            consumer.close()
+        except InvalidArgument as error:
+            errors.append(error.message)
+        return SUCCESS
+
+    with pushing(pair, topic) as consumer:
+        consumer.start(close)
+        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        with pytest.raises(InvalidArgument, match="before the first message"):
+            consumer.subscribe("other")
+        with pytest.raises(InvalidArgument, match="start once"):
+            consumer.start(close)
+        with pytest.raises(InvalidArgument, match="state to hand over"):
+            consumer.state_saved([])
+        assert (consumer.assignment, consumer.missed_messages, consumer.filtered_messages) == ([], 0, 0)
+    assert errors == ["close waits for the listener and the callbacks: call it from another thread"]
