@@ -18,7 +18,7 @@ import pytest
 import pytest_timeout
 
 import support.forks  # noqa: F401 - the first that concerns gRPC
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE

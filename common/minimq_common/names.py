@@ -15,6 +15,8 @@ _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_@-]+\Z")
 #: Topics that a group makes for itself: `%RETRY%group` and `%DLQ%group`.
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+#: And `%DONE%group`: which of its dead letters were resent or dropped. Brokers keep it as long as these.
+DONE_PREFIX = "%DONE%"
 
 MAX_TOPIC = 127
 MAX_GROUP = 120
@@ -73,6 +75,11 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Return the topic of the messages of a group whose tries are used up."""
     return DEAD_LETTER_PREFIX + group
+
+
+def done_topic(group: str) -> str:
+    """Return the topic that tells which dead letters of a group were resent or dropped."""
+    return DONE_PREFIX + group
 
 
 def check_broker(name: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.errors import (

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import Closed, DeadlineExceeded, SystemBusy
 from minimq_common.model import Permission

@@ -23,7 +23,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.cli.base import size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster

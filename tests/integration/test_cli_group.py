@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
 from minimq.cli.group_text import show_group
 from minimq.local.local_cluster import LocalCluster

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.cli.bench import bench_produce
 from minimq.cli.consume import consume
 from minimq.cli.line_format import LineFormat

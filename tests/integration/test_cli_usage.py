@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner, Result
 
-from minimq.administration.admin import Admin
+from minimq.admin import Admin
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port

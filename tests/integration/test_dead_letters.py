@@ -49,6 +49,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
     with world_of(tmp_path / "cluster", retention_s=0.3, **SHOWN) as world:
         [broker] = world.cluster.brokers
         give_up(world, *bodies)
+        assert world.admin.resend_dead_letters("g", ids=f"{QUEUE.broker_name}:0@1") == 1
         before = read(world)
         end = world.send(10)[-1] + 1
         world.wait_until_empty(end)
@@ -58,6 +59,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         assert read(world) == before
         assert {body for _, _, body, _, _ in before} == {*bodies}
         assert dead_letters(world) == 3
+        assert [count.count for count in world.admin.count_dead_letters("g")] == [2]  # what was resent is known too
         found = Scrape(metrics_address(broker.log_path))
         assert found.value("minimq_broker_dead_letters", group="g") == 3
         assert found.value("minimq_broker_dead_letter_bytes") > 0
@@ -66,7 +68,9 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         copied = tmp_path / "copied"
         asyncio.run(take_snapshot(broker.address, copied, SEGMENT, lambda start, end: nothing))
         assert check_directory(copied).findings == []
-        assert inspect_as_json(copied, entries=False)["dead_letters"]["messages"] == 3
+        assert (
+            inspect_as_json(copied, entries=False)["dead_letters"]["messages"] == 4
+        )  # with the mark of what was resent
         world.restart()
         wait_until(lambda: world.admin.broker_status()[0].report, PATIENCE_S)
         assert read(world) == before

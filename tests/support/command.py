@@ -18,7 +18,7 @@ from minimq.cli.main import main
 COMMAND = [sys.executable, "-m", "minimq"]
 
 #: Commands that ask, answer and end: nothing about them depends on pipes, signals or the way they are started.
-_ASKING = ("cluster", "group", "route", "topic")
+_ASKING = ("cluster", "dlq", "group", "route", "topic")
 _OF_THIS_RUN = ("COLUMNS", "LINES")
 
 
@@ -41,7 +41,7 @@ class Minimq:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
         """Return what it wrote to stdout, or to stderr when another exit status is expected."""
-        if self._command is COMMAND and arguments[0] in _ASKING:
+        if self._command is COMMAND and arguments[0] in _ASKING and arguments[:2] != ("dlq", "show"):
             return self._ask(arguments, stdin, status)
         done = self._run(arguments, stdin, status)
         return (done.stderr if status else done.stdout).decode()

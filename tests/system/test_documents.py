@@ -43,7 +43,8 @@ def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> No
     for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
         assert line in said
     assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
-    assert "sent again 1" in said
+    assert "dead letters orders - listener answered RETRY_LATER 1" in said
+    assert "sent again 1 and then 0" in said
     assert "filtered b'bad'" in said
 
 

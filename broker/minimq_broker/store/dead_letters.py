@@ -21,7 +21,7 @@ from minimq_broker.store.salvage import Salvage
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreFull
 from minimq_common.log_handler import ALWAYS_WRITTEN
-from minimq_common.names import DEAD_LETTER_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _COPIED_BYTES = 8 << 20
 #: Rounds of 1,000 batches that go at once because of their age.
 _AGED_ROUNDS = 10
+#: Topics that are kept: dead letters, and what became of them.
+_KEPT = (DEAD_LETTER_PREFIX, DONE_PREFIX)
 #: One more than archives that may turn out to be damaged while a segment is copied.
 _TRIES = 2
 
@@ -132,7 +134,7 @@ class DeadLetters:
         if archive is None:
             return
         position = self._state().position
-        gone = archive.topic_ids.difference(self._groups())
+        gone = archive.topic_ids.difference(self._queues())
         self._gone = {topic_id: self._gone.get(topic_id, position) for topic_id in gone}
         if certain := [topic_id for topic_id, seen_at in self._gone.items() if seen_at <= saved_position]:
             self._log.archive_file.ask(lambda archive: archive.forget(certain), None)
@@ -151,9 +153,9 @@ class DeadLetters:
         return gone
 
     def _queues(self) -> dict[int, int]:
-        """Return how many queues the topics of dead letters have, by their ids."""
+        """Return how many queues the topics have that are kept, by their ids."""
         topics = self._state().topics.copy()
-        return {topic.topic_id: topic.queues for name, topic in topics.items() if name.startswith(DEAD_LETTER_PREFIX)}
+        return {topic.topic_id: topic.queues for name, topic in topics.items() if name.startswith(_KEPT)}
 
     def _groups(self) -> dict[int, str]:
         """Return the groups that have dead letters, by the ids of their topics."""

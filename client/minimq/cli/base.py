@@ -149,7 +149,7 @@ def check_allowed(
         NoPermission: it is not readable or not writable on any of its brokers.
         TopicNotFound, TopicUnavailable: it cannot be read, as it is not there.
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.routes.retries import with_retries
 
     with Admin(nameserver) as admin:

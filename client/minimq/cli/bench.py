@@ -125,7 +125,7 @@ def bench_consume(
 
     Example: minimq bench consume --count 1000000 --batch 4096
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.receiving.pull_consumer import PullConsumer
 
     with _topic(nameserver, topic, queues) as name:
@@ -165,7 +165,7 @@ def bench_latency(
 
     Example: minimq bench latency --count 2000
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.sending.producer import Producer
 
@@ -209,7 +209,7 @@ def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
     """Provide the given topic, or a new one for the time of the block."""
     from secrets import token_hex
 
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     if given is not None:
         yield given

@@ -69,7 +69,7 @@ def status(nameserver: str, output: str) -> None:
 
     Example: minimq cluster status --output json
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         conflicts = admin.conflicts()
@@ -97,7 +97,7 @@ def conflicts(nameserver: str, output: str) -> None:
 
     Example: minimq cluster conflicts
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         rows = [
@@ -131,7 +131,7 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
 
     Example: minimq cluster permission broker-a read
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         admin.set_broker_permission(broker, PERMISSIONS[allowed])
@@ -150,7 +150,7 @@ def forget(nameserver: str, broker: str) -> None:
 
     Example: minimq cluster forget broker-b
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         remembered = admin.forget_broker(broker)
@@ -178,7 +178,7 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
 
     Example: minimq cluster promote broker-a --to 1
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     if unclean:
         confirm(lambda: f"Messages that replica {to} of {broker} does not have will be lost. Go on?", yes=yes)

@@ -10,7 +10,7 @@ import click
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
 #: Time that one question may take. A shell waits for the answer.
 _ANSWER_S = 0.5
@@ -38,7 +38,7 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, begun: 
 
 def _admin(context: click.Context) -> Admin:
     """Ask at the address that was given behind a command, else that before it, or its default."""
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     given = context.find_root().params
     return Admin(context.obj or given["nameserver"], timeout_s=_ANSWER_S, credentials=given["credentials"])

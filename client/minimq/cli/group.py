@@ -20,7 +20,7 @@ from minimq_common.errors import GroupNotFound
 from minimq_common.names import check_group
 
 if TYPE_CHECKING:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.administration.group_descriptions import (
         GroupDescription,
     )
@@ -42,7 +42,7 @@ _RESET = Table("no queues", {"broker": "Broker", "queue": "Queue", "before": "Be
 
 
 def _admin(nameserver: str) -> Admin:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     return Admin(nameserver)
 

@@ -13,7 +13,7 @@ from minimq_common.names import dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
 
 @click.command(short_help="Delete a group: its offsets, and messages that wait for a retry.")
@@ -38,7 +38,7 @@ def delete(nameserver: str, name: str, dead_letters: bool, force: bool, yes: boo
 
     Example: minimq group delete billing --yes
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         confirm(lambda: _question(admin, name, dead_letters=dead_letters), yes=yes)

@@ -10,7 +10,6 @@ import click
 
 from minimq.cli.base import duration_of
 from minimq.cli.table import Row, Table, show_table
-from minimq_common.names import dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def show_group(found: GroupDescription, *, all_queues: bool) -> None:
     """Print what a person wants to know of a group: the sum, its members, and the queues that need a look, or all."""
     click.echo(_summary(found))
     if found.dead_letters:
-        click.echo(f"dead letters: {_look_at_dead_letters(found.group)}")
+        click.echo(f"dead letters: minimq dlq show {found.group}")
     if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
         click.echo(f"nobody uses it: it will be deleted in {expires_in}")
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
@@ -88,11 +87,6 @@ def _summary(found: GroupDescription) -> str:
     unseen = sum(away.queues for away in found.away)
     away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
     return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{away}"
-
-
-def _look_at_dead_letters(group: str) -> str:
-    """Return the command that shows the dead letters of a group."""
-    return f"minimq peek '{dead_letter_topic(group)}' --from earliest"
 
 
 def _has_unread(queue: GroupQueueDescription) -> bool:

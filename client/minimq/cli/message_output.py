@@ -46,10 +46,6 @@ def as_body(message: ReceivedMessage) -> bytes:
 
 def as_json(message: ReceivedMessage) -> bytes:
     """Return everything as a JSON object; a body that is no UTF-8 as `body_base64`."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
     return msgspec.json.encode(
         {
             "topic": message.topic,
@@ -62,9 +58,17 @@ def as_json(message: ReceivedMessage) -> bytes:
             "properties": dict(message.properties),
             "born_at": message.born_at,
             "stored_at": message.stored_at,
-            **body,
+            **body_fields(message.body),
         }
     )
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return the field of a JSON object that has a body."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 #: What the lines can be, by the name that `--format` has for it.

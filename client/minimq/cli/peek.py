@@ -22,7 +22,7 @@ from minimq_common.model import MessageQueue, Permission
 if TYPE_CHECKING:
     import threading
 
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.administration.descriptions import QueueDescription
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.received import ReceivedMessage
@@ -90,7 +90,7 @@ def peek(  # noqa: PLR0913 - the flags of the command
       minimq peek orders --from -15m
       minimq peek orders --last 100 --follow
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.receiving.pull_consumer import PullConsumer
 
     if sum(given is not None for given in (offset, start, last)) > 1:

@@ -33,7 +33,7 @@ def route(nameserver: str, topic: str, output: str) -> None:
 
     Example: minimq route orders
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
         found = admin.route(topic)

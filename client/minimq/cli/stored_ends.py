@@ -15,7 +15,7 @@ from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound, To
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq_common.model import AwayBroker, MessageQueue
 
@@ -57,7 +57,7 @@ class StoredEnds:
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
-        from minimq.administration.admin import Admin
+        from minimq.admin import Admin
 
         self._nameserver = nameserver
         self._topic = topic
@@ -99,7 +99,7 @@ class StoredEnds:
         return [*first, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
 
     def _look(self, now: float) -> None:
-        from minimq.administration.admin import Admin
+        from minimq.admin import Admin
 
         try:
             with Admin(self._nameserver) as admin:

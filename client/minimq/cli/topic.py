@@ -20,7 +20,7 @@ from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
     from minimq_common.model import AwayBroker
 
 _TOPICS = Table(
@@ -76,7 +76,7 @@ _write_option = _count_option("--write-queues", help="Queues that producers see 
 
 
 def _admin(nameserver: str) -> Admin:
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     return Admin(nameserver)
 

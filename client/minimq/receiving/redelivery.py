@@ -183,5 +183,11 @@ def _unescaped(name: str) -> str:
     return name[1:] if name.startswith(_ESCAPE) and name.lstrip(_ESCAPE) in _NAMES else name
 
 
+def number_of(text: str) -> int | None:
+    """Return the number in a property, None when it is none that a copy has."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else otherwise
+    found = number_of(text)
+    return otherwise if found is None else found

@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
+from minimq.administration.group_topics import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.receiving.in_flight import Delivery
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MiniMQError, TopicExists, TopicNotFound, Unavailable
-from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
+from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.outage_log import OutageLog
-from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -185,32 +183,13 @@ class RetrySender:
 
     def _route(self, topic: str) -> TopicRoute:
         if topic not in self._complete:
-            self._create(topic)
+            make_group_topic(self._client, topic, self._queues[topic], self._timeout_s)
             self._complete.add(topic)
         try:
             return self._routes.route(topic)
         except TopicNotFound:  # it was deleted meanwhile
             self._complete.discard(topic)
             raise
-
-    def _create(self, topic: str) -> None:
-        """Make a topic on all masters that can be reached. Those where it is keep it as it is."""
-        queues = self._queues[topic]
-        wanted = broker_pb2.Topic(
-            topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
-        )
-        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
-        masters = Masters(self._client)
-        found = masters.find()
-        answers, failures = self._client.call_all(
-            found, lambda stub: stub.CreateTopic, request, timeout_s=self._timeout_s
-        )
-        there = any(isinstance(error, TopicExists) for error in failures.values())
-        if not answers and not there:
-            raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
-        masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
-        log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
-        self._routes.refresh(topic)
 
 
 class RetryWorker:

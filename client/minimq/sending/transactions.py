@@ -9,6 +9,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Self
 
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -22,6 +23,7 @@ from minimq_common.errors import (
     TransactionExpired,
     Unavailable,
 )
+from minimq_common.names import check_transaction
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
@@ -114,6 +116,19 @@ class TransactionCommitter:
                 self._client.pause(_AGAIN_S)
         assert attempt.protocol.decision is not None
         return attempt.protocol.decision
+
+    def latest(self, name: str) -> int | None:
+        """Return the highest number under a name of which a broker that answers knows the end; None without one.
+
+        Raises:
+            Unavailable: no broker is known, or one does not answer.
+            MiniMQError: another refusal.
+        """
+        addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
+        request = broker_pb2.DescribeTransactionRequest(name=check_transaction(name))
+        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.DescribeTransaction, request)
+        raise_failures(f"the transactions of {name!r} are not known", failures, addresses, "try again")
+        return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
 
     def close(self) -> None:
         """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""

@@ -1,4 +1,4 @@
-"""Looking after topics, consumer groups and brokers."""
+"""Looking after topics, consumer groups, dead letters and brokers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.dead_letters.letter_admin import DeadLetterAdmin
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.transport.dropped import WhenDropped
@@ -28,8 +29,8 @@ from minimq_proto.v1 import broker_pb2
 _PROMOTION_S = 60.0
 
 
-class Admin(TopicAdmin, GroupAdmin):
-    """Looks after topics, consumer groups and brokers. Thread-safe; a context manager.
+class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin):
+    """Looks after topics, consumer groups, dead letters and brokers. Thread-safe; a context manager.
 
     Whatever changes something does so on every master of the cluster that the name servers know, and may be repeated
     when it failed half-way: what has been done already stays done.

@@ -1,0 +1,41 @@
+"""The topics that a consumer group has for itself."""
+
+from __future__ import annotations
+
+import logging
+
+from minimq.administration.failures import raise_failures
+from minimq.administration.masters import Masters
+from minimq.connection.client import ClusterClient
+from minimq_common.errors import TopicExists
+from minimq_common.model import Permission
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+
+def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
+    """Make a topic of a group on all masters that can be reached. Those where it is keep it as it is.
+
+    Args:
+        client: makes the calls; its routes know the topic then.
+        topic: its name.
+        queues: how many it has on each broker.
+        timeout_s: seconds for a call to a broker.
+
+    Raises:
+        MiniMQError: it is on no broker.
+    """
+    wanted = broker_pb2.Topic(
+        topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
+    )
+    request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+    masters = Masters(client)
+    found = masters.find()
+    answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
+    there = any(isinstance(error, TopicExists) for error in failures.values())
+    if not answers and not there:
+        raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
+    masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
+    log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
+    client.routes.refresh(topic)

@@ -1,0 +1,260 @@
+"""`minimq dlq`: dead letters, which are shown, sent again or dropped."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minimq.cli.base import TIME_HELP, confirm, option, output_option, show, start_of, stop_on_signal
+from minimq.cli.completion import complete_groups, complete_topics
+from minimq.cli.dead_letter_lines import SHAPES
+from minimq.cli.message_output import MessageOutput, OutputHalted
+from minimq.cli.table import Row, Table
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+    from minimq.dead_letters.choice import Chosen
+    from minimq_common.moments import Time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COUNTS = Table(
+    "no open dead letters",
+    {
+        "group": "Group",
+        "topic": "Topic",
+        "reason": "Reason",
+        "count": "Count",
+        "oldest": "Oldest",
+        "newest": "Newest",
+    },
+)
+#: Messages that are written together.
+_AT_ONCE = 500
+
+
+def _admin(nameserver: str) -> Admin:
+    from minimq.admin import Admin
+
+    return Admin(nameserver)
+
+
+@click.group(short_help="Show dead letters, send them again, drop them.")
+def dlq() -> None:
+    """Show the messages that groups have given up, send them again, or drop them.
+
+    A dead letter is open until it was resent or dropped.
+    """
+
+
+def _time_of(context: click.Context, parameter: click.Parameter, text: str | None) -> Time | None:
+    """Return the moment that an option was given."""
+    return start_of(context, parameter, text, also="")
+
+
+def _choice_options(command: F) -> F:
+    """Add the options that choose dead letters."""
+    options = (
+        option("--from", "since", metavar="TIME", callback=_time_of, help=f"Those that died from then on. {TIME_HELP}"),
+        option("--until", metavar="TIME", callback=_time_of, help="Those that died before then."),
+        option("--key", metavar="KEY", help="Those with this key."),
+        option("--reason", metavar="TEXT", help="Those that were given up for this reason."),
+        option("--topic", "origin", metavar="TOPIC", shell_complete=complete_topics, help="Those of this topic."),
+        option(
+            "--id",
+            "ids",
+            multiple=True,
+            metavar="ID|BROKER:QUEUE@OFFSET",
+            help="The one with this message id, or at this place, as `show` prints both; may be given several times.",
+        ),
+    )
+    for one in reversed(options):
+        command = one(command)
+    return command
+
+
+# ---- List ---------------------------------------------------------------------------------------
+
+
+@dlq.command("list")
+@click.argument("group", required=False, shell_complete=complete_groups)
+@output_option
+@click.pass_obj
+def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
+    """Count the open dead letters of a GROUP, or of all groups, by topic and reason.
+
+    \b
+    Examples:
+      minimq dlq list
+      minimq dlq list billing --output json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    with _admin(nameserver) as admin:
+        rows: list[Row] = [
+            {
+                "group": item.group,
+                "topic": item.topic,
+                "reason": item.reason,
+                "count": item.count,
+                "oldest": item.oldest,
+                "newest": item.newest,
+            }
+            for item in admin.count_dead_letters(group)
+        ]
+    show(output, _COUNTS, rows)
+
+
+# ---- Show ---------------------------------------------------------------------------------------
+
+
+@dlq.command("show", short_help="Show the open dead letters of a group.")
+@click.argument("group", shell_complete=complete_groups)
+@_choice_options
+@option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="End after N dead letters.")
+@option(
+    "--format",
+    "shape",
+    type=click.Choice(list(SHAPES)),
+    default="text",
+    show_default=True,
+    help="Some lines for each, the body alone, or one JSON object with everything.",
+)
+@click.pass_obj
+def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shape: str, **chosen: Any) -> None:  # noqa: ANN401 - the options
+    """Show the open dead letters of a GROUP, and leave no trace.
+
+    \b
+    Examples:
+      minimq dlq show billing --max 10
+      minimq dlq show billing --from -1h --reason "listener raised ValueError" --format json
+      minimq dlq show billing --id broker-a:0@17
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    with _admin(nameserver) as admin, stop_on_signal() as told:
+        output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
+        letters = itertools.islice(admin.dead_letters(group, **_chosen(chosen)), limit)
+        try:
+            while not told.is_set() and (part := list(itertools.islice(letters, _AT_ONCE))):
+                output.write([letter.received for letter in part])
+        except (BrokenPipeError, OutputHalted):  # nobody reads any more
+            return
+    if not output.count:
+        click.echo("no open dead letters", err=True)
+
+
+# ---- Resend, drop -------------------------------------------------------------------------------
+
+
+@dlq.command(short_help="Send dead letters to their topic again, each once.")
+@click.argument("group", shell_complete=complete_groups)
+@_choice_options
+@option("--all", "everything", is_flag=True, help="All open dead letters of the group.")
+@option("--to", metavar="TOPIC", shell_complete=complete_topics, help="Send them to this topic instead of their own.")
+@option("--dry-run", is_flag=True, help="Count them, and change nothing.")
+@click.pass_obj
+def resend(
+    nameserver: str,
+    /,
+    *,
+    group: str,
+    everything: bool,
+    to: str | None,
+    dry_run: bool,
+    **chosen: Any,  # noqa: ANN401 - the options
+) -> None:
+    """Send the messages of open dead letters of a GROUP again, as they were sent first.
+
+    Each is resent once, also if the command is killed and you run it again. Every group that reads the topic gets the
+    messages. They go to the queue that they came from if it takes messages.
+
+    \b
+    Examples:
+      minimq dlq resend billing --all --dry-run
+      minimq dlq resend billing --from -1h --key o-17
+      minimq dlq resend billing --reason "listener raised ValueError" --to orders-by-hand
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    choice = _some(chosen, everything=everything)
+    with _admin(nameserver) as admin, _progress("resending") as progress:
+        count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, **choice)
+    click.echo(_said(count, "resent", dry_run=dry_run))
+
+
+@dlq.command(short_help="Drop dead letters: they are neither shown nor resent any more.")
+@click.argument("group", shell_complete=complete_groups)
+@_choice_options
+@option("--all", "everything", is_flag=True, help="All open dead letters of the group.")
+@option("--dry-run", is_flag=True, help="Count them, and change nothing.")
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.pass_obj
+def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes: bool, **chosen: Any) -> None:  # noqa: ANN401 - the options
+    """Drop open dead letters of a GROUP: they are neither shown nor resent any more.
+
+    They use disk space on until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
+    terminal, the command asks for confirmation unless --yes is given.
+
+    \b
+    Examples:
+      minimq dlq drop billing --until -30d --yes
+      minimq dlq drop billing --id broker-a:0@17
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    choice = _some(chosen, everything=everything)
+    with _admin(nameserver) as admin:
+        if not dry_run:
+            confirm(lambda: _question(admin, group, choice), yes=yes)
+        with _progress("dropping") as progress:
+            count = admin.drop_dead_letters(group, dry_run=dry_run, progress=progress, **choice)
+    click.echo(_said(count, "dropped", dry_run=dry_run))
+
+
+def _question(admin: Admin, group: str, choice: Chosen) -> str:
+    """Return the question that says how many are lost; an empty one for none."""
+    count = admin.drop_dead_letters(group, dry_run=True, **choice)
+    return f"Drop {count_of(count, 'dead letter')} of group {group}?" if count else ""
+
+
+# ---- Both ---------------------------------------------------------------------------------------
+
+
+def _chosen(given: dict[str, Any]) -> Chosen:
+    """Return the choice of the options."""
+    return {
+        "since": given["since"],
+        "until": given["until"],
+        "key": given["key"],
+        "reason": given["reason"],
+        "topic": given["origin"],
+        "ids": given["ids"] or None,
+    }
+
+
+def _some(given: dict[str, Any], *, everything: bool) -> Chosen:
+    """Return the choice of the options, one of which has to be given."""
+    is_choice = any(given.values())
+    if everything == is_choice:
+        excluded = "--all excludes options that choose some"
+        raise click.UsageError(excluded if everything else "choose some (--from, --key, --id ...), or give --all")
+    return _chosen(given)
+
+
+def _said(count: int, done: str, *, dry_run: bool) -> str:
+    would = f"dry run, nothing was changed; without --dry-run {count_of(count, 'dead letter')} would be {done}"
+    return would if dry_run else f"{count_of(count, 'dead letter')} {done}"
+
+
+@contextmanager
+def _progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a progress bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda seen, total: bar.update(task, completed=seen, total=total)

@@ -1,0 +1,87 @@
+"""The choice of some of the dead letters of a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.moments import Time, start_ms, timestamp_ms
+
+if TYPE_CHECKING:
+    from minimq.dead_letters.dead_letter import DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Tells which dead letters are wanted: those to which all of this applies.
+
+    Attributes:
+        since_ms: first time at which they died, in ms since 1970.
+        until_ms: time before which they died; None for no end.
+        key: one of their keys.
+        reason: why they were given up.
+        topic: that they were sent to.
+        ids: their message ids or places; all when None.
+    """
+
+    since_ms: int = 0
+    until_ms: int | None = None
+    key: str | None = None
+    reason: str | None = None
+    topic: str | None = None
+    ids: frozenset[str] | None = None
+
+    def wants(self, letter: DeadLetter) -> bool:
+        """Tell whether a dead letter is wanted."""
+        if letter.died_ms < self.since_ms or (self.until_ms is not None and letter.died_ms >= self.until_ms):
+            return False
+        if self.reason is not None and letter.reason != self.reason:
+            return False
+        if self.topic is not None and letter.topic != self.topic:
+            return False
+        if self.key is not None and self.key not in letter.keys:
+            return False
+        return self.ids is None or letter.place in self.ids or letter.message_id in self.ids
+
+
+class Chosen(TypedDict, total=False):
+    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to apply.
+
+    Attributes:
+        since: first time at which they died: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds
+            since 1970.
+        until: time before which they died.
+        key: one of their keys.
+        reason: why they were given up.
+        topic: that they were sent to.
+        ids: message ids, or places such as "broker-a:0@17"; see `DeadLetter.place`.
+    """
+
+    since: Time | None
+    until: Time | None
+    key: str | None
+    reason: str | None
+    topic: str | None
+    ids: str | Iterable[str] | None
+
+
+def choice_of(chosen: Chosen) -> Choice:
+    """Return the choice that a user has made. Raises `InvalidArgument`."""
+    if unknown := sorted(chosen.keys() - Chosen.__annotations__.keys()):
+        known = ", ".join(Chosen.__annotations__)
+        raise InvalidArgument(f"dead letters are not chosen by {', '.join(unknown)}: give {known}")
+    now = time.time()
+    for name in ("key", "reason", "topic"):
+        text = chosen.get(name)
+        if text is not None and not isinstance(text, str):
+            raise InvalidArgument(f"{name} is {type(text).__name__}: give text")
+    since, until, given = chosen.get("since"), chosen.get("until"), chosen.get("ids")
+    ids = None if given is None else frozenset([given] if isinstance(given, str) else given)
+    if ids is not None and not all(isinstance(one, str) for one in ids):
+        raise InvalidArgument("ids has something that is no text: give message ids, or places such as broker-a:0@17")
+    since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")
+    until_ms = None if until is None else timestamp_ms(until, now, "until")
+    return Choice(since_ms, until_ms, chosen.get("key"), chosen.get("reason"), chosen.get("topic"), ids)

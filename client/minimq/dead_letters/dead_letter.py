@@ -1,0 +1,131 @@
+"""A dead letter: a message that a group has given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from minimq.receiving import redelivery
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.model import Message, MessageQueue
+from minimq_common.moments import moment
+from minimq_common.names import DEAD_LETTER_PREFIX
+
+#: The reason of a dead letter that tells none: an older client has sent it.
+UNKNOWN = "unknown"
+
+
+class DeadLetter:
+    """A message that a group has given up, as it is among the dead letters of the group.
+
+    Args:
+        message: as it was read there.
+
+    Attributes:
+        body, tag: of the message.
+    """
+
+    __slots__ = ("_copy", "_original", "_raw", "body", "tag")
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self._copy, self._raw = message, message.properties
+        self._original = redelivery.from_copy(message)
+        self.body, self.tag = message.body, message.tag
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.queue.topic.removeprefix(DEAD_LETTER_PREFIX)
+
+    @property
+    def reason(self) -> str:
+        """Why the last try failed."""
+        return self._raw.get(redelivery.DEAD_LETTER_REASON, UNKNOWN)
+
+    @property
+    def tries(self) -> int:
+        """Consumption attempts: how often somebody had the message."""
+        return self._original.reconsume_times
+
+    @property
+    def topic(self) -> str | None:
+        """Topic that the message was sent to; None when it does not tell."""
+        return self._raw.get(redelivery.RETRY_TOPIC)
+
+    @property
+    def origin_queue(self) -> MessageQueue | None:
+        """Queue that the message was sent to; None when it does not tell."""
+        topic, _, rest = self._raw.get(redelivery.ORIGIN_QUEUE, "").partition("/")
+        broker_name, _, queue_id = rest.rpartition("/")
+        number = redelivery.number_of(queue_id)
+        return MessageQueue(topic, broker_name, number) if topic and broker_name and number is not None else None
+
+    @property
+    def origin_offset(self) -> int | None:
+        """Offset of the message there; None when it does not tell."""
+        return redelivery.number_of(self._raw.get(redelivery.ORIGIN_OFFSET, ""))
+
+    @property
+    def origin_stored_at(self) -> datetime | None:
+        """When a broker stored the message there; None when it does not tell."""
+        ms = redelivery.number_of(self._raw.get(redelivery.ORIGIN_STORED, ""))
+        return None if ms is None else moment(ms)
+
+    @property
+    def message_id(self) -> str:
+        """Id of the message, the one its producer got with the receipt."""
+        return self._original.message_id
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of the message."""
+        return self._original.keys
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties as they were sent."""
+        return self._original.properties
+
+    @property
+    def born_at(self) -> datetime:
+        """When the message was handed to its producer."""
+        return self._original.born_at
+
+    @property
+    def died_at(self) -> datetime:
+        """When it was stored among the dead letters."""
+        return self._copy.stored_at
+
+    @property
+    def died_ms(self) -> int:
+        """The same in ms since 1970."""
+        return self._copy.batch.stored_ms
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue of dead letters in which it stands."""
+        return self._copy.queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset there."""
+        return self._copy.queue_offset
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as text by which it is chosen: "broker-a:0@17"."""
+        return f"{self.queue.broker_name}:{self.queue.queue_id}@{self.queue_offset}"
+
+    @property
+    def received(self) -> ReceivedMessage:
+        """The copy that was stored, with all its properties."""
+        return self._copy
+
+    def message(self, topic: str) -> Message:
+        """Return the message as it was sent, for a topic."""
+        return Message(topic, self.body, self.tag, self.keys, self.properties)
+
+    def __repr__(self) -> str:
+        return (
+            f"DeadLetter({self.place} of group {self.group}, topic {self.topic}, {self.reason!r}, tries {self.tries})"
+        )

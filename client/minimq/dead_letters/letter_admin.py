@@ -1,0 +1,176 @@
+"""The part of `Admin` that concerns dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Unpack
+
+from minimq.administration.masters import Masters
+from minimq.dead_letters.choice import Choice, Chosen, choice_of
+from minimq_common.errors import InvalidArgument
+from minimq_common.moments import moment
+from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group
+
+if TYPE_CHECKING:  # who looks after other things need not load what sends and receives
+    from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.dead_letters.settled_letters import Outcome
+
+#: Called with how many dead letters were looked at, and how many there are.
+Progress = Callable[[int, int], None]
+#: Seconds to wait for servers that are away or busy, as long as nothing goes on.
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """The open dead letters of a group that have the same topic and the same reason.
+
+    Attributes:
+        group: the consumer group.
+        topic: that they were sent to; None when they do not tell.
+        reason: why they were given up.
+        count: how many there are.
+        oldest, newest: when the first and the last of them died.
+    """
+
+    group: str
+    topic: str | None
+    reason: str
+    count: int
+    oldest: datetime
+    newest: datetime
+
+
+class DeadLetterAdmin:
+    """Shows dead letters, and sends them again or drops them; users have it as `Admin`.
+
+    A dead letter is open until it was resent or dropped.
+    """
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+    def dead_letters(self, group: str, **chosen: Unpack[Chosen]) -> Iterator[DeadLetter]:
+        """Yield the open dead letters of a group that are there now; all, or those to which all of `chosen` applies.
+
+        Args:
+            group: its name.
+            **chosen: which of them; see `Chosen`.
+
+        Raises:
+            InvalidArgument: an argument breaks a rule.
+            TopicUnavailable, Unavailable: brokers that have them are away.
+            MiniMQError: another failure of a broker; the text says which.
+        """
+        choice = choice_of(chosen)
+        return self._open_letters(check_group(group), choice)
+
+    def _open_letters(self, group: str, choice: Choice) -> Iterator[DeadLetter]:
+        from minimq.dead_letters.letter_reader import LetterReader  # noqa: PLC0415 - as above
+
+        with LetterReader(self._masters.calls, group, _PATIENCE_S) as reader:
+            spans = reader.spans()
+            settled = reader.settled() if spans else {}
+            for span in spans:
+                for _, letters in reader.open_letters(span, settled):
+                    yield from filter(choice.wants, letters)
+
+    def count_dead_letters(self, group: str | None = None) -> list[DeadLetterCount]:
+        """Return how many open dead letters there are of a group, or of all: by topic and reason, sorted.
+
+        Raises:
+            MiniMQError: as of `dead_letters`.
+        """
+        groups = [check_group(group)] if group is not None else self._groups_with_dead_letters()
+        return [count for name in groups for count in self._counts(name)]
+
+    def _counts(self, group: str) -> list[DeadLetterCount]:
+        found: dict[tuple[str | None, str], list[int]] = {}
+        for letter in self._open_letters(group, Choice()):
+            found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
+        ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
+        return [
+            DeadLetterCount(group, topic, reason, len(times), moment(min(times)), moment(max(times)))
+            for (topic, reason), times in ordered
+        ]
+
+    def _groups_with_dead_letters(self) -> list[str]:
+        calls = self._masters.calls
+        topics = calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        names = [name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX)]
+        return sorted(filter(is_group, names))
+
+    def resend_dead_letters(
+        self,
+        group: str,
+        *,
+        to: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> int:
+        """Send the messages of open dead letters again, as they were sent first; each of them once.
+
+        That holds also when this process is killed and the call is repeated by another one: a message and the mark that
+        it was resent are published by one transaction. All groups that read the topic get the messages.
+
+        Args:
+            group: its name.
+            to: topic that they are sent to; that of each of them unless given.
+            dry_run: only count them.
+            progress: called with how many dead letters were looked at, and how many there are.
+            **chosen: which of them, all unless given; see `Chosen`.
+
+        Returns:
+            How many were resent by this call.
+
+        Raises:
+            MiniMQError: as of `dead_letters`; or a topic does not exist, or takes no messages. The text says how many
+                were resent. Repeat the call for the others.
+        """
+        if to is not None and check_topic(to).startswith("%"):
+            raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
+        return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, dry_run=dry_run)
+
+    def drop_dead_letters(
+        self,
+        group: str,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> int:
+        """Mark open dead letters as dropped: they are neither shown nor resent any more.
+
+        They stay in the topic "%DLQ%" and the group until brokers delete them (`--dead-letter-bytes`), or the topic is.
+
+        Args:
+            group: its name.
+            dry_run: only count them.
+            progress: as of `resend_dead_letters`.
+            **chosen: which of them, all unless given; see `Chosen`.
+
+        Returns:
+            How many were dropped by this call.
+
+        Raises:
+            MiniMQError: as of `dead_letters`. The text says how many were dropped; repeat the call for the others.
+        """
+        return self._settle(check_group(group), choice_of(chosen), "dropped", None, progress, dry_run=dry_run)
+
+    def _settle(
+        self,
+        group: str,
+        choice: Choice,
+        outcome: Outcome,
+        to: str | None,
+        progress: Progress | None,
+        *,
+        dry_run: bool,
+    ) -> int:
+        from minimq.dead_letters.letter_settler import LetterSettler  # noqa: PLC0415 - as above
+
+        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress)
+        return settler.run(choice, dry_run=dry_run)

@@ -1,0 +1,111 @@
+"""Reading the dead letters of a group, and which of them are open."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from minimq.administration.masters import Masters
+from minimq.connection.client import ClusterClient
+from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.dead_letters.settled_letters import Mark, SettledLetters
+from minimq.receiving.range_reader import RangeOptions, RangeReader
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import InvalidArgument, TopicNotFound
+from minimq_common.model import MessageQueue, TopicRoute
+from minimq_common.names import dead_letter_topic, done_topic
+
+log = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """The messages of a queue as they were at one moment: first offset, and the one behind the last."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+
+
+class LetterReader:
+    """Reads the dead letters of one group from masters: a slave may not know yet which are settled.
+
+    Used by one thread; a context manager.
+
+    Args:
+        client: its connection is used.
+        group: the consumer group.
+        patience_s: seconds without any progress after which a read fails.
+
+    Attributes:
+        group: as above.
+    """
+
+    def __init__(self, client: ClusterClient, group: str, patience_s: float) -> None:
+        self.group = group
+        self._masters = Masters(client)
+        self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
+
+    def __enter__(self) -> LetterReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def route_of_done(self) -> TopicRoute | None:
+        """Return the route of the topic that tells which are settled; None when there is none. Raises `MiniMQError`."""
+        return self.route(done_topic(self.group))
+
+    def spans(self) -> list[Span]:
+        """Return what is stored of dead letters now, settled ones too. Raises `MiniMQError`."""
+        return self._spans(dead_letter_topic(self.group))
+
+    def settled(self) -> Mapping[MessageQueue, SettledLetters]:
+        """Return which dead letters are settled, by queue. Raises `MiniMQError`."""
+        found: dict[MessageQueue, SettledLetters] = defaultdict(SettledLetters)
+        for span in self._spans(done_topic(self.group)):
+            for messages in self._read(span):
+                for message in messages:
+                    self._add(message, found)
+        return found
+
+    def open_letters(
+        self, span: Span, settled: Mapping[MessageQueue, SettledLetters]
+    ) -> Iterator[tuple[int, list[DeadLetter]]]:
+        """Yield the open dead letters of each batch, and how many were looked at for them. Raises `MiniMQError`."""
+        of_queue = settled[span.queue]
+        for messages in self._read(span):
+            stored_ms = messages[0].batch.stored_ms if messages else 0
+            is_open = [message for message in messages if not of_queue.has(message.queue_offset, stored_ms)]
+            yield len(messages), list(map(DeadLetter, is_open))
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""
+        try:
+            return self._masters.route(topic)
+        except TopicNotFound:
+            return None
+
+    def _spans(self, topic: str) -> list[Span]:
+        route = self.route(topic)
+        queues = sorted(route.read_queues()) if route else []
+        return [Span(queue, *self._reader.bounds(queue)) for queue in queues]
+
+    def _read(self, span: Span) -> Iterator[list[ReceivedMessage]]:
+        """Yield the messages of each batch."""
+        if span.first >= span.end:
+            return
+        for batch in self._reader.read(*span):
+            messages = batch.messages(span.first)
+            batch.check_texts()
+            yield [message for message in messages if message.queue_offset < span.end]
+
+    def _add(self, message: ReceivedMessage, found: Mapping[MessageQueue, SettledLetters]) -> None:
+        try:
+            mark = Mark.decode(message.body)
+        except InvalidArgument as error:  # anybody may send to the topic
+            log.warning("dead letters: a message is passed over queue=%s error=%s", message.queue, error.message)
+            return
+        queue = MessageQueue(dead_letter_topic(self.group), message.queue.broker_name, mark.queue_id)
+        found[queue].add(mark.runs, mark.died_ms)

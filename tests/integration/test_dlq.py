@@ -1,0 +1,182 @@
+"""Dead letters are counted, shown, resent and dropped, by `Admin` and by `minimq dlq`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, SimpleConsumer
+from minimq.dead_letters.letter_settler import transaction_name
+from minimq_common.errors import InvalidArgument, TopicNotFound
+from minimq_common.names import dead_letter_topic, done_topic
+from support.command import Minimq
+from support.reading import read_all
+from support.waiting import wait_until
+
+COUNT = 12
+
+
+@pytest.fixture
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture(scope="module")
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as shared:
+        yield shared
+
+
+def bury(cluster: LocalCluster, producer: Producer, topic: str, group: str, count: int = COUNT) -> None:
+    """Have a group give up so many messages, by turns because they are "odd" and "even"."""
+    producer.send_many(
+        Message(topic, b"%d" % number, "t", [f"k{number}", "k"], {"n": str(number), "RETRY_TOPIC": "mine"})
+        for number in range(count)
+    )
+    found = 0
+    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        while found < count:
+            messages = consumer.receive(1000)
+            for reason, rest in (("even", 0), ("odd", 1)):
+                consumer.reject([message for message in messages if int(message.body) % 2 == rest], reason)
+            found += len(messages)
+
+
+def bodies(cluster: LocalCluster, topic: str) -> Counter[bytes]:
+    return Counter(message.body for message in read_all(cluster.nameserver, topic))
+
+
+def test_some_are_resent_as_they_were_sent_first(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    bury(cluster, producer, topic, topic)
+    assert [(item.group, item.topic, item.reason, item.count) for item in admin.count_dead_letters(topic)] == [
+        (topic, topic, "even", COUNT // 2),
+        (topic, topic, "odd", COUNT // 2),
+    ]
+    letters = {letter.body: letter for letter in admin.dead_letters(topic, since=began)}
+    assert len(letters) == COUNT
+    letter = letters[b"7"]
+    original = {message.body: message for message in read_all(cluster.nameserver, topic)}[b"7"]
+    assert (letter.group, letter.topic, letter.reason, letter.tries) == (topic, topic, "odd", 1)
+    assert (letter.origin_queue, letter.origin_offset) == (original.queue, original.queue_offset)
+    assert (letter.origin_stored_at, letter.message_id) == (original.stored_at, original.message_id)
+    assert (letter.keys, letter.properties) == (original.keys, original.properties)
+
+    assert not list(admin.dead_letters(topic, until=began))
+    assert admin.resend_dead_letters(topic, until=began) == 0
+    assert admin.resend_dead_letters(topic, key="k7", dry_run=True) == 1
+    assert admin.resend_dead_letters(topic, key="k7") == 1
+    assert admin.resend_dead_letters(topic, key="k7") == 0
+    again = [message for message in read_all(cluster.nameserver, topic) if message.body == b"7"]
+    assert {message.queue for message in again} == {original.queue}
+    assert [(m.tag, m.keys, m.properties) for m in again] == [(original.tag, original.keys, original.properties)] * 2
+
+    by_id, by_place = letters[b"1"].message_id, letters[b"2"].place
+    assert admin.drop_dead_letters(topic, ids=[by_id, by_place, letter.place]) == 2
+    assert admin.resend_dead_letters(topic, reason="odd") == COUNT // 2 - 2
+    assert admin.resend_dead_letters(topic, topic="another") == 0
+    assert admin.resend_dead_letters(topic) == COUNT // 2 - 1
+    once = {b"1", b"2"}
+    assert bodies(cluster, topic) == Counter({body: 1 if body in once else 2 for body in letters})
+    assert admin.count_dead_letters(topic) == []
+    assert admin.describe_group(topic).dead_letters == COUNT  # they stay where they are
+
+
+def test_the_command_counts_shows_resends_and_drops(
+    cluster: LocalCluster, minimq: Minimq, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    bury(cluster, producer, topic, topic)
+    listed = json.loads(minimq("dlq", "list", topic, "--output", "json"))
+    assert [(row["reason"], row["count"]) for row in listed] == [("even", COUNT // 2), ("odd", COUNT // 2)]
+    assert [row for row in json.loads(minimq("dlq", "list", "--output", "json")) if row["group"] == topic] == listed
+    [line] = minimq("dlq", "show", topic, "--key", "k7", "--format", "json").splitlines()
+    shown = json.loads(line)
+    assert (shown["body"], shown["reason"], shown["topic"], shown["tries"]) == ("7", "odd", topic, 1)
+    text = minimq("dlq", "show", topic, "--max", "2", "--reason", "odd")
+    assert text.count("  odd  tries 1\n") == 2
+
+    said = minimq("dlq", "resend", topic, "--all", "--dry-run")
+    assert said == "dry run, nothing was changed; without --dry-run 12 dead letters would be resent\n"
+    assert minimq("dlq", "resend", topic, "--id", shown["place"]) == "1 dead letter resent\n"
+    other = new_name()
+    assert "0 dead letters of group" in minimq("dlq", "resend", topic, "--all", "--to", other, status=1)
+    admin.create_topic(other, queues=1)
+    assert minimq("dlq", "resend", topic, "--reason", "odd", "--to", other) == "5 dead letters resent\n"
+    assert bodies(cluster, other) == Counter(b"%d" % number for number in (1, 3, 5, 9, 11))
+    assert minimq("dlq", "drop", topic, "--from", "-1h", "--yes") == "6 dead letters dropped\n"
+    assert minimq("dlq", "drop", topic, "--all") == "0 dead letters dropped\n"
+    assert minimq.with_stderr("dlq", "list", topic) == "no open dead letters\n"
+    assert "choose some (--from, --key, --id ...), or give --all" in minimq("dlq", "resend", topic, status=2)
+    assert "--all excludes" in minimq("dlq", "drop", topic, "--all", "--key", "k", status=2)
+    assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
+    admin.delete_topic(other)
+
+
+def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay_open(
+    cluster: LocalCluster, admin: Admin, producer: Producer, new_name: Callable[[], str]
+) -> None:
+    name = new_name()
+    admin.create_topic(name, queues=1)
+    with PushConsumer(cluster.nameserver, group=name, max_tries=0) as consumer:
+        consumer.subscribe(name)
+        consumer.start(lambda _: ConsumeResult.RETRY_LATER)
+        producer.send(Message(name, b"bad"))
+        wait_until(lambda: sum(item.count for item in admin.count_dead_letters(name)) == 1, 40)
+    assert admin.resend_dead_letters(name, reason="listener answered RETRY_LATER", dry_run=True) == 1
+    admin.delete_topic(name)
+    with pytest.raises(TopicNotFound, match=r"0 dead letters of group .* were resent, others may be left"):
+        admin.resend_dead_letters(name)
+    admin.create_topic(name, queues=1)
+    assert admin.resend_dead_letters(name) == 1
+    assert bodies(cluster, name) == Counter([b"bad"])
+    admin.delete_topic(name)
+
+
+def test_commands_at_the_same_time_resend_each_once(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    bury(cluster, producer, topic, topic, 60)
+    with ThreadPoolExecutor(4) as pool:
+        keys = [f"k{number}" for number in range(60)]
+        one_by_one = [pool.submit(admin.resend_dead_letters, topic, key=key) for key in keys[:4]]
+        all_of_them = [pool.submit(admin.resend_dead_letters, topic) for _ in range(2)]
+        assert sum(future.result() for future in (*one_by_one, *all_of_them)) == 60
+    assert set(bodies(cluster, topic).values()) == {2}
+
+
+def test_what_died_after_its_topic_was_made_anew_is_open(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    dead = dead_letter_topic(topic)
+    bury(cluster, producer, topic, topic, 4)
+    assert admin.resend_dead_letters(topic) == 4
+    admin.delete_topic(dead)
+    assert list(admin.dead_letters(topic)) == []
+    admin.create_topic(dead, queues=1)
+    producer.send_many([Message(dead, b"x")] * 2, queue=MessageQueue(dead, "broker-a", 0))
+    producer.send_many([Message(dead, b"x")] * 2, queue=MessageQueue(dead, "broker-b", 0))
+    producer.send(Message(done_topic(topic), b"no mark"))  # anybody may
+    assert [(letter.topic, letter.reason) for letter in admin.dead_letters(topic)] == [(None, "unknown")] * 4
+    with pytest.raises(InvalidArgument, match="does not tell to which topic it was sent"):
+        admin.resend_dead_letters(topic)
+    assert admin.resend_dead_letters(topic, to=topic) == 4
+    assert bodies(cluster, topic)[b"x"] == 4
+    admin.delete_group(topic, dead_letters=True)
+    assert not {dead, done_topic(topic)} & set(admin.list_topics())
+
+
+def test_wrong_choices_are_refused(admin: Admin) -> None:
+    for wrong in ({"kay": "k"}, {"key": 1}, {"ids": [1]}, {"since": "soon"}, {"until": "2026-01-01"}):
+        with pytest.raises(InvalidArgument):
+            list(admin.dead_letters("g", **wrong))
+    assert list(admin.dead_letters("no-such-group")) == []
+    assert transaction_name("g") == "%DLQ%g"
+    assert len(transaction_name("g" * 120)) <= 120
