@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,6 +47,8 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     names = [field.name for field in dataclasses.fields(options)]
     unknown = sorted(changes.keys() - set(names))
     if unknown:
+        import difflib  # noqa: PLC0415 - for who mistypes an option
+
         own = (
             [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
         )

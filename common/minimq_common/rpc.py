@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 import grpc
@@ -16,8 +16,10 @@ from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.protocol_bounds import MAX_FRAME_BYTES
 from minimq_common.security.certificates import Trust
-from minimq_common.security.server_secrets import ServerSecrets
 from minimq_proto.v1 import errors_pb2
+
+if TYPE_CHECKING:
+    from minimq_common.security.server_secrets import ServerSecrets
 
 #: Why a peer is not reached on whose host no process has the port.
 NOTHING_LISTENS = "nothing listens there"

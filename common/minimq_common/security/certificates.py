@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -172,6 +171,8 @@ def _as_file(data: bytes) -> Iterator[str]:
             made.flush()
             yield f"/proc/self/fd/{made.fileno()}"
     else:
+        import tempfile  # noqa: PLC0415 - on other systems than Linux
+
         with tempfile.NamedTemporaryFile() as made:
             made.write(data)
             made.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,6 +95,8 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
 
 
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
+    import tomllib  # noqa: PLC0415 - for who has credentials
+
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _File)
     except msgspec.ValidationError as error:
