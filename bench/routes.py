@@ -28,10 +28,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 import minimq_nameserver
+from minimq import Admin
 from minimq.local.server_process import ServerProcess
 from minimq_common import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
-from support.nameserver_client import NameServerClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -299,10 +299,9 @@ async def measure(brokers_of_a_topic: int, tell: Callable[[str], None]) -> Line:
 
 def check(address: str, brokers_of_a_topic: int) -> None:
     """See that the table is as it was told."""
-    link = NameServerClient(address)
-    for topic in (TOPICS[0], TOPICS[-1]):
-        assert len(link.route(topic).queues) == brokers_of_a_topic
-    link.close()
+    with Admin(address) as admin:
+        for topic in (TOPICS[0], TOPICS[-1]):
+            assert len(admin.route(topic).queues) == brokers_of_a_topic
 
 
 async def watched(address: str, brokers: list[SimulatedBroker]) -> tuple[float, float, int]:
