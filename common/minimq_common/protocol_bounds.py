@@ -262,6 +262,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "settled_ahead": COUNT,
         "most_tries": COUNT,
         "holders": FRAME_ITEMS,
+        "missed": COUNT,
     },
     "GroupQueue": {"topic": TOPIC, "owner": CLIENT_ID, "holder": CLIENT_ID, "waiting": FRAME_ITEMS},
     "DescribeGroupRequest": {"group": GROUP},

@@ -218,6 +218,25 @@ def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str
         assert {message.tries for message in again} == {1}
 
 
+def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_there(
+    single: LocalCluster, filled: str, popper: RawPopper
+) -> None:
+    mine = popper.take(100)
+    popper.settle(mine[:90])
+    popper.begin(takes=[popper.taking(100, wait_s=60)])
+    with Admin(single.nameserver) as admin:
+        with pytest.raises(GroupConflict, match="are connected: a; stop them first, or reset with force"):
+            admin.reset_offsets(filled, filled, "earliest")
+        assert admin.describe_group(filled).in_flight == 10
+        admin.reset_offsets(filled, filled, 20, force=True)
+        again = popped(popper.answer())
+        assert offsets(again) == [*range(20, 100)]
+        assert {message.tries for message in again} == {1}
+        assert popper.settle(mine[90:]) == [*range(90, 100)]  # what it had before the reset is not its own any more
+        found = admin.describe_group(filled)
+        assert (found.lag, found.in_flight) == (80, 80)
+
+
 @pytest.mark.timeout(180)
 def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
     options = {"checkpoint_interval_s": 0.05}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue as queues
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,8 @@ from minimq.receiving.range_reader import RangeReader
 from minimq_common.errors import MiniMQError, OffsetOutOfRange
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+from support.raw_popper import RawPopper
+from support.scraping import Scrape, metrics_address
 from support.small_segments import BODY, OTHER, PATIENCE_S, QUEUE, SEGMENT, World, world_of
 from support.waiting import wait_until
 
@@ -81,6 +84,41 @@ def test_what_is_kept_for_ever_is_not_deleted(tmp_path: Path) -> None:
         assert report.segments_deleted == 0
         assert world.bounds() == (0, 50)
         assert (report.retention_s, report.retention_bytes) == (0.0, 0)
+
+
+def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_path: Path) -> None:
+    shown = {"metrics": "127.0.0.1:0", "log_format": "json"}
+    with world_of(tmp_path, retention_bytes=300_000, **shown) as world:
+        [broker] = world.cluster.brokers
+
+        def counted(name: str, **labels: str) -> float:
+            return Scrape(metrics_address(broker.log_path)).value(f"minimq_broker_group_{name}", **labels)
+
+        with RawPopper(broker.address, "g", "a") as popper:
+            world.send(4)
+            taken = popper.take(1) + popper.take(1) + popper.take(1)
+            popper.settle([taken[1]])
+            world.send(76)
+            world.wait_until_trimmed()
+            first, end = world.bounds()
+            assert 10 < first < end == 80
+            [described] = [item for item in world.admin.describe_group("g").queues if item.queue == QUEUE]
+            assert described.popped is not None
+            popped = described.popped
+            assert (popped.missed, popped.in_flight, popped.settled_ahead) == (first - 1, 0, 0)
+            assert described.lag == counted("lag_messages", group="g", topic="t") == end - first
+            assert counted("missed_messages_total") == 0
+
+            again = popper.take(5, wait_s=30)
+            assert [message.offset for message in again] == [*range(first, first + 5)]
+            popper.settle(again[1:])
+            assert counted("missed_messages_total") == first - 1
+            [told] = [line for line in broker.log_path.read_text().splitlines() if "nobody had settled" in line]
+            assert json.loads(told)["fields"] == {"group": "g", "queue": "0 of topic t", "count": first - 1}
+            [described] = [item for item in world.admin.describe_group("g").queues if item.queue == QUEUE]
+            assert (described.popped.missed, described.popped.settled_ahead) == (0, 4) if described.popped else None
+            assert described.lag == counted("lag_messages", group="g", topic="t") == end - first - 4
+            assert popper.settle([taken[0]]) == []  # which is deleted
 
 
 # ---- readers --------------------------------------------------------------------------------------

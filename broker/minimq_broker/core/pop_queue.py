@@ -197,9 +197,11 @@ class PopQueue:
     # ---- deciding ----------------------------------------------------------------------------------
 
     def unsettled_before(self, offset: int) -> int:
-        """Return how many messages before an offset nobody has settled."""
-        runs = [run for run in self._runs if run.first < offset and run.state is not DONE]
-        return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - self.next)
+        """Return how many messages before an offset nobody has settled. Any thread may ask."""
+        done, every = self.done, self._runs.copy()
+        runs = [run for run in every if run.first < offset and run.state is not DONE]
+        following = every[-1].end if every else done
+        return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
         """Return the runs that a consumer gets; none when there is nothing, or too much in hand.

@@ -70,12 +70,14 @@ class Backlog:
         """Return how many messages each group has still to read of each topic where it has offsets."""
         names = self._names()
         state = self._store().state
-        committed = state.committed.copy()
+        committed, popped = state.committed.copy(), state.popped.copy()
         by_pair: dict[tuple[int, str], int] = {}
         for (group, topic_id, queue_id), offset in committed.items():
             if topic_id in names:
                 queue = QueueKey(topic_id, queue_id)
-                lag = state.end(queue).offset - max(offset, self._first(queue))
+                first, end = max(offset, self._first(queue)), state.end(queue).offset
+                pops = popped.get((group, topic_id, queue_id))
+                lag = end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first)
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + max(0, lag)
         lags: dict[tuple[str, str], int] = {}
         for number, ((topic_id, group), lag) in enumerate(sorted(by_pair.items())):

@@ -236,6 +236,11 @@ class BrokerMetrics:
             ("group", "topic"),
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
         )
+        yield counter(
+            f"{PREFIX}_group_missed_messages_total",
+            "Messages that were deleted before a group that takes them one by one had settled them.",
+            self._engine.counters.pops_missed,
+        )
         yield gauges(
             f"{PREFIX}_group_in_flight_messages",
             "Messages of a topic, taken one by one, that consumers of a group have.",

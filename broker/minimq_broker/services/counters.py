@@ -17,6 +17,7 @@ class Counters:
         refused: batches that were not taken, by the code of the error.
         expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
+        pops_missed: messages taken one by one that were deleted before their group had settled them.
         append_s: seconds from the arrival of a batch to its answer.
         streams_refused: streams that were one too many, by the name of the call.
     """
@@ -31,6 +32,7 @@ class Counters:
     bytes_deleted: int = 0
     expired_by_age: int = 0
     expired_for_room: int = 0
+    pops_missed: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)
     append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -116,7 +116,7 @@ class GroupService:
         )
         popped = self._engine.state.popped.get((group, *queue))
         if popped is not None:
-            described.popped.CopyFrom(_popped_to_wire(popped))
+            described.popped.CopyFrom(_popped_to_wire(popped, first))
         return described
 
     # ---- reset ----------------------------------------------------------------------------------
@@ -186,10 +186,11 @@ class GroupService:
         return checked
 
 
-def _popped_to_wire(queue: PopQueue) -> broker_pb2.PoppedQueue:
-    told = broker_pb2.PoppedQueue()
+def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
+    """Return what is told of a popped queue, as far as it is stored."""
+    told = broker_pb2.PoppedQueue(missed=queue.unsettled_before(first))
     holders: Counter[str] = Counter()
-    for run in queue.runs:
+    for run in (run.part(max(run.first, first), run.end) for run in queue.runs if run.end > first):
         if run.state is RunState.DONE:
             told.settled_ahead += run.count
             continue

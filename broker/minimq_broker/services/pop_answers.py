@@ -117,24 +117,32 @@ class PopReader:
         room = min(hand_out.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
+        gone = list[tuple[int, int]]()  # deleted meanwhile: the next take passes over it, and tells of it
         failure: MiniMQError | None = None
         for run in hand_out.runs:
-            at = run.first
+            begin = at = run.first
             if batches and batches[-1].base_offset <= at < _end(batches[-1]):
                 at = min(run.end, _end(batches[-1]))
             while at < run.end and room > 0 and failure is None:
                 try:
                     found = self._found(queue, at, run.end, room, hand_out.have)
                 except MiniMQError as error:
-                    failure = error
-                    break
+                    stored_from = self._engine.store.bounds(queue)[0]
+                    if at >= stored_from:
+                        failure = error
+                        break
+                    behind = min(stored_from, run.end)
+                    gone.append((at, behind))
+                    begin = at = behind
+                    continue
                 room -= sum(len(batch.data) for batch in found)
                 batches += found
                 at = min(run.end, _end(found[-1]))
-            if at > run.first:
-                read.append(run.part(run.first, at))
+            if at > begin:
+                read.append(run.part(begin, at))
             if at < run.end:
                 left.append((at, run.end))
+        self._give_back(hand_out, gone)
         if failure is not None and not read:
             raise self._set_aside(queue, hand_out, left, failure)
         self._give_back(hand_out, left)

@@ -185,7 +185,8 @@ class PopService:
                 self._settled(step, job, stream)
             self._returned(lines)
             for line, take, step in takes:
-                self._tell_missed(step)
+                if job.error is None:
+                    self._tell_missed(step)
                 line.taken(take, step, job)
 
         job = PopJob(group, steps, self._clock.now_ms(), done)
@@ -353,6 +354,7 @@ class PopService:
 
     def _tell_missed(self, step: PopStep) -> None:
         if step.missed:
+            self._engine.counters.pops_missed += step.missed
             queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
             text = "pop: messages were deleted that nobody had settled group=%s queue=%s count=%d"
             log.warning(text, step.key.group, queue, step.missed)

@@ -24,6 +24,7 @@ class PoppedQueueDescription:
         most_tries: the most consumption attempts of one of those in flight or returned.
         holders: how many messages consumers have, by client id, those with most of them first; under "" those that
             belong to their handles alone.
+        missed: how many were deleted before they were settled; until the group takes messages of the queue again.
     """
 
     in_flight: int
@@ -31,6 +32,7 @@ class PoppedQueueDescription:
     settled_ahead: int
     most_tries: int
     holders: Mapping[str, int]
+    missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,4 +277,6 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
 
 def _popped_from_wire(item: broker_pb2.PoppedQueue) -> PoppedQueueDescription:
     holders = {holder.client_id: holder.messages for holder in item.holders}
-    return PoppedQueueDescription(item.in_flight, item.returned, item.settled_ahead, item.most_tries, holders)
+    return PoppedQueueDescription(
+        item.in_flight, item.returned, item.settled_ahead, item.most_tries, holders, item.missed
+    )

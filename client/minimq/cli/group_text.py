@@ -162,6 +162,8 @@ def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
         parts.append(f"{popped.returned} to be tried again")
     if popped.most_tries > 1:
         parts.append(f"up to {popped.most_tries} tries")
+    if popped.missed:
+        parts.append(f"{popped.missed} deleted before they were settled")
     return ", ".join(parts) or "nobody has any"
 
 

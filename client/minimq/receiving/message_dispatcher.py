@@ -18,6 +18,7 @@ from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_delivery import PoppedDelivery, deliveries
 from minimq.receiving.popped_outcomes import PoppedOutcomes, most_tries
+from minimq.receiving.redelivery import CANCELLED
 from minimq.receiving.simple_options import SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.start_position import Start
@@ -234,7 +235,7 @@ class MessageDispatcher:
     def _cut_off(self, delivery: PoppedDelivery) -> None:
         """The call of a listener was cancelled: that counts as a failure."""
         log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
-        self._answered(delivery, Verdict(range(len(delivery.messages))))
+        self._answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def _answered(self, delivery: PoppedDelivery, found: Verdict) -> None:
         """Act on what the listener has answered. On any thread."""

@@ -23,7 +23,7 @@ from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import delay_ms, from_copy
+from minimq.receiving.redelivery import CANCELLED, TIMED_OUT, delay_ms, from_copy
 from minimq.receiving.waits import complete
 from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
@@ -286,7 +286,7 @@ class QueueDispatcher(Consumer):
                 len(delivery.messages),
             )
             if not self._orderly:
-                self._outcomes.try_again(delivery, level=None)
+                self._outcomes.try_again(delivery, None, TIMED_OUT)
 
     def _hand_over(self) -> bool:
         """Give back queues whose calls are over. Returns whether others still wait for theirs."""
@@ -328,4 +328,4 @@ class QueueDispatcher(Consumer):
     def _cut_off(self, delivery: Delivery) -> None:
         """The call of a listener was cancelled: that counts as a failure."""
         log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
-        self._outcomes.answered(delivery, Verdict(range(len(delivery.messages))))
+        self._outcomes.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))

@@ -35,6 +35,8 @@ _NAMES = _ORIGIN | {RECONSUME_TIMES, CONSUMER_GROUP, DEAD_LETTER_REASON}
 #: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
 TRIES_USED_UP = "tries used up"
 REJECTED = "rejected"
+TIMED_OUT = "listener did not return in time"
+CANCELLED = "listener was cancelled"
 _MAX_REASON = 200
 _ESCAPE = "%"
 #: Of the numbers in a copy. Anybody may send to a retry topic, and longer ones no Python reads.

@@ -1847,6 +1847,7 @@ class PoppedQueue(google.protobuf.message.Message):
     SETTLED_AHEAD_FIELD_NUMBER: builtins.int
     MOST_TRIES_FIELD_NUMBER: builtins.int
     HOLDERS_FIELD_NUMBER: builtins.int
+    MISSED_FIELD_NUMBER: builtins.int
     in_flight: builtins.int
     """Messages that consumers have."""
     returned: builtins.int
@@ -1855,6 +1856,8 @@ class PoppedQueue(google.protobuf.message.Message):
     """That are settled although others before them are not: they count for no lag."""
     most_tries: builtins.int
     """The most often that one of those in flight or returned was handed out."""
+    missed: builtins.int
+    """Messages that were deleted before they were settled; until the group takes messages from the queue again."""
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
         """Who has most of them."""
@@ -1867,8 +1870,9 @@ class PoppedQueue(google.protobuf.message.Message):
         settled_ahead: builtins.int = ...,
         most_tries: builtins.int = ...,
         holders: collections.abc.Iterable[global___PopHolder] | None = ...,
+        missed: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["holders", b"holders", "in_flight", b"in_flight", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holders", b"holders", "in_flight", b"in_flight", "missed", b"missed", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
 
 global___PoppedQueue = PoppedQueue
 

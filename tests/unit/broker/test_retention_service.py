@@ -14,11 +14,16 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_runs import Run, RunState
 from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
+from minimq_broker.services.pop_answers import HandOut, PopReader
+from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
@@ -324,3 +329,29 @@ def test_what_is_deleted_under_a_pull_is_not_passed_over(
 
 async def one(request: broker_pb2.PullRequest) -> AsyncIterator[broker_pb2.PullRequest]:
     yield request
+
+
+def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(tmp_path: Path) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        given_back: list[Settle] = []
+        reader = PopReader(kept.engine, PopClock(), lambda _, settle: given_back.append(settle))
+        runs = [Run(0, 1, RunState.OUT, 2, 0, 7, "a"), Run(1, 12, RunState.OUT, 1, 0, 7, "a")]
+        hand_out = HandOut(1, 1 << 20, frozenset(), PopKey("g", *kept.key), runs, 7)
+        kept.retention.start()
+        kept.clock.now_ms = (kept.engine.store.log.segments[1].newest_ms() or 0) + 1000
+        await kept.until(lambda: 1 < kept.engine.store.bounds(kept.key)[0] < 12)
+        await kept.looked()
+        first, _ = kept.engine.store.bounds(kept.key)
+        result, _ = reader.result(hand_out)
+        assert [(run.first, run.count) for run in result.popped.runs] == [(first, 12 - first)]
+        assert given_back == [Settle(7, [(0, 1), (1, first)], PopOutcome.RETURN)]
+
+        kept.clock.now_ms = kept.engine.state.end(kept.key).stored_ms + 1000
+        await kept.until(lambda: kept.engine.store.bounds(kept.key) == (12, 12))
+        result, _ = reader.result(hand_out)
+        assert not result.popped.runs
+        assert not result.HasField("failure")
+        assert given_back[1:] == [Settle(7, [(0, 1), (1, 12)], PopOutcome.RETURN)]
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
