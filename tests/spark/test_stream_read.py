@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, PoppedMessage, Producer, SimpleConsumer
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -118,6 +118,34 @@ def test_each_message_comes_once_and_in_order_also_after_a_restart(
     for queue in earlier.keys() | later.keys():
         together = earlier.get(queue, []) + later.get(queue, [])
         assert together == list(range(len(together)))
+
+
+def test_workers_that_take_messages_one_by_one_and_a_stream_do_not_disturb_each_other(
+    streams: Streams, cluster: LocalCluster, producer: Producer, topic: str, admin: Admin
+) -> None:
+    sink, worked = Sink(), list[PoppedMessage]()
+    producer.send_many(numbered(topic, range(500)))
+    with SimpleConsumer(cluster.nameserver, group=f"g-{topic}", invisible_s=600) as worker:
+        worker.subscribe(topic)
+        while len(worked) < 250:
+            worked += worker.receive(60)
+        worker.ack(worked[::2])  # settled and unsettled ones by turns
+        before = admin.describe_group(f"g-{topic}")
+        streams.run(sink, topic=topic, startingOffsets="earliest")
+        assert sink.numbers == list(range(500))
+        after = admin.describe_group(f"g-{topic}")
+        assert (
+            (after.in_flight, after.lag)
+            == (before.in_flight, before.lag)
+            == (len(worked[1::2]), 500 - len(worked[::2]))
+        )
+        worker.ack(worked[1::2])
+        while messages := worker.receive(timeout=1):
+            worker.ack(messages)
+            worked += messages
+    assert sorted(int(message.body) for message in worked) == list(range(500))
+    assert {message.tries for message in worked} == {1}
+    assert admin.describe_group(f"g-{topic}").lag == 0
 
 
 def test_all_there_is_comes_in_parts_that_keep_to_the_limit(
