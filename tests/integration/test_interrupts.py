@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -24,6 +25,9 @@ PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
 MESSAGES = 1800
 INTERRUPTS = 1000
 PATIENCE_S = 20.0
+#: Where a send goes on once it has room in the buffer, and the functions by which it is added to what waits.
+SENDERS = ("/record_accumulator.py", "/destination_queues.py")
+ADDING = {"new_number", "join", "add_message", "add_batch"}
 
 
 @pytest.mark.skipif(
@@ -77,3 +81,52 @@ def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
     sending.start()
     sending.join(PATIENCE_S)
     assert not sending.is_alive()
+
+
+@pytest.mark.parametrize("send", ["send_async", "send_records"])
+def test_sends_that_are_interrupted_keep_no_room_in_the_buffer(cluster: LocalCluster, topic: str, send: str) -> None:
+    """Interrupt wherever the interpreter looks for signals: when a function begins, and when a call ends."""
+    with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+        producer.send(Message(topic, b"the route is known"))
+        hand_in = {
+            "send_async": lambda: producer.send_async(Message(topic, b"single")),
+            "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
+        }[send]
+        points = 0
+        while interrupted_at(points, hand_in):
+            points += 1
+            producer.flush(PATIENCE_S)
+            statistics = producer.statistics()
+            assert (statistics.buffered_messages, statistics.buffered_bytes) == (0, 0), points
+        assert points > 3
+
+
+def interrupted_at(point: int, call: Callable[[], object]) -> bool:
+    """Make a call, and raise KeyboardInterrupt at one of the points in the sender; return whether it came so far."""
+    seen = 0
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and frame.f_code.co_filename.endswith(SENDERS) and ADDING & callers(frame):
+            seen += 1
+            if seen == point + 1:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def callers(frame: FrameType | None) -> set[str]:
+    """Return the names of the functions that a frame is in."""
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names

@@ -175,10 +175,19 @@ class DestinationQueues:
             self._update(destination)
         return found
 
+    def repair(self) -> None:
+        """Bring up to date what may leave, after Ctrl-C in a call."""
+        for destination in [*self._destinations.values()]:
+            self._update(destination)
+
+    def all(self) -> list[PendingBatch]:
+        """Return everything that waits, in no order."""
+        waiting = [batch for destination in self._destinations.values() for batch in destination.batches]
+        return waiting + [batch for _, _, batch in self._delayed]
+
     def clear(self) -> list[PendingBatch]:
         """Take everything out, in no order."""
-        left = [batch for destination in self._destinations.values() for batch in destination.batches]
-        left += [batch for _, _, batch in self._delayed]
+        left = self.all()
         self._destinations.clear()
         self._ready.clear()
         self._delayed.clear()

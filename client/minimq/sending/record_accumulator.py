@@ -107,12 +107,26 @@ class RecordAccumulator:
         self._waiting.add_batch(batch)
         return ()
 
+    def repair(self) -> None:
+        """Let everything leave that waits, after Ctrl-C in a call. It looks at everything, as the next two do."""
+        self._waiting.repair()
+
+    def has_message(self, item: PendingMessage) -> bool:
+        """Return whether a message was added."""
+        return any(item in batch.messages for batch in (*self._in_flight, *self._waiting.all()))
+
+    def has_batch(self, batch: PendingBatch) -> bool:
+        """Return whether a batch was added."""
+        return batch in self._in_flight or batch in self._waiting.all()
+
     def new_number(self) -> BatchNumber:
         """Return the number for a new batch."""
         sequence = self._next_sequence
-        self._next_sequence += 1
+        number = BatchNumber(sequence, sequence - next(iter(self._open_numbers), sequence))
+        # After the last call: Ctrl-C comes before the number is open, or once the caller has it.
+        self._next_sequence = sequence + 1
         self._open_numbers[sequence] = None
-        return BatchNumber(sequence, sequence - next(iter(self._open_numbers)))
+        return number
 
     def close_number(self, number: BatchNumber) -> None:
         """Note that a number will not be sent again: its batch is stored, or was given up. Idempotent."""

@@ -104,22 +104,26 @@ class SendBuffer:
         A ticket counts as alive until all its messages have been given back.
         """
         with self._lock:
-            self.bytes -= size
-            alive = self._alive
-            if counts is None:
-                self.messages -= sum([alive.pop(ticket)[1] for ticket in tickets])
-            else:
-                for ticket, count in zip(tickets, counts, strict=True):
-                    topic, left = alive[ticket]
-                    if count == left:
-                        del alive[ticket]
-                    else:
-                        alive[ticket] = topic, left - count
-                    self.messages -= count
-            if self._waiting:
-                self._changed.notify_all()
-            if self._calls:
-                self._call_all()
+            self.release_locked(tickets, size, counts)
+
+    def release_locked(self, tickets: Sequence[int], size: int, counts: Sequence[int] | None = None) -> None:
+        """Give back room as `release`; the caller holds the lock."""
+        self.bytes -= size
+        alive = self._alive
+        if counts is None:
+            self.messages -= sum([alive.pop(ticket)[1] for ticket in tickets])
+        else:
+            for ticket, count in zip(tickets, counts, strict=True):
+                topic, left = alive[ticket]
+                if count == left:
+                    del alive[ticket]
+                else:
+                    alive[ticket] = topic, left - count
+                self.messages -= count
+        if self._waiting:
+            self._changed.notify_all()
+        if self._calls:
+            self._call_all()
 
     def _call_all(self) -> None:
         calls, self._calls = self._calls, []

@@ -102,14 +102,21 @@ class Sender:
             ticket = self.buffer.reserve_locked(item.message.topic, 1, item.size, wait=wait)
             if ticket is None:
                 return False
-            item.ticket = ticket
-            item.born_ms = time.time_ns() // 1_000_000
-            item.handed_in = now = time.monotonic()
-            if not self._keeps_time:
-                self._keep_time_locked()
-            if self._accumulator.join(item):
-                return True
-            batch = self._accumulator.add_message(item, now)
+            try:
+                item.ticket = ticket
+                item.born_ms = time.time_ns() // 1_000_000
+                item.handed_in = now = time.monotonic()
+                if not self._keeps_time:
+                    self._keep_time_locked()
+                if self._accumulator.join(item):
+                    return True
+                batch = self._accumulator.add_message(item, now)
+            except BaseException:  # the producer was closed, or Ctrl-C
+                self._accumulator.repair()
+                if not self._accumulator.has_message(item):
+                    self.buffer.release_locked((ticket,), item.size)
+                self._connection.call_soon(self._drain)
+                raise
         if batch is not None:
             self._transmit(batch)
         if batch is None or self._accumulator.is_waiting:
@@ -130,31 +137,36 @@ class Sender:
         Raises:
             InvalidArgument: they make none; `completion` has been called without an outcome.
         """
-        with self._lock:
-            number = self._accumulator.new_number()
+        number = batch = None
         try:
-            data = self._encoder.encode_records(records, time.time_ns() // 1_000_000, number)
-        except BaseException:
             with self._lock:
-                self._accumulator.close_number(number)
-            self.buffer.release(*share)
-            completion(None, None)
+                number = self._accumulator.new_number()
+            batch = RecordsBatch(
+                topic,
+                queue,
+                data=self._encoder.encode_records(records, time.time_ns() // 1_000_000, number),
+                count=len(records),
+                share=share,
+                number=number,
+                handed_in=time.monotonic(),
+                completion=completion,
+                transaction=transaction,
+            )
+            with self._lock:
+                if not self._keeps_time:
+                    self._keep_time_locked()
+                actions = self._accumulator.add_batch(batch)
+        except BaseException:  # the records make none, or Ctrl-C
+            with self._lock:
+                self._accumulator.repair()
+                is_added = batch is not None and self._accumulator.has_batch(batch)
+                if number is not None and not is_added:
+                    self._accumulator.close_number(number)
+            if not is_added:
+                self.buffer.release(*share)
+                completion(None, None)
+            self._connection.call_soon(self._drain)
             raise
-        batch = RecordsBatch(
-            topic,
-            queue,
-            data=data,
-            count=len(records),
-            share=share,
-            number=number,
-            handed_in=time.monotonic(),
-            completion=completion,
-            transaction=transaction,
-        )
-        with self._lock:
-            if not self._keeps_time:
-                self._keep_time_locked()
-            actions = self._accumulator.add_batch(batch)
         self._carry_out(actions)
         self._drain()
 
@@ -199,7 +211,11 @@ class Sender:
         """Send whatever has somewhere to go."""
         while True:
             with self._lock:
-                actions = self._accumulator.drain(time.monotonic())
+                try:
+                    actions = self._accumulator.drain(time.monotonic())
+                except BaseException:  # Ctrl-C
+                    self._accumulator.repair()
+                    raise
             if actions is None:
                 return
             self._carry_out(actions)
