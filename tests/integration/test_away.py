@@ -35,6 +35,10 @@ def half() -> Iterator[LocalCluster]:
             while committed != {"broker-a", "broker-b"}:
                 committed |= {message.queue.broker_name for message in consumer.poll(1.0, 1)}
                 consumer.commit()
+        admin.create_topic("%DLQ%g", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            for queue in admin.route("%DLQ%g").write_queues():
+                producer.send(Message("%DLQ%g", b"dead", properties={"RETRY_TOPIC": "orders"}), queue=queue)
         cluster.brokers[0].kill()
         wait_until(lambda: [away.broker_name for away in admin.away_brokers()] == ["broker-a"])
         yield cluster
@@ -65,7 +69,7 @@ def stderr_of(cluster: LocalCluster, *arguments: str, status: int = 0) -> tuple[
 
 def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
     [away] = admin.away_brokers()
-    assert (away.broker_name, away.stopped, away.queues) == ("broker-a", False, 6)
+    assert (away.broker_name, away.stopped, away.queues) == ("broker-a", False, 7)
     assert timedelta(0) <= datetime.now(UTC) - away.since < timedelta(minutes=5)
 
     described = admin.describe_topic("orders")
@@ -76,7 +80,7 @@ def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
     assert [each.away for each in admin.describe_groups() if each.group == "billing"] == [described.away]
     with pytest.raises(TopicUnavailable, match=r"bills .* broker-a is away since"):
         admin.describe_topic("bills")
-    assert admin.list_topics() == ["bills", "orders"]
+    assert admin.list_topics() == ["%DLQ%g", "bills", "orders"]
     states = {status.broker_name: status for status in admin.broker_status()}
     assert states["broker-a"].away_since == away.since
     assert states["broker-b"].away_since is None
@@ -103,6 +107,13 @@ def test_commands_say_which_queues_are_out_of_sight(
 def test_a_group_says_whose_dead_letters_are_not_counted(half: LocalCluster, minimq: Minimq) -> None:
     said = minimq("group", "describe", "billing")
     assert ", dead letters of broker-a not counted, 4 queues of brokers that are away not counted\n" in said
+
+
+def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, minimq: Minimq) -> None:
+    said, told = stderr_of(half, "dlq", "list")
+    assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
+    assert re.match(r"broker-a: away since .*, 1 queue not counted\n", told)
+    assert "1 queue not dropped\n" in minimq("dlq", "drop", "g", "--all", "--dry-run", status=1)
 
 
 def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Minimq) -> None:

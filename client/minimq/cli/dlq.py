@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from minimq.cli.away import tell_away
 from minimq.cli.base import TIME_HELP, confirm, option, output_option, show, start_of, stop_on_signal
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.dead_letter_lines import SHAPES
 from minimq.cli.message_output import MessageOutput, OutputHalted
 from minimq.cli.table import Row, Table
+from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ def _choice_options(command: F) -> F:
 def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
     """Count the open dead letters of a GROUP, or of all groups, by topic and reason.
 
+    Brokers that are away are named on stderr; their dead letters are not counted.
+
     \b
     Examples:
       minimq dlq list
@@ -106,6 +110,7 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
             }
             for item in admin.count_dead_letters(group)
         ]
+        _tell_away(admin, group, "not counted")
     show(output, _COUNTS, rows)
 
 
@@ -142,6 +147,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
                 output.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # nobody reads any more
             return
+        _tell_away(admin, group, "not read")
     if not output.count:
         click.echo("no open dead letters", err=True)
 
@@ -169,7 +175,8 @@ def resend(
     """Send the messages of open dead letters of a GROUP again, as they were sent first.
 
     Each is resent once, also if the command is killed and you run it again. Every group that reads the topic gets the
-    messages. They go to the queue that they came from if it takes messages.
+    messages. They go to the queue that they came from if it takes messages. The exit status is 1 if brokers are away
+    that have dead letters of the group.
 
     \b
     Examples:
@@ -180,7 +187,10 @@ def resend(
     choice = _some(chosen, everything=everything)
     with _admin(nameserver) as admin, _progress("resending") as progress:
         count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, **choice)
+        is_away = _tell_away(admin, group, "not resent")
     click.echo(_said(count, "resent", dry_run=dry_run))
+    if is_away:
+        sys.exit(1)
 
 
 @dlq.command(short_help="Drop dead letters: they are neither shown nor resent any more.")
@@ -193,7 +203,7 @@ def resend(
 def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes: bool, **chosen: Any) -> None:  # noqa: ANN401 - the options
     """Drop open dead letters of a GROUP: they are neither shown nor resent any more.
 
-    They use disk space on until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
+    They keep their disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
     terminal, the command asks for confirmation unless --yes is given.
 
     \b
@@ -207,7 +217,10 @@ def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes
             confirm(lambda: _question(admin, group, choice), yes=yes)
         with _progress("dropping") as progress:
             count = admin.drop_dead_letters(group, dry_run=dry_run, progress=progress, **choice)
+        is_away = _tell_away(admin, group, "not dropped")
     click.echo(_said(count, "dropped", dry_run=dry_run))
+    if is_away:
+        sys.exit(1)
 
 
 def _question(admin: Admin, group: str, choice: Chosen) -> str:
@@ -238,6 +251,17 @@ def _some(given: dict[str, Any], *, everything: bool) -> Chosen:
         excluded = "--all excludes options that choose some"
         raise click.UsageError(excluded if everything else "choose some (--from, --key, --id ...), or give --all")
     return _chosen(given)
+
+
+def _tell_away(admin: Admin, group: str | None, consequence: str) -> bool:
+    """Name the brokers on stderr that are away with dead letters of a group, or of any; return whether some are."""
+    from minimq.routes.away import by_broker
+
+    topic = None if group is None else dead_letter_topic(group)
+    routes = [route for route in admin.routes() if topic in (None, route.topic)]
+    away = by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
+    tell_away(away, consequence)
+    return bool(away)
 
 
 def _said(count: int, done: str, *, dry_run: bool) -> str:

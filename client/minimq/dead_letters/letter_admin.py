@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Unpack
 
 from minimq.administration.masters import Masters
 from minimq.dead_letters.choice import Choice, Chosen, choice_of
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group
 
 if TYPE_CHECKING:  # who looks after other things need not load what sends and receives
     from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.dead_letters.settled_letters import Outcome
+
+log = logging.getLogger(__name__)
 
 #: Called with how many dead letters were looked at, and how many there are.
 Progress = Callable[[int, int], None]
@@ -80,11 +83,20 @@ class DeadLetterAdmin:
     def count_dead_letters(self, group: str | None = None) -> list[DeadLetterCount]:
         """Return how many open dead letters there are of a group, or of all: by topic and reason, sorted.
 
+        What is on brokers that are away is not counted: `route` of the topic "%DLQ%" and the group names them.
+
         Raises:
             MiniMQError: as of `dead_letters`.
         """
-        groups = [check_group(group)] if group is not None else self._groups_with_dead_letters()
-        return [count for name in groups for count in self._counts(name)]
+        if group is not None:
+            return self._counts(check_group(group))
+        counts: list[DeadLetterCount] = []
+        for name in self._groups_with_dead_letters():
+            try:
+                counts += self._counts(name)
+            except TopicUnavailable as error:
+                log.warning("dead letters: not counted group=%s error=%s", name, error.message)
+        return counts
 
     def _counts(self, group: str) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
