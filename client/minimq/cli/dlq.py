@@ -99,6 +99,8 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
       minimq dlq list billing --output json
     """  # noqa: D301 - click's mark for lines that stay as they are
     with _admin(nameserver) as admin:
+        with _progress("counting") as progress:
+            counts = admin.count_dead_letters(group, progress=progress)
         rows: list[Row] = [
             {
                 "group": item.group,
@@ -108,7 +110,7 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
                 "oldest": item.oldest,
                 "newest": item.newest,
             }
-            for item in admin.count_dead_letters(group)
+            for item in counts
         ]
         _tell_away(admin, group, "not counted")
     show(output, _COUNTS, rows)

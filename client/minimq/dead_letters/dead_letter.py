@@ -25,11 +25,10 @@ class DeadLetter:
         body, tag: of the message.
     """
 
-    __slots__ = ("_copy", "_original", "_raw", "body", "tag")
+    __slots__ = ("_copy", "_raw", "body", "tag")
 
     def __init__(self, message: ReceivedMessage) -> None:
         self._copy, self._raw = message, message.properties
-        self._original = redelivery.from_copy(message)
         self.body, self.tag = message.body, message.tag
 
     @property
@@ -45,7 +44,7 @@ class DeadLetter:
     @property
     def tries(self) -> int:
         """Consumption attempts: how often somebody had the message."""
-        return self._original.reconsume_times
+        return redelivery.number_of(self._raw.get(redelivery.RECONSUME_TIMES, "")) or 0
 
     @property
     def topic(self) -> str | None:
@@ -121,9 +120,14 @@ class DeadLetter:
         """The copy that was stored, with all its properties."""
         return self._copy
 
+    @property
+    def _original(self) -> redelivery.RedeliveredMessage:
+        return redelivery.from_copy(self._copy)
+
     def message(self, topic: str) -> Message:
         """Return the message as it was sent, for a topic."""
-        return Message(topic, self.body, self.tag, self.keys, self.properties)
+        original = self._original
+        return Message(topic, original.body, original.tag, original.keys, original.properties)
 
     def __repr__(self) -> str:
         return (

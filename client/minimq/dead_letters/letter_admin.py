@@ -70,37 +70,47 @@ class DeadLetterAdmin:
         choice = choice_of(chosen)
         return self._open_letters(check_group(group), choice)
 
-    def _open_letters(self, group: str, choice: Choice) -> Iterator[DeadLetter]:
+    def _open_letters(self, group: str, choice: Choice, progress: Progress | None = None) -> Iterator[DeadLetter]:
         from minimq.dead_letters.letter_reader import LetterReader  # noqa: PLC0415 - as above
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S) as reader:
             spans = reader.spans()
             settled = reader.settled() if spans else {}
+            seen, total = 0, sum(span.end - span.first for span in spans)
             for span in spans:
-                for _, letters in reader.open_letters(span, settled):
+                for looked_at, letters in reader.open_letters(span, settled):
                     yield from filter(choice.wants, letters)
+                    seen += looked_at
+                    if progress is not None:
+                        progress(seen, total)
 
-    def count_dead_letters(self, group: str | None = None) -> list[DeadLetterCount]:
+    def count_dead_letters(
+        self, group: str | None = None, *, progress: Progress | None = None
+    ) -> list[DeadLetterCount]:
         """Return how many open dead letters there are of a group, or of all: by topic and reason, sorted.
 
         What is on brokers that are away is not counted: `route` of the topic "%DLQ%" and the group names them.
+
+        Args:
+            group: its name; None for all.
+            progress: called with how many dead letters of a group were looked at, and how many it has.
 
         Raises:
             MiniMQError: as of `dead_letters`.
         """
         if group is not None:
-            return self._counts(check_group(group))
+            return self._counts(check_group(group), progress)
         counts: list[DeadLetterCount] = []
         for name in self._groups_with_dead_letters():
             try:
-                counts += self._counts(name)
+                counts += self._counts(name, progress)
             except TopicUnavailable as error:
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
         return counts
 
-    def _counts(self, group: str) -> list[DeadLetterCount]:
+    def _counts(self, group: str, progress: Progress | None) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
-        for letter in self._open_letters(group, Choice()):
+        for letter in self._open_letters(group, Choice(), progress):
             found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
         ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
         return [

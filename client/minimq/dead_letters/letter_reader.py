@@ -74,7 +74,7 @@ class LetterReader:
         self, span: Span, settled: Mapping[MessageQueue, SettledLetters]
     ) -> Iterator[tuple[int, list[DeadLetter]]]:
         """Yield the open dead letters of each batch, and how many were looked at for them. Raises `MiniMQError`."""
-        of_queue = settled[span.queue]
+        of_queue = settled.get(span.queue) or SettledLetters()
         for messages in self._read(span):
             stored_ms = messages[0].batch.stored_ms if messages else 0
             is_open = [message for message in messages if not of_queue.has(message.queue_offset, stored_ms)]
