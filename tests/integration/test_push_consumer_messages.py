@@ -73,9 +73,9 @@ def lag(cluster: LocalCluster, topic: str) -> int:
     """Return how many messages the group of a topic has not settled, also before it has begun."""
     with Admin(cluster.nameserver) as admin:
         stored = sum(queue.max_offset for queue in admin.describe_topic(topic).queues)
-        found = admin.describe_group(topic)
-        ahead = sum(item.popped.settled_ahead for item in found.queues if item.popped is not None)
-        return stored - ahead - sum(offset or 0 for offset in admin.committed_offsets(topic, topic).values())
+        queues = admin.describe_group(topic).queues  # of each queue both figures at once
+        ahead = sum(item.popped.settled_ahead for item in queues if item.popped is not None)
+        return stored - ahead - sum(item.committed_offset or 0 for item in queues)
 
 
 def numbers(count: int) -> set[bytes]:
@@ -192,7 +192,7 @@ def test_only_what_a_listener_names_is_tried_again(pair: LocalCluster, topic: st
 
     with pushing(pair, topic, batch_size=8, threads=1, retry_delays_s=(0.05,)) as consumer:
         consumer.start(work)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(alone) == 10 and lag(pair, topic) == 0, PATIENCE_S)
     assert calls == Counter({body: 1 + (int(body) % 4 == 0) for body in numbers(40)})
     assert alone == [1] * 10
 
@@ -219,7 +219,7 @@ def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) 
     listener = Listener()
     with pushing(pair, topic) as consumer:
         consumer.start(listener)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, PATIENCE_S)
     assert listener.calls == Counter(numbers(20))
     assert Counter(given.message.reconsume_times for given in listener.given) == {0: 15, 1: 5}
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import random
 import re
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,7 +31,12 @@ from minimq.errors import (
     TopicNotFound,
 )
 from minimq_common.batch import DIRECTORY, HEADER_BYTES
+from support.chance import SEED
 from support.waiting import wait_until
+
+T = TypeVar("T")
+
+CANCELLATIONS = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,18 @@ def consumer(pair: LocalCluster, topic: str) -> Iterator[SimpleConsumer]:
     with SimpleConsumer(pair.nameserver, group=topic) as made:
         made.subscribe(topic)
         yield made
+
+
+async def left_over() -> list[str]:
+    """Return what simple consumers still do on an event loop of a connection, once nothing more ends by itself."""
+    found = [""]
+    for _ in range(200):
+        names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        found = [name for name in names if "SimpleReader" in name or "Settler" in name]
+        if not found:
+            break
+        await asyncio.sleep(0.05)
+    return found
 
 
 def fill(producer: Producer, topic: str, count: int, tag: str | None = None) -> None:
@@ -396,6 +417,59 @@ def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Produ
         return done
 
     assert asyncio.run(main()) == Counter(b"%d" % number for number in range(500))
+
+
+def test_cancelled_takes_and_settles_keep_nothing(
+    pair: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others get at once whatever a cancelled `receive` would have returned, though it is invisible for an hour."""
+    chance = random.Random(SEED)
+    done: set[int] = set()
+    cancelled = sent = 0
+
+    async def cancel_somewhere(call: Coroutine[Any, Any, T]) -> T | None:
+        nonlocal cancelled
+        if chance.random() < 0.3:
+            return await call
+        task = asyncio.create_task(call)
+        for _ in range(chance.randrange(8)):
+            await asyncio.sleep(chance.choice((0, 0, 0.0005, 0.001)))
+        task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            cancelled += 1
+            return None
+
+    async def main() -> list[str]:
+        nonlocal sent
+        with Producer(pair.nameserver) as producer:
+            async with aio.SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
+                consumer.subscribe(topic)
+                async with asyncio.timeout(100):
+                    while cancelled < CANCELLATIONS or len(done) < sent:
+                        if len(done) == sent:
+                            part = [Message(topic, b"%d" % number) for number in range(sent, sent + 30)]
+                            sent += len(await asyncio.to_thread(producer.send_many, part))
+                        most, timeout_s = chance.randrange(1, 5), chance.choice((0, 0.001, 0.05))
+                        messages = await cancel_somewhere(consumer.receive(most, timeout=timeout_s))
+                        if not messages:
+                            continue
+                        if chance.random() < 0.2:
+                            await consumer.release(messages)
+                            continue
+                        await cancel_somewhere(chance.choice((consumer.ack, consumer.extend))(messages))
+                        await consumer.ack(messages)  # repeated, or not
+                        done.update(int(message.body) for message in messages)
+                gc.collect()
+                return await asyncio.wrap_future(consumer._reader.client.connection.submit(left_over()))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert asyncio.run(main()) == []
+    assert "never" not in caplog.text  # retrieved, awaited
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
 
 
 def test_handles_are_text(consumer: SimpleConsumer, producer: Producer, topic: str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq_common.errors import MiniMQError, Unavailable
+
+#: A broker that was slow comes last for so long, in seconds.
+_SLOW_S = 2.0
 
 
 class PopPlace(NamedTuple):
@@ -18,30 +22,54 @@ class PopPlace(NamedTuple):
     address: str
 
 
-async def find_places(
-    client: ClusterClient, topics: Collection[str], until: float
-) -> tuple[list[PopPlace], MiniMQError | None]:
-    """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""
-    found, failure = list[PopPlace](), None
-    routes = client.connection.routes
-    for topic in topics:
-        route = client.routes.known(topic)
-        if route is None:
-            left_s = max(0.2, min(until - asyncio.get_running_loop().time(), client.timeout_s))
-            try:
-                route = await routes.route(topic, left_s)
-            except MiniMQError as error:
-                if not error.retriable:
-                    raise
-                failure = error
-                continue
-            client.routes.known(topic)  # which has it watched
-        for name in dict.fromkeys(queue.broker_name for queue in route.read_queues()):
-            address = route.master_of(name)
-            if address is None:
-                failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
-            else:
-                found.append(PopPlace(topic, name, address))
-    if not found and failure is None:
-        failure = Unavailable(f"no broker has queues of {', '.join(topics)} that may be read")
-    return found, failure
+class PopPlaces:
+    """The places of a consumer, in turn. Lives on the event loop of the connection.
+
+    Args:
+        client: knows the routes.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
+        #: Until when a broker comes last, by the event loop.
+        self._slow_until: dict[str, float] = {}
+
+    def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
+        """Return places in the order in which they are asked: each time another one first, and slow brokers last."""
+        self._turn += 1
+        turn = self._turn % max(1, len(places))
+        now = asyncio.get_running_loop().time()
+        return sorted(
+            [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
+        )
+
+    def comes_last(self, place: PopPlace) -> None:
+        """Let a broker come last for a while, since it has kept others waiting."""
+        self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
+
+    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
+        """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""
+        found, failure = list[PopPlace](), None
+        routes = self._client.connection.routes
+        for topic in topics:
+            route = self._client.routes.known(topic)
+            if route is None:
+                left_s = max(0.2, min(until - asyncio.get_running_loop().time(), self._client.timeout_s))
+                try:
+                    route = await routes.route(topic, left_s)
+                except MiniMQError as error:
+                    if not error.retriable:
+                        raise
+                    failure = error
+                    continue
+                self._client.routes.known(topic)  # which has it watched
+            for name in dict.fromkeys(queue.broker_name for queue in route.read_queues()):
+                address = route.master_of(name)
+                if address is None:
+                    failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
+                else:
+                    found.append(PopPlace(topic, name, address))
+        if not found and failure is None:
+            failure = Unavailable(f"no broker has queues of {', '.join(topics)} that may be read")
+        return found, failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -72,6 +73,8 @@ class PopStream:
         self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
         self._topics: dict[int, str] = {}
         self._waiting: dict[SettleKey, list[_Waiter]] = {}
+        #: Halves of those whose settle was refused: it may be the fault of one.
+        self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
         self._is_flushing = False
         self._error: MiniMQError | None = None
@@ -136,7 +139,9 @@ class PopStream:
         if popped.runs and not self.ended:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
             spans = [(run.first, run.first + run.count) for run in popped.runs]
-            self._waiting.setdefault(key, []).append(_Waiter(spans, self._loop.create_future()))
+            answer: asyncio.Future[list[Span]] = self._loop.create_future()
+            answer.add_done_callback(_look_at)  # nobody waits for it
+            self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
             self._flush()
 
     async def close(self, timeout_s: float) -> None:
@@ -172,6 +177,8 @@ class PopStream:
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
         """Return what waits to be settled, as far as it fits into one request."""
         found: list[broker_pb2.PopSettle] = []
+        while self._suspects and len(self._settling) < MAX_SETTLES:
+            found.append(self._settle(*self._suspects.popleft()))
         while self._waiting and len(found) < MAX_SETTLES:
             key = next(iter(self._waiting))
             waiters = self._waiting.pop(key)
@@ -207,7 +214,7 @@ class PopStream:
                 self._taken(result, failure)
             elif result.id in self._settling:
                 self._settled(result, failure)
-        if self._waiting and not self._settling:
+        if (self._waiting or self._suspects) and not self._settling:
             self._flush()
 
     def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
@@ -221,8 +228,9 @@ class PopStream:
 
     def _settled(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
         key, waiters = self._settling.pop(result.id)
-        if failure is not None and len(waiters) > 1:  # it may be the fault of one: each by itself
-            self._send([self._settle(key, [waiter]) for waiter in waiters])
+        if failure is not None and len(waiters) > 1:
+            half = len(waiters) // 2
+            self._suspects += [(key, waiters[:half]), (key, waiters[half:])]
             return
         turns = iter(result.expired)
         expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
@@ -239,14 +247,21 @@ class PopStream:
         self._over.set()
         waiters = [waiter for part in self._waiting.values() for waiter in part]
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
+        waiters += [waiter for _, part in self._suspects for waiter in part]
         answers: list[asyncio.Future[list[Span]] | asyncio.Future[broker_pb2.PoppedMessages]]
         answers = [*self._takes.values(), *(waiter.answer for waiter in waiters)]
         self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
+        self._suspects.clear()
         for answer in answers:
             if not answer.done():
                 answer.set_exception(self._error)
                 answer.exception()  # seen, if nobody waits
         self._on_end(self)
+
+
+def _look_at(answer: asyncio.Future[list[Span]]) -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -18,6 +18,7 @@ class PoppedDelivery:
         kept_at: when that was done last, or when they were taken, on the monotonic clock.
         began_at: when the listener was given them; None before.
         is_being_kept: that is under way.
+        is_answered: the listener has answered, so that they are being settled.
         is_lost: it was reported that others were given some.
         hangs: it was reported that the listener hangs.
     """
@@ -28,6 +29,7 @@ class PoppedDelivery:
         self.kept_at = now
         self.began_at: float | None = None
         self.is_being_kept = False
+        self.is_answered = False
         self.is_lost = False
         self.hangs = False
         self._claim = threading.Lock()

@@ -55,7 +55,7 @@ class PoppedOutcomes:
             if message.tries < self._most_tries:
                 level = level_of(message.reconsume_times, found.level, len(self._delays_ms))
                 by_delay.setdefault(self._delays_ms[level], []).append(message)
-        delivery.kept = [*done, *used_up]
+        delivery.kept, delivery.is_answered = [*done, *used_up], True
         await asyncio.gather(
             self._finish(delivery, done),
             self._bury(delivery, used_up, found.reason),
@@ -117,7 +117,7 @@ class PoppedOutcomes:
             await self._reader.settler.settle(kept, extend, self._invisible_ms)
             delivery.kept_at = now
         except HandleExpired as error:
-            if kept is delivery.kept:  # else some were released meanwhile
+            if not delivery.is_answered:  # else they are just being settled
                 self._log_expired(delivery, error)
         except MiniMQError as error:
             log.debug("consumer: not kept for longer, will try again group=%s error=%s", self._reader.group, error)

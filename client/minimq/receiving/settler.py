@@ -51,12 +51,14 @@ class Settler:
 
     def stream(self, address: str) -> PopStream:
         """Return the stream to a broker. Raises `Closed`."""
-        stream = self._streams.get(address)
+        stream = former = self._streams.get(address)
         if stream is None or stream.ended:
             self._check()
             stream = self._streams[address] = PopStream(
                 self._client.connection, address, self._group, self._client_id, self._ended
             )
+            if former is not None and former.is_known:
+                stream.hello()  # first of all: whatever follows, the broker does not take it for gone
         return stream
 
     def _ended(self, stream: PopStream) -> None:
@@ -73,7 +75,7 @@ class Settler:
     def _come_back(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is stream:  # else somebody was faster, or it is closed
             with suppress(Closed):
-                self.stream(stream.address).hello()
+                self.stream(stream.address)
 
     async def close(self, timeout_s: float) -> None:
         """End all streams: brokers have heard then that the consumer goes."""
@@ -112,7 +114,8 @@ class Settler:
 
     def receipts(self, what: Receivables) -> list[ReceiptHandle]:
         """Return what is to be settled. Raises `InvalidArgument` if any of it is no message or handle of the group."""
-        items = [what] if isinstance(what, PoppedMessage | str) else list(what)
+        given: object = what
+        items = [*given] if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
         found = []
         for item in items:
             if isinstance(item, PoppedMessage):
@@ -144,20 +147,16 @@ class Settler:
         key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
         routes = self._client.connection.routes
         while True:
-            stream: PopStream | None = None
             try:
                 async with asyncio.timeout_at(until):
                     route = self._client.routes.known(queue.topic) or await routes.route(queue.topic)
                     address = route.master_of(queue.broker_name)
                     if address is None:
                         raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
-                    stream = self.stream(address)
-                    expired = await stream.settle(key, spans)
+                    expired = await self.stream(address).settle(key, spans)
                     offsets = [offset for first, end in expired for offset in range(first, end)]
                     return [str(ReceiptHandle(self._group, queue, offset, epoch)) for offset in offsets]
             except TimeoutError:
-                if stream is not None:
-                    stream.cancel()
                 limit_s = self._timeout_s
                 raise DeadlineExceeded(
                     f"broker {queue.broker_name} gave no answer within {limit_s:g} s: the messages of queue {queue} "

@@ -143,7 +143,9 @@ class SimpleConsumer:
 
         Raises:
             HandleExpired: somebody else has got some of them since; all others are acknowledged.
-            InvalidArgument: one is no message or handle, or is of another group; nothing is acknowledged.
+            InvalidArgument: one is no message or handle, or is of another group; nothing is acknowledged. Or a handle
+                points where nothing was handed out; others may be acknowledged.
+            SystemBusy: a queue would fall into too many pieces; see docs/work-queues.md. Again later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
         self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
@@ -191,6 +193,7 @@ class SimpleConsumer:
             reason: why, in at most 200 characters; `minimq dlq list` counts by it.
 
         Raises:
+            HandleExpired: somebody else has got some of them since, and none is sent.
             Unavailable: some were not sent; they come again after their invisible duration.
             MiniMQError: as of `ack`.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, new_client_id
 from minimq.receiving.consumer_options import check_count, check_timeout, invisible_ms
-from minimq.receiving.pop_places import PopPlace, find_places
+from minimq.receiving.pop_places import PopPlace, PopPlaces
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
 from minimq.receiving.received import StoredBatch
@@ -51,6 +50,8 @@ _LONGEST_WAIT_S = 20.0
 _AGAIN_S = 0.1
 #: How long it is waited for others while a broker is away, in seconds.
 _LOOK_S = 2.0
+#: For so long one broker is asked alone, in seconds, while others may have messages.
+_QUICK_S = 0.25
 #: When messages of a batch that is damaged come again, in ms.
 _DAMAGED_MS = 3_600_000
 
@@ -91,8 +92,9 @@ class SimpleReader:
         self._process = HomeProcess("consumer")
         self.client = ClusterClient(nameserver, credentials=credentials)
         self._filters: dict[str, MessageFilter] = {}
-        self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
-        self._damage: list[MiniMQError] = []
+        self._places = PopPlaces(self.client)
+        #: Those that the next calls raise.
+        self._errors: list[MiniMQError] = []
         self._dead_letters = RetrySender(
             self.client, group=group, levels=1, max_tries=0, timeout_s=options.request_timeout_s
         )
@@ -152,8 +154,8 @@ class SimpleReader:
         loop = asyncio.get_running_loop()
         until = loop.time() + max(0.0, timeout_s)
         while True:
-            if self._damage:
-                raise self._damage.pop(0)
+            if self._errors:
+                raise self._errors.pop(0)
             found, failure = await self._receive_once(most, kept_ms, until)
             if found:
                 into += found
@@ -190,46 +192,55 @@ class SimpleReader:
         self, most: int, kept_ms: int, until: float
     ) -> tuple[list[PoppedMessage], MiniMQError | None]:
         """Return messages from the first broker that has some, and why there may be none."""
-        places, failure = await find_places(self.client, self._filters, until)
+        places, failure = await self._places.find(self._filters, until)
+        loop = asyncio.get_running_loop()
+        if len(places) == 1:
+            try:
+                return await self._take(places[0], most, kept_ms, until - loop.time()), None
+            except MiniMQError as error:
+                return [], self._tolerated(places[0], error)
         found: list[PoppedMessage] = []
         answered = False
-        self._turn += 1
-        turn = self._turn % max(1, len(places))
-        for place in places[turn:] + places[:turn]:
-            wait_s = until - asyncio.get_running_loop().time() if len(places) == 1 else 0.0
+        for place in self._places.in_turn(places):
             try:
-                found = await self._take(place, most, kept_ms, wait_s)
+                async with asyncio.timeout(_QUICK_S):
+                    found = await self._take(place, most, kept_ms, 0.0)
                 answered = True
+            except TimeoutError:  # all are asked at once below
+                self._places.comes_last(place)
             except MiniMQError as error:
                 failure = self._tolerated(place, error)
             if found:
                 return found, None
-        if len(places) > 1 and until > asyncio.get_running_loop().time():
-            missing = failure is not None
-            found, other = await self._take_first(places, most, kept_ms, until, places_missing=missing)
+        if places and (until > loop.time() or not answered):
+            wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
+            found, other = await self._take_first(places, most, kept_ms, wait_until)
             failure = failure or other
         return found, None if answered and failure is not None and failure.retriable else failure
 
     async def _take_first(
-        self, places: Sequence[PopPlace], most: int, kept_ms: int, until: float, *, places_missing: bool
+        self, places: Sequence[PopPlace], most: int, kept_ms: int, until: float
     ) -> tuple[list[PoppedMessage], MiniMQError | None]:
-        """Wait at all brokers at once; what comes from a second one goes back."""
-        wait_s = until - asyncio.get_running_loop().time()
-        if places_missing:
-            wait_s = min(wait_s, _LOOK_S)
+        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, most, kept_ms, wait_s)): place for place in places}
         found: list[PoppedMessage] = []
         failure: MiniMQError | None = None
+        answered = False
         pending: set[asyncio.Task[list[PoppedMessage]]] = set(tasks)
         try:
             while pending and not found:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
+                done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
                 for task in done:
                     error = task.exception()
                     if isinstance(error, MiniMQError):
                         failure = self._tolerated(tasks[task], error)
                     elif not found:
-                        found = task.result()
+                        found, answered = task.result(), True
         finally:
             for task in tasks:
                 task.cancel()
@@ -267,7 +278,6 @@ class SimpleReader:
             async with asyncio.timeout(wait_s + self._options.request_timeout_s):
                 popped = await stream.take(take)
         except TimeoutError:
-            stream.cancel()
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if not popped.runs:
@@ -311,7 +321,7 @@ class SimpleReader:
                 opened = stream.opened.get(queue, stored, kept)
             except CorruptBatch as error:
                 reason = error.message.partition("; what follows")[0]
-                self._damage.append(
+                self._errors.append(
                     error.with_message(
                         f"{reason}; its messages are set aside for {_DAMAGED_MS // 60_000} minutes, and the group goes "
                         "on with others"
@@ -336,7 +346,7 @@ class SimpleReader:
                 failed = [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up]
                 await self._bury(used_up, failed)
             except MiniMQError as error:
-                log.info("consumer: messages come again later group=%s reason=%s", self.group, error)
+                self._errors.append(error)  # the next call raises it: this one has messages
 
     # ---- dead letters ------------------------------------------------------------------------------
 
@@ -351,6 +361,8 @@ class SimpleReader:
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
         self.settler.receipts(chosen)
+        # Those that somebody else has got since are none of ours.
+        await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
         await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
 
     async def send_to_dead_letters(self, failed: Sequence[Failed]) -> list[bool]:

@@ -1,0 +1,190 @@
+"""Simple consumers when something fails: what they hold stays theirs, and what they do not return goes to others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Permission, Producer, SimpleConsumer, aio
+from minimq.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+#: Longer than the grace of consumers that are gone.
+GRACE_S, LONGER_S = 0.5, 2.0
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    options = {"session_grace_s": GRACE_S}
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("faults"), broker_options=options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(pair: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a topic with one queue at the first broker."""
+    name = new_name()
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(name, queues=1, brokers=["broker-a"])
+    return name
+
+
+def fill(cluster: LocalCluster, topic: str, count: int) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
+
+
+def simple(cluster: LocalCluster, topic: str, **options: float) -> SimpleConsumer:
+    consumer = SimpleConsumer(cluster.nameserver, group=topic, **{"invisible_s": 3600, **options})  # type: ignore[arg-type]
+    consumer.subscribe(topic)
+    return consumer
+
+
+def others_get_nothing(cluster: LocalCluster, topic: str) -> bool:
+    """Return true if a further consumer gets nothing though more than the grace has passed."""
+    with simple(cluster, topic) as other:
+        return other.receive(timeout=LONGER_S) == []
+
+
+def test_an_answer_that_is_late_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
+    fill(pair, topic, 1)
+    broker = pair.brokers[0]
+    with simple(pair, topic, request_timeout_s=1) as consumer:
+        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        broker.pause()
+        try:
+            with pytest.raises(DeadlineExceeded):
+                consumer.extend(message)
+            with pytest.raises(DeadlineExceeded):
+                consumer.receive(1, timeout=0)
+        finally:
+            broker.resume()
+        assert others_get_nothing(pair, topic)
+        wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
+
+
+def acknowledged(consumer: SimpleConsumer, handle: str) -> bool:
+    try:
+        consumer.ack(handle)
+    except DeadlineExceeded:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_working", [True, False])
+def test_a_consumer_comes_back_to_what_it_holds(pair: LocalCluster, topic: str, is_working: bool) -> None:
+    fill(pair, topic, 1)
+    with simple(pair, topic) as consumer:
+        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        for stream in consumer._reader.settler._streams.values():
+            consumer._client.run(stream.cancel)
+        if is_working:
+            consumer.extend(message)
+        assert others_get_nothing(pair, topic)
+        consumer.ack(message)
+
+
+def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalCluster, topic: str) -> None:
+    async def main() -> list[int]:
+        async with aio.SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
+            consumer.subscribe(topic)
+            await consumer.receive(1, timeout=0)
+            task = asyncio.create_task(consumer.receive(1, timeout=PATIENCE_S))
+            await asyncio.sleep(0.1)
+            fill(pair, topic, 1)
+            wait_until(lambda: in_flight(pair, topic) == 1, PATIENCE_S)  # blocks this loop, which does not hear of it
+            time.sleep(0.2)  # noqa: ASYNC251
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return [message.tries for message in await consumer.receive(timeout=PATIENCE_S)]
+
+    assert asyncio.run(main()) == [1]
+
+
+def in_flight(cluster: LocalCluster, topic: str) -> int:
+    with Admin(cluster.nameserver) as admin:
+        return admin.describe_group(topic).in_flight
+
+
+def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluster, topic: str) -> None:
+    fill(pair, topic, 3_000)
+    with simple(pair, topic) as consumer:
+        messages = consumer.receive(3_000, timeout=PATIENCE_S)
+        assert len(messages) == 3_000
+        wrong = str(messages[0].receipt._replace(offset=999_999))
+        settle, done = consumer._reader.settler.settle, broker_pb2.POP_OUTCOME_DONE
+
+        async def settle_all() -> list[BaseException | None]:  # in one go
+            acks = [settle(wrong, done, 0), *(settle(message, done, 0) for message in messages)]
+            return await asyncio.gather(*acks, return_exceptions=True)
+
+        errors = [error for error in consumer._client.wait(settle_all) if error is not None]
+    assert [type(error) for error in errors] == [InvalidArgument], errors[:3]
+
+
+def test_what_others_have_got_is_not_rejected(pair: LocalCluster, topic: str) -> None:
+    fill(pair, topic, 1)
+    with simple(pair, topic) as consumer, simple(pair, topic) as other:
+        [message] = consumer.receive(1, invisible_s=1, timeout=PATIENCE_S)
+        [again] = other.receive(1, timeout=PATIENCE_S)
+        with pytest.raises(HandleExpired):
+            consumer.reject(message)
+        other.ack(again)
+    with Admin(pair.nameserver) as admin, pytest.raises(TopicNotFound):
+        admin.describe_topic(f"%DLQ%{topic}")
+
+
+def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster, topic: str) -> None:
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(f"%DLQ%{topic}", queues=1, permission=Permission.READ)
+    fill(pair, topic, 4)
+    with simple(pair, topic, max_tries=2, request_timeout_s=1) as consumer:
+        messages = consumer.receive(4, timeout=PATIENCE_S)
+        consumer.release(messages[:2])
+        again = consumer.receive(16, timeout=PATIENCE_S)  # an eighth, since they have failed
+        assert [message.tries for message in again] == [2, 2]  # which have used up theirs
+        consumer.release([*again, *messages[2:]])
+        found: list[bytes] = []
+        errors: list[MiniMQError] = []
+
+        def receive() -> bool:
+            try:
+                found.extend(message.body for message in consumer.receive(32, timeout=0.1))
+            except MiniMQError as error:
+                errors.append(error)
+            return len(found) == 2 and bool(errors)
+
+        wait_until(receive, PATIENCE_S)
+    assert sorted(found) == [b"2", b"3"]
+    assert "were not sent to the dead letters" in errors[0].message
+
+
+def test_a_broker_that_hangs_holds_up_no_other(pair: LocalCluster, new_name: Callable[[], str]) -> None:
+    topic = new_name()
+    with Admin(pair.nameserver) as admin:
+        admin.create_topic(topic, queues=1)
+        [queue] = [queue for queue in admin.route(topic).read_queues() if queue.broker_name == "broker-b"]
+    with Producer(pair.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 100, queue=queue)
+    with simple(pair, topic, request_timeout_s=3600) as consumer, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):  # so that both are known
+            assert len(consumer.receive(10, timeout=PATIENCE_S)) == 10
+        pair.brokers[0].pause()
+        try:
+            for _ in range(4):  # whoever comes first
+                assert len(pool.submit(consumer.receive, 10, timeout=1).result(PATIENCE_S)) == 10
+        finally:
+            pair.brokers[0].resume()
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"handle", [5]])
+def test_what_is_no_message_is_refused(pair: LocalCluster, wrong: object) -> None:
+    with simple(pair, "t") as consumer, pytest.raises(InvalidArgument, match="cannot be settled"):
+        consumer.ack(wrong)  # type: ignore[arg-type]
