@@ -63,14 +63,13 @@ def _time_of(context: click.Context, parameter: click.Parameter, text: str | Non
 def _choice_options(command: F) -> F:
     """Add the options that choose dead letters."""
     options = (
-        option("--from", "since", metavar="TIME", callback=_time_of, help=f"Those that died from then on. {TIME_HELP}"),
+        option("--from", metavar="TIME", callback=_time_of, help=f"Those that died from then on. {TIME_HELP}"),
         option("--until", metavar="TIME", callback=_time_of, help="Those that died before then."),
         option("--key", metavar="KEY", help="Those with this key."),
         option("--reason", metavar="TEXT", help="Those that were given up for this reason."),
-        option("--topic", "origin", metavar="TOPIC", shell_complete=complete_topics, help="Those of this topic."),
+        option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Those of this topic."),
         option(
             "--id",
-            "ids",
             multiple=True,
             metavar="ID|BROKER:QUEUE@OFFSET",
             help="The one with this message id, or at this place, as `show` prints both; may be given several times.",
@@ -122,10 +121,18 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
 @dlq.command("show", short_help="Show the open dead letters of a group.")
 @click.argument("group", shell_complete=complete_groups)
 @_choice_options
-@option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="End after N dead letters.")
+@option(
+    "--max",
+    "limit",
+    envvar="MINIMQ_DLQ_SHOW_MAX",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End after N dead letters.",
+)
 @option(
     "--format",
     "shape",
+    envvar="MINIMQ_DLQ_SHOW_FORMAT",
     type=click.Choice(list(SHAPES)),
     default="text",
     show_default=True,
@@ -160,7 +167,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
 @dlq.command(short_help="Send dead letters to their topic again, each once.")
 @click.argument("group", shell_complete=complete_groups)
 @_choice_options
-@option("--all", "everything", is_flag=True, help="All open dead letters of the group.")
+@option("--all", "everything", envvar="MINIMQ_DLQ_RESEND_ALL", is_flag=True, help="All open dead letters of the group.")
 @option("--to", metavar="TOPIC", shell_complete=complete_topics, help="Send them to this topic instead of their own.")
 @option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @click.pass_obj
@@ -198,7 +205,7 @@ def resend(
 @dlq.command(short_help="Drop dead letters: they are neither shown nor resent any more.")
 @click.argument("group", shell_complete=complete_groups)
 @_choice_options
-@option("--all", "everything", is_flag=True, help="All open dead letters of the group.")
+@option("--all", "everything", envvar="MINIMQ_DLQ_DROP_ALL", is_flag=True, help="All open dead letters of the group.")
 @option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
@@ -237,12 +244,12 @@ def _question(admin: Admin, group: str, choice: Chosen) -> str:
 def _chosen(given: dict[str, Any]) -> Chosen:
     """Return the choice of the options."""
     return {
-        "since": given["since"],
+        "since": given["from"],
         "until": given["until"],
         "key": given["key"],
         "reason": given["reason"],
-        "topic": given["origin"],
-        "ids": given["ids"] or None,
+        "topic": given["topic"],
+        "ids": given["id"] or None,
     }
 
 
