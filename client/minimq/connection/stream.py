@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 class Stream(Generic[Request, Response]):
     """One gRPC stream in both directions. Thread-safe; nothing here waits for the broker but `join`.
 
-    Requests of other threads wake the loop only while it waits for some: a burst costs one system call.
+    A thread that sends a request while nothing is under way writes it itself: the loop would have to be woken for that.
+    What comes behind is written by the loop, which is woken only while it waits: a burst costs one system call.
 
     Args:
         connection: on whose event loop it lives.
@@ -68,7 +69,9 @@ class Stream(Generic[Request, Response]):
         self._waits = self._woken = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
         self._ident = 0  # of its thread
-        # Of the loop: the call, the write under way, the future for which that waits, and whether its end is watched.
+        #: Protects what follows: the call, the write under way, the future for which that waits, and whether the loop
+        #: watches for its end.
+        self._turn = threading.Lock()
         self._call: grpc.aio.StreamStreamCall[Request, Response] | None = None
         self._writing: Coroutine[asyncio.Future[object], None, None] | None = None
         self._step: asyncio.Future[object] | None = None
@@ -91,6 +94,8 @@ class Stream(Generic[Request, Response]):
         if self._woken != waits and self._loop is not None:
             if threading.get_ident() == self._ident:
                 self._wake()
+            elif self._is_free:
+                self._write_here()
             else:
                 self._loop.call_soon_threadsafe(self._wake)
             self._woken = waits
@@ -118,6 +123,17 @@ class Stream(Generic[Request, Response]):
             return self._over.is_set()
         return bool((await asyncio.wait((self._running,), timeout=timeout_s))[0])
 
+    @property
+    def _is_free(self) -> bool:
+        """True if a request can be written at once. It is only a guess without the lock."""
+        return self._call is not None and (self._step is None or self._step.done())
+
+    def _write_here(self) -> None:
+        """Write what waits to be sent, on the thread of the caller."""
+        assert self._loop is not None
+        if self._write():
+            self._loop.call_soon_threadsafe(self._wake)
+
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -142,59 +158,70 @@ class Stream(Generic[Request, Response]):
         except InternalError as error:
             return error
         finally:
-            self._call = None
             connecting.cancel()
-            call.cancel()
-            if self._writing is not None:
-                self._writing.close()
-                assert self._step is not None
-                if not self._step.cancel() and not self._step.cancelled():
+            with self._turn:
+                self._call = None
+                call.cancel()
+                if self._writing is not None:
+                    self._writing.close()
+                if self._step is not None and not self._step.cancel() and not self._step.cancelled():
                     self._step.exception()  # has been looked at: asyncio complains of others
         return None
 
     async def _connect(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_run` sees
             await call.wait_for_connection()  # from here on each write waits for one thing only
-            self._call = call
-            self._write()
+            with self._turn:
+                self._call = call
+            self._wake()
 
-    def _write(self, _: object = None) -> None:
-        """Write what waits to be sent, one request at a time.
+    def _write(self) -> bool:
+        """Write what waits to be sent, one request at a time; return True if some is left behind one under way.
 
         No task does that, which would take each step in a round of the loop of its own. Nor does anybody look for the
         end of a write when nothing waits behind it, but the next request.
         """
-        self._is_watched = False
-        try:
-            while self._call is not None:
-                if self._writing is not None:
-                    assert self._step is not None
-                    if not self._step.done():
-                        break
-                elif self._requests:
-                    request = self._requests.popleft()
-                    self._writing = self._call.done_writing() if request is None else self._call.write(request)
-                else:
+        with self._turn:
+            try:
+                while self._call is not None:
+                    if self._writing is not None:
+                        assert self._step is not None
+                        if not self._step.done():
+                            break
+                    elif self._requests:
+                        request = self._requests.popleft()
+                        self._writing = self._call.done_writing() if request is None else self._call.write(request)
+                    else:
+                        self._waits += 1
+                        if not self._requests:  # once more: one may have come before the loop was seen to wait
+                            return False
+                        continue
+                    try:
+                        self._step = self._writing.send(None)
+                        self._step._asyncio_future_blocking = False  # as a task says that it has seen the future
+                    except StopIteration:
+                        self._writing = None
+                if not self._requests:
                     self._waits += 1
-                    if not self._requests:  # looked at once more: one may have come before the loop was seen to wait
-                        return
-                    continue
-                try:
-                    self._step = self._writing.send(None)
-                    self._step._asyncio_future_blocking = False  # as a task says that it has seen the future
-                except StopIteration:
-                    self._writing = None
-            if not self._requests:
-                self._waits += 1
-            if self._requests and self._call is not None and self._step is not None:
-                self._is_watched = True
-                self._step.add_done_callback(self._write)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            self._call = self._writing = None  # the stream has ended, which `_run` sees
+                return bool(self._requests) and self._call is not None and self._step is not None
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                self._call = self._writing = None  # the stream has ended, which `_run` sees
+                return False
+            except BaseException:  # Ctrl-C, in the thread of a caller: nobody knows how far the write has come
+                self._call = None
+                self.cancel()
+                raise
 
-    def _wake(self) -> None:
-        if not self._is_watched:
-            self._write()
+    def _wake(self, _: object = None) -> None:
+        """Write, and once more when what is under way is written, if anything is left then."""
+        if not self._is_watched and self._write():
+            assert self._step is not None
+            self._is_watched = True
+            self._step.add_done_callback(self._written)
+
+    def _written(self, _: object) -> None:
+        self._is_watched = False
+        self._wake()
 
     def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
         error: MiniMQError | None
