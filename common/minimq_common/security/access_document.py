@@ -1,0 +1,171 @@
+"""Users and rules: one document with a version, the same at all servers.
+
+People write it in TOML; servers hand it on as JSON. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_rule import parse_rule
+
+#: Most bytes of a document, in either form.
+MAX_DOCUMENT_BYTES = 1 << 20
+MAX_VERSION = (1 << 63) - 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_KEY_ID = re.compile(r"[a-z2-7]{8}")
+_MOST_KEYS = 8
+
+
+class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key as servers know it.
+
+    Attributes:
+        hash: its SHA-256, 64 hexadecimal digits.
+        expires_ms: milliseconds since 1970 after which it is good no more; 0 for never.
+    """
+
+    hash: str
+    expires_ms: int = 0
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A user.
+
+    Attributes:
+        keys: by id; two during a rotation.
+        roles: whose rules hold for the user.
+        rules: of the user alone.
+        disabled: whether nothing lets the user in.
+    """
+
+    keys: dict[str, StoredKey] = {}
+    roles: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    disabled: bool = False
+
+
+class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All users and rules.
+
+    Attributes:
+        version: grows with each change.
+        users: by name.
+        roles: their rules, by name.
+    """
+
+    version: int
+    users: dict[str, User] = {}
+    roles: dict[str, tuple[str, ...]] = {}
+
+    def encoded(self) -> bytes:
+        """Return it as it travels; the same bytes for the same content."""
+        return msgspec.json.encode(self, order="sorted")
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its content."""
+        return hashlib.sha256(self.encoded()).hexdigest()
+
+
+def decode(data: bytes) -> AccessDocument:
+    """Return a document that has travelled. Raises `InvalidArgument`."""
+    return _checked(data, lambda: msgspec.json.decode(data, type=AccessDocument))
+
+
+def from_toml(data: bytes) -> AccessDocument:
+    """Return a document that people have written. Raises `InvalidArgument`."""
+    return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
+
+
+def newer(one: AccessDocument | None, other: AccessDocument | None) -> AccessDocument | None:
+    """Return the one of two documents that counts: that of the larger version, of equal ones that of the larger digest.
+
+    So all servers come to the same, in whatever order they hear of them.
+    """
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda document: (document.version, document.digest))
+
+
+def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
+    """Yield what has changed, for the log of audits, without any hash."""
+    before = former or AccessDocument(0)
+    for kind, old, new in (("user", before.users, later.users), ("role", before.roles, later.roles)):
+        for name in sorted(old.keys() | new.keys()):
+            if name not in new:
+                yield f"{kind} {name} removed"
+            elif name not in old:
+                yield f"{kind} {name} added: {_shown(new[name])}"
+            elif old[name] != new[name]:
+                yield f"{kind} {name} changed: {_shown(old[name])} -> {_shown(new[name])}"
+
+
+def _shown(value: User | tuple[str, ...]) -> str:
+    if isinstance(value, tuple):
+        return "; ".join(value) or "no rules"
+    keys = ", ".join(
+        f"{key_id}{f' until {key.expires_ms}' if key.expires_ms else ''}" for key_id, key in value.keys.items()
+    )
+    parts = (f"keys {keys or '-'}", f"roles {', '.join(value.roles) or '-'}", f"rules {'; '.join(value.rules) or '-'}")
+    return f"{', '.join(parts)}{', disabled' if value.disabled else ''}"
+
+
+def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InvalidArgument(
+            f"the document of users and rules has {len(data)} bytes: the limit is {MAX_DOCUMENT_BYTES}"
+        )
+    try:
+        found = read()
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the document of users and rules cannot be read: {error}") from None
+    if not 0 < found.version <= MAX_VERSION:
+        raise InvalidArgument(f"the version of the document is {found.version}: it must be from 1 on, and below 2^63")
+    for role, rules in found.roles.items():
+        _check_name("role", role)
+        for rule in rules:
+            parse_rule(rule)
+    hashes: set[str] = set()
+    for name, user in found.users.items():
+        _check_user(name, user, found)
+        if not hashes.isdisjoint(own := {key.hash for key in user.keys.values()}):
+            raise InvalidArgument(f"user {name} has a key that another user has: `minimq user rotate {name}` makes one")
+        hashes |= own
+    return found
+
+
+def _check_user(name: str, user: User, document: AccessDocument) -> None:
+    _check_name("user", name)
+    for rule in user.rules:
+        parse_rule(rule)
+    for role in user.roles:
+        if role not in document.roles and role not in BUILT_IN:
+            raise InvalidArgument(f"user {name} has the role {role!r}, which the document does not have")
+    if len(user.keys) > _MOST_KEYS:
+        raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MOST_KEYS}")
+    for key_id, key in user.keys.items():
+        if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not 0 <= key.expires_ms <= MAX_VERSION:
+            raise InvalidArgument(f"user {name} has a key that is none: `minimq user rotate {name}` makes one")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"the {kind} {name!r} has no name for one: write letters, digits, '.', '_' and '-', at most 63 of them"
+        )
+    if kind == "role" and name in BUILT_IN:
+        raise InvalidArgument(f"the role {name} is there already, and cannot be changed: choose another name")
+
+
+#: The role that may do everything.
+ADMIN = "admin"
+BUILT_IN = (ADMIN,)

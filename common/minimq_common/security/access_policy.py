@@ -1,0 +1,145 @@
+"""The decision who may do what, and the rule behind it.
+
+Pure: time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from minimq_common.security.access_document import ADMIN, AccessDocument, User
+from minimq_common.security.access_rule import Need, Resource, Rule, Verb, parse_rule
+
+#: Topics of a group, by the begin of their names; the rights to them are those to the group.
+_OF_GROUP = ("%RETRY%", "%DLQ%")
+
+_OF_ADMIN = "role admin"
+
+
+class Refusal(Enum):
+    """The reason why a caller is let in nowhere."""
+
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user that has shown a key.
+
+    Attributes:
+        user: the name.
+        key_id: of the key; empty for who has shown a certificate.
+        expires_ms: milliseconds since 1970 after which the key is good no more; 0 for never.
+    """
+
+    user: str
+    key_id: str = ""
+    expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDecision:
+    """A decision.
+
+    Attributes:
+        allowed: what was decided.
+        need: what it was about; for topics of a group that is the right to the group.
+        rule: the rule that decided; None when there was none.
+        source: where the rule stands, "user alice" or "role readers"; empty when there was none.
+    """
+
+    allowed: bool
+    need: Need
+    rule: Rule | None = None
+    source: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The rule that decided, as people read it."""
+        if self.rule is not None:
+            return f"{self.rule} ({self.source})"
+        return f"{self.source} may do everything" if self.source else f"no rule allows to {self.need}"
+
+
+class Policy:
+    """What a document says. It never changes: another document makes another policy.
+
+    Args:
+        document: of users and rules.
+    """
+
+    def __init__(self, document: AccessDocument) -> None:
+        self.document = document
+        self._roles = {name: tuple(map(parse_rule, rules)) for name, rules in document.roles.items()}
+        self._own = {name: tuple(map(parse_rule, user.rules)) for name, user in document.users.items()}
+        self._by_hash = {
+            key.hash: Principal(name, key_id, key.expires_ms)
+            for name, user in document.users.items()
+            for key_id, key in user.keys.items()
+        }
+
+    def of_key(self, key_hash: str, now_ms: int) -> Principal | Refusal:
+        """Return whose key it is, by its hash."""
+        principal = self._by_hash.get(key_hash)
+        return Refusal.UNKNOWN if principal is None else self.check(principal, now_ms)
+
+    def of_certificate(self, user: str) -> Principal | Refusal:
+        """Return the user that a verified certificate names."""
+        return self.check(Principal(user), 0) if user in self.document.users else Refusal.UNKNOWN
+
+    def check(self, principal: Principal, now_ms: int) -> Principal | Refusal:
+        """Return a principal of a former policy as it is by this one, or why it is let in no more."""
+        user = self.document.users.get(principal.user)
+        if user is None:
+            return Refusal.UNKNOWN
+        if user.disabled:
+            return Refusal.DISABLED
+        if not principal.key_id:
+            return principal
+        key = user.keys.get(principal.key_id)
+        if key is None:
+            return Refusal.UNKNOWN
+        if key.expires_ms and now_ms >= key.expires_ms:
+            return Refusal.EXPIRED
+        return Principal(principal.user, principal.key_id, key.expires_ms)
+
+    def decide(self, user: str, need: Need) -> AccessDecision:
+        """Decide whether a user may do something. A rule that denies wins; without any rule nobody may.
+
+        The topics in which a group keeps its retries and dead letters are of the group: who may read it may use them.
+        """
+        need = of_group(need)
+        found: User | None = self.document.users.get(user)
+        if found is None or found.disabled:
+            return AccessDecision(False, need)
+        fitting = [(rule, source) for rule, source in self._rules(user, found) if rule.fits(need, user)]
+        for rule, source in fitting:
+            if not rule.allows:
+                return AccessDecision(False, need, rule, source)
+        if fitting:
+            return AccessDecision(True, need, *fitting[0])
+        if ADMIN in found.roles:
+            return AccessDecision(True, need, None, _OF_ADMIN)
+        return AccessDecision(False, need)
+
+    def _rules(self, name: str, user: User) -> Iterator[tuple[Rule, str]]:
+        for rule in self._own[name]:
+            yield rule, f"user {name}"
+        for role in user.roles:
+            for rule in self._roles.get(role, ()):
+                yield rule, f"role {role}"
+
+
+def of_group(need: Need) -> Need:
+    """Return a need as rules are about it."""
+    if need.resource is not Resource.TOPIC:
+        return need
+    for begin in _OF_GROUP:
+        if need.name.startswith(begin):
+            verb = Verb.READ if need.verb is Verb.WRITE else need.verb
+            return Need(verb, Resource.GROUP, need.name.removeprefix(begin))
+    return need
