@@ -1,0 +1,186 @@
+"""The rights that each request takes, for one table of all requests of all servers.
+
+It goes by the message and not by the call, since one stream carries requests about many things. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from minimq_common.security.access_rule import Need, Resource, Verb
+
+
+class Standing(Enum):
+    """Who may ask at all."""
+
+    ANYBODY = "anybody"
+    USER = "user"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """All that a request takes.
+
+    Attributes:
+        standing: who may ask at all.
+        needs: rights of a user, each of which is needed.
+        or_server: servers may ask without these rights.
+    """
+
+    standing: Standing = Standing.USER
+    needs: tuple[Need, ...] = ()
+    or_server: bool = False
+
+
+ANYBODY = Requirement(Standing.ANYBODY)
+SIGNED_IN = Requirement()
+SERVERS = Requirement(Standing.SERVER)
+
+_Rule = Callable[[Any], Requirement]
+
+
+def requirement_of(request: Any) -> Requirement:  # noqa: ANN401 - of the generated classes, which are no dependency
+    """Return what a request takes. Raises `KeyError` when the table does not have it, which no server starts with."""
+    return _RULES[request.DESCRIPTOR.full_name](request)
+
+
+def has_rule(full_name: str) -> bool:
+    """Return whether the table has the requests of this full name."""
+    return full_name in _RULES
+
+
+def _topic(verb: Verb) -> _Rule:
+    return lambda request: _all(Need(verb, Resource.TOPIC, request.topic))
+
+
+def _group(verb: Verb) -> _Rule:
+    return lambda request: _all(Need(verb, Resource.GROUP, request.group))
+
+
+def _cluster(verb: Verb, *, or_server: bool = False) -> _Rule:
+    requirement = Requirement(needs=(Need(verb, Resource.CLUSTER),), or_server=or_server)
+    return lambda _: requirement
+
+
+def _always(requirement: Requirement) -> _Rule:
+    return lambda _: requirement
+
+
+def _all(*needs: Need) -> Requirement:
+    return Requirement(needs=needs)
+
+
+def _reads(group: str, topics: Iterable[str]) -> Requirement:
+    """Return what it takes to read topics for a group."""
+    names = dict.fromkeys(topics)  # each once: requests repeat the topic with each queue
+    return _all(Need(Verb.READ, Resource.GROUP, group), *(Need(Verb.READ, Resource.TOPIC, name) for name in names))
+
+
+def _append(request: Any) -> Requirement:  # noqa: ANN401 - of the generated classes, here and below
+    write = Need(Verb.WRITE, Resource.TOPIC, request.topic)
+    if not request.HasField("transaction"):
+        return _all(write)
+    return _all(write, Need(Verb.WRITE, Resource.TRANSACTION, request.transaction.name))
+
+
+def _pull(request: Any) -> Requirement:  # noqa: ANN401
+    if request.cancel:
+        return SIGNED_IN
+    if request.HasField("lease"):
+        return _reads(request.lease.group, [request.topic])
+    return _all(Need(Verb.READ, Resource.TOPIC, request.topic))
+
+
+def _session(request: Any) -> Requirement:  # noqa: ANN401
+    kind = request.WhichOneof("action")
+    if kind in (None, "heartbeat"):
+        return SIGNED_IN
+    action = getattr(request, kind)
+    if kind == "join":
+        return _reads(action.group, action.topics)
+    if kind == "acquire":
+        return _reads(action.group, _acquired(action))
+    return _reads(action.group, ())
+
+
+def _acquired(action: Any) -> Iterator[str]:  # noqa: ANN401
+    yield from (each.topic for each in action.queues)
+    yield from (each.topic for each in action.begun)
+
+
+def _create_topic(request: Any) -> Requirement:  # noqa: ANN401
+    name = request.topic.topic
+    # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
+    is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return _all(Need(Verb.WRITE if is_used else Verb.MANAGE, Resource.TOPIC, name))
+
+
+def _transaction(request: Any) -> Requirement:  # noqa: ANN401
+    return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.name))
+
+
+def _get_committed(request: Any) -> Requirement:  # noqa: ANN401
+    group = Need(Verb.DESCRIBE, Resource.GROUP, request.group)
+    return _all(group, Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)) if request.topic else _all(group)
+
+
+def _reset_offsets(request: Any) -> Requirement:  # noqa: ANN401
+    return _all(
+        Need(Verb.MANAGE, Resource.GROUP, request.group),
+        Need(Verb.READ, Resource.TOPIC, request.topic),
+    )
+
+
+def _replicate(request: Any) -> Requirement:  # noqa: ANN401
+    is_snapshot = request.WhichOneof("first") == "snapshot" and not request.offsets
+    return _cluster(Verb.BACKUP, or_server=True)(request) if is_snapshot else SERVERS
+
+
+_RULES: dict[str, _Rule] = {
+    "grpc.health.v1.HealthCheckRequest": _always(ANYBODY),
+    "grpc.health.v1.HealthListRequest": _always(ANYBODY),
+    "grpc.reflection.v1alpha.ServerReflectionRequest": _always(SIGNED_IN),
+    **{
+        f"minimq.v1.{name}": rule
+        for name, rule in {
+            "AppendRequest": _append,
+            "PullRequest": _pull,
+            "SessionRequest": _session,
+            "CreateTopicRequest": _create_topic,
+            "UpdateTopicRequest": _topic(Verb.MANAGE),
+            "DeleteTopicRequest": _topic(Verb.MANAGE),
+            "DescribeTopicRequest": _topic(Verb.DESCRIBE),
+            "GetOffsetRequest": _topic(Verb.DESCRIBE),
+            "CommitTransactionRequest": _transaction,
+            "DescribeTransactionRequest": _transaction,
+            "CommitOffsetsRequest": lambda request: _reads(request.group, (each.topic for each in request.offsets)),
+            "GetCommittedRequest": _get_committed,
+            "DescribeGroupRequest": _group(Verb.DESCRIBE),
+            "DeleteGroupRequest": _group(Verb.MANAGE),
+            "ListGroupsRequest": _always(SIGNED_IN),  # the answer is filtered
+            "ResetOffsetsRequest": _reset_offsets,
+            "QueryAssignmentRequest": lambda request: _reads(request.group, [request.topic]),
+            "GetStatusRequest": _always(SIGNED_IN),
+            "ProbeRequest": _always(SIGNED_IN),
+            "SetPermissionRequest": _cluster(Verb.MANAGE),
+            "PromoteRequest": _cluster(Verb.MANAGE),
+            "ReplicaRequest": _replicate,
+            "RegisterRequest": _always(SERVERS),
+            "GetRouteRequest": _topic(Verb.DESCRIBE),
+            "WatchRoutesRequest": lambda request: _all(
+                *(Need(Verb.DESCRIBE, Resource.TOPIC, each) for each in request.topics)
+            ),
+            "ListTopicsRequest": _always(SIGNED_IN),  # the answer is filtered
+            "GetClusterRequest": _always(SIGNED_IN),  # the answer is filtered
+            "ForgetBrokerRequest": _cluster(Verb.MANAGE),
+            "ReportRequest": _always(SERVERS),
+            "ChangeInSyncRequest": _always(SERVERS),
+            "PromoteReplicaRequest": _cluster(Verb.MANAGE, or_server=True),
+        }.items()
+    },
+}

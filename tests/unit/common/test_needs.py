@@ -1,0 +1,151 @@
+"""No request, and no text in one, comes in without a decision about the right that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from minimq_common.security.needs import ANYBODY, SERVERS, SIGNED_IN, Requirement, Standing, has_rule, requirement_of
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+
+FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
+METHODS: list[MethodDescriptor] = [
+    method
+    for each in FILES
+    for service in each.DESCRIPTOR.services_by_name.values()
+    for method in service.methods_by_name.values()
+]
+MARK = "mark"
+
+_CLIENT = "names a member: a session, and a lease with it, is of the user that opened it"
+_HELD = "says what the member holds, here and elsewhere: it is granted by acquire, which takes the right to the topic"
+_BROKERS = "names brokers, which are no secret of users"
+
+#: Texts that take no right, each with the reason.
+EXEMPT = {
+    "PullRequest.lease.client_id": _CLIENT,
+    "SessionRequest.client_id": _CLIENT,
+    "CommitOffsetsRequest.client_id": _CLIENT,
+    "QueryAssignmentRequest.client_id": _CLIENT,
+    "SessionRequest.join.allocation": "is the name of a strategy",
+    "SessionRequest.join.filters": "selects messages of topics whose right is checked",
+    "SessionRequest.join.held.topic": _HELD,
+    "SessionRequest.join.held.broker_name": _BROKERS,
+    "SessionRequest.holding.queues.topic": _HELD,
+    "SessionRequest.holding.queues.broker_name": _BROKERS,
+    "SessionRequest.saved.queues.topic": _HELD,
+    "SessionRequest.release.queues.topic": _HELD,
+    "CommitTransactionRequest.decision.parts.broker_name": _BROKERS,
+    "CommitTransactionRequest.decision.broker_names": _BROKERS,
+    "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
+    "ForgetBrokerRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
+    "PromoteReplicaRequest.cluster": "the cluster is one thing: who manages it manages all its brokers",
+    "PromoteReplicaRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
+    "HealthCheckRequest.service": "health is open",
+}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+def test_each_call_has_a_rule(method: MethodDescriptor) -> None:
+    assert has_rule(method.input_type.full_name)
+
+
+def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
+    undecided, exempt = [], set()
+    for method in METHODS:
+        if method.containing_service.file.name.startswith("grpc_reflection"):
+            continue  # its texts are names of what is public: the protocol
+        for path in _texts(method.input_type):
+            request = message_factory.GetMessageClass(method.input_type)()
+            _set(request, path)
+            found = requirement_of(request)
+            if found is SERVERS or any(MARK in need.name for need in found.needs):
+                continue
+            name = ".".join((method.input_type.name, *(field.name for field in path)))
+            exempt.add(name)
+            if name not in EXEMPT:
+                undecided.append(name)
+    assert undecided == []
+    assert set(EXEMPT) == exempt, "these exemptions are of texts that are gone, or that are in a need"
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (broker_pb2.AppendRequest(topic="t"), "write topic t"),
+        (
+            broker_pb2.AppendRequest(topic="t", transaction=broker_pb2.Transaction(name="x")),
+            "write topic t, write transaction x",
+        ),
+        (broker_pb2.PullRequest(topic="t"), "read topic t"),
+        (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read group g, read topic t"),
+        (broker_pb2.PullRequest(topic="t", cancel=True), ""),
+        (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="t")), "manage topic t"),
+        (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="t"), automatic=True), "write topic t"),
+        (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="%DLQ%g")), "write topic %DLQ%g"),
+        (broker_pb2.GetCommittedRequest(group="g"), "describe group g"),
+        (broker_pb2.DeleteGroupRequest(group="g"), "manage group g"),
+        (replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()), "backup cluster"),
+        (controller_pb2.PromoteReplicaRequest(), "manage cluster"),
+    ],
+    ids=str,
+)
+def test_what_a_request_takes(request_: Message, expected: str) -> None:
+    found = requirement_of(request_)
+    assert (found.standing, ", ".join(map(str, found.needs))) == (Standing.USER, expected)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (health_pb2.HealthCheckRequest(), ANYBODY),
+        (broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()), SIGNED_IN),
+        (replication_pb2.ReplicaRequest(follow=replication_pb2.Follow()), SERVERS),
+        (replication_pb2.ReplicaRequest(synced=1), SERVERS),
+        (
+            replication_pb2.ReplicaRequest(
+                snapshot=replication_pb2.TakeSnapshot(), offsets=[replication_pb2.KeptOffset(group="g")]
+            ),
+            SERVERS,
+        ),
+        (nameserver_pb2.RegisterRequest(), SERVERS),
+        (controller_pb2.ReportRequest(), SERVERS),
+    ],
+    ids=str,
+)
+def test_who_may_ask(request_: Message, expected: Requirement) -> None:
+    assert requirement_of(request_) is expected
+
+
+def _texts(message: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
+    for field in message.fields:
+        if field.type == FieldDescriptor.TYPE_STRING:
+            yield (field,)
+        elif field.message_type is not None and _is_map(field):
+            yield (field,)  # all are of requests of servers
+        elif field.message_type is not None:
+            yield from ((field, *rest) for rest in _texts(field.message_type))
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _set(message: Any, path: tuple[FieldDescriptor, ...]) -> None:  # noqa: ANN401 - of any class
+    field, *rest = path
+    if _is_map(field):
+        getattr(message, field.name)[0] = MARK
+    elif rest:
+        inner = getattr(message, field.name)
+        _set(inner.add() if field.is_repeated else inner, tuple(rest))
+    elif field.is_repeated:
+        getattr(message, field.name).append(MARK)
+    else:
+        setattr(message, field.name, MARK)
