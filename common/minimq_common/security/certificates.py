@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.user_key import UserKey
 
 #: Rounds of a handshake; each is one flight of one side, and TLS 1.3 has three.
 _FLIGHTS = 10
@@ -35,15 +36,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The two things with which one side enters a handshake.
+    """All with which one side meets the other.
 
     Attributes:
         roots: the certificates in PEM of those who are trusted to name others.
-        pair: shown to the other side; None for nothing.
+        pair: shown to the other side in the handshake; None for nothing.
+        bearer: the key that is sent with each call; None for none.
     """
 
     roots: bytes
     pair: Pair | None = None
+    bearer: UserKey | None = None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return what a channel of gRPC needs."""

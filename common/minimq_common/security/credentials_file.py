@@ -13,6 +13,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials, CredentialsArgument
+from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
 
 #: Names the file where nothing else does.
@@ -26,6 +27,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nameservers: list[str] = []
     certificate: str = ""
     private_key: str = ""
+    key: str = ""
 
 
 class CredentialsFile:
@@ -90,6 +92,8 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     parts = {"ca": trust.roots}
     if trust.pair is not None:
         parts |= {"certificate": trust.pair.certificate, "private_key": trust.pair.key}
+    if trust.bearer is not None:
+        lines.append(f'key = "{trust.bearer.text}"')
     lines += [f"{name} = '''\n{pem.decode('ascii').strip()}\n'''" for name, pem in parts.items()]
     return "\n".join(lines) + "\n"
 
@@ -108,8 +112,17 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
     if bool(found.certificate) != bool(found.private_key):
         raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
     pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
-    trust = Trust(found.ca.encode(), pair)
+    trust = Trust(found.ca.encode(), pair, _bearer(found.key, where))
     check_roots(trust.roots, f"ca in {where}")
     if pair is not None:
         check_pair(pair, where)
     return found, trust
+
+
+def _bearer(text: str, where: str) -> UserKey | None:
+    if not text:
+        return None
+    try:
+        return parse_key(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where} cannot be used: {error.message}") from None

@@ -11,10 +11,12 @@ from minimq.errors import InvalidArgument
 from minimq.local.certificate_signer import Signer
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import VARIABLE, CredentialsFile, open_credentials, written
+from minimq_common.security.user_key import new_key
 
 SIGNER = Signer.new()
 ROOTS, PAIR = SIGNER.pair.certificate, SIGNER.sign_user("alice")
-TEXT = written(["mq1:9876", "mq2:9876"], Trust(ROOTS, PAIR), "Of alice.")
+BEARER = new_key(bytes(range(37)))
+TEXT = written(["mq1:9876", "mq2:9876"], Trust(ROOTS, PAIR, BEARER), "Of alice.")
 SECRET = PAIR.key.decode().splitlines()[1]
 
 
@@ -28,6 +30,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert found.roots.strip() == ROOTS.strip()
         assert found.pair is not None
         assert found.pair.key.strip() == PAIR.key.strip()
+        assert found.bearer == BEARER
         assert opened.trust() is found
     assert CredentialsFile(Credentials.from_text(written([], Trust(ROOTS), "Of nobody."))).trust().pair is None
 
@@ -52,10 +55,11 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
     ("text", "reason"),
     [
         ("no TOML " + SECRET, "it is not TOML"),
-        (TEXT + f'\nkey = "{SECRET}"', "unknown field `key`"),
+        (TEXT + f'\nsecret = "{SECRET}"', "unknown field `secret`"),
         (TEXT.replace('["mq1:9876", "mq2:9876"]', '"mq1:9876"'), "Expected `array`"),
         (TEXT.replace("mq2:9876", "mq2"), "mq2"),
         (TEXT.replace("private_key", "certificate_key"), "unknown field"),
+        (TEXT.replace(BEARER.text, BEARER.text[:-9]), "cannot be used: the key is none of minimq, or was cut"),
         (written([], Trust(ROOTS, PAIR), "Of alice.").partition("private_key")[0], "both or none"),
         (
             TEXT.replace(ROOTS.decode().splitlines()[2], "AAAA"),
@@ -66,7 +70,7 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
             "the key is that of another certificate",
         ),
     ],
-    ids=["text", "unknown", "type", "address", "name", "half", "damaged", "key"],
+    ids=["text", "unknown", "type", "address", "name", "cut", "half", "damaged", "key"],
 )
 def test_what_is_no_credentials_is_refused_without_showing_it(text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "alice.minimq"
@@ -75,13 +79,16 @@ def test_what_is_no_credentials_is_refused_without_showing_it(text: str, reason:
         with pytest.raises(InvalidArgument, match=reason) as raised:
             CredentialsFile(credentials)
         assert SECRET not in raised.value.message
+        assert BEARER.text[:-9] not in raised.value.message
         assert raised.value.__cause__ is None
 
 
 def test_nothing_shows_what_is_secret() -> None:
     credentials = Credentials.from_text(TEXT)
-    assert SECRET not in f"{credentials} {credentials!r} {ProducerOptions(credentials=credentials)!r}"
-    assert SECRET not in repr(CredentialsFile(credentials).trust())
+    shown = f"{credentials} {credentials!r} {ProducerOptions(credentials=credentials)!r}"
+    shown += repr(CredentialsFile(credentials).trust())
+    assert SECRET not in shown
+    assert BEARER.text.split("_")[2] not in shown
 
 
 def test_credentials_are_one_of_path_and_text() -> None:
