@@ -28,6 +28,9 @@ _COMMANDS = {
     "dlq": "minimq.cli.dlq:dlq",
     "bench": "minimq.cli.bench:bench",
     "secure": "minimq.cli.secure:secure",
+    "user": "minimq.cli.user:user",
+    "access": "minimq.cli.access:access",
+    "can": "minimq.cli.access:can",
 }
 
 

@@ -12,7 +12,7 @@ import click
 from minimq.cli.base import duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.server_secrets import EXPIRES_SOON_S
+from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
@@ -61,9 +61,10 @@ def secure() -> None:
 )
 @option("--if-absent", is_flag=True, help="Do nothing if DIR has an authority already.")
 def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: bool) -> None:
-    """Make an authority in DIR, a certificate for all servers, and the credentials of the user admin.
+    """Make an authority in DIR, a certificate for all servers, and the user admin with its credentials.
 
-    The authority is good for ten years, a certificate for 397 days.
+    Servers with that folder let in nobody without a key; `minimq user add NAME --secrets DIR` adds users. The authority
+    is good for ten years, a certificate for 397 days.
 
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
     """
@@ -78,9 +79,11 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     click.echo(
         f"made a certificate for servers that are called {', '.join(names)}; start them, wherever they run, with:"
     )
-    click.echo(f"  --secrets {authority.server} --client-certificates required")
-    click.echo("Clients need the credentials of a user, those of admin are in:")
+    click.echo(f"  --secrets {authority.server}")
+    click.echo("Clients need the credentials of a user; those of admin, who may do everything, are in:")
     click.echo(f"  {authority.admin}")
+    click.echo("Add others:")
+    click.echo(f"  minimq user add alice --write 'orders*' --secrets {directory} > alice.minimq")
 
 
 @secure.command()
@@ -156,7 +159,7 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
 @_FOLDER
 @output_option
 def show_certificates(directory: Path, output: str) -> None:
-    """Show the certificates in DIR: for which names they are good, and until when.
+    """Show the certificates in DIR: for which names they are good, and until when; and who the users are.
 
     Example: minimq secure show secrets
     """
@@ -173,6 +176,11 @@ def show_certificates(directory: Path, output: str) -> None:
         for name, certificate in found.items()
     ]
     show(output, _CERTIFICATES, rows)
+    if output == "table" and (directory / "server" / ACCESS).exists():
+        from minimq.local.access_file import AccessFile
+
+        document = AccessFile(directory).read()
+        click.echo(f"\n{ACCESS} has version {document.version} and the users {', '.join(sorted(document.users))}")
     for name, certificate in found.items():
         left = certificate.ends_at - time.time()
         if left < EXPIRES_SOON_S:

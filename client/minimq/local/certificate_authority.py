@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import ipaddress
-import os
 import re
-import stat
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from minimq.local.secret_files import lock_folder, put_files
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
+from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
-from minimq_common.security.credentials_file import CredentialsFile, written
-from minimq_common.security.server_secrets import CERTIFICATE, KEY, ROOTS
+from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
+from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
 from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class CertificateAuthority:
         return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
     def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_absent: bool = False) -> bool:
-        """Make the authority, the certificate of the servers, and the credentials of the user `admin`.
+        """Make the authority, the certificate and key of the servers, and the user `admin` with its credentials.
 
         Args:
             hosts: names and addresses by which servers are called; those of this machine are added.
@@ -81,11 +83,15 @@ class CertificateAuthority:
                 )
             for folder in (self._authority, self.server):
                 folder.mkdir(exist_ok=True, mode=0o700)
-            certificate = signer.pair.certificate
-            user = written(addresses, Trust(certificate, signer.sign_user("admin")), _about("admin"))
-            _put(
+            certificate, key = signer.pair.certificate, make_key()
+            user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key), about_user(ADMIN))
+            stored = StoredKey(key.hash, created_ms=round(time.time() * 1000))
+            access = AccessDocument(1, {ADMIN: User({key.id: stored}, (ADMIN,))})
+            put_files(
                 {
                     self._authority / _OWN_KEY: signer.pair.key,
+                    self.server / CLUSTER_KEY: f"{make_key().text}\n".encode(),
+                    self.server / ACCESS: to_toml(access).encode(),
                     **self._server_files(signer.sign_server(names), certificate),
                     self.admin: user.encode(),
                     self._authority / ROOTS: certificate,
@@ -102,11 +108,13 @@ class CertificateAuthority:
         added = _names(hosts)
         with self._alone():
             names = tuple(dict.fromkeys((*self.server_certificate().names, *added)))
-            _put(self._server_files(self._signer().sign_server(names), self._trusted()))
+            put_files(self._server_files(self._signer().sign_server(names), self._trusted()))
             return self.server_certificate()
 
     def issue(self, user: str, nameservers: Sequence[str]) -> Path:
         """Write the credentials of a user, with a new certificate, to USER.minimq; return the path.
+
+        A key that is in the file stays there.
 
         Args:
             user: the name.
@@ -122,9 +130,27 @@ class CertificateAuthority:
         addresses = _checked(nameservers)
         path = self.directory / f"{user}.minimq"
         with self._alone():
-            trust = Trust(self._trusted(), self._signer().sign_user(user))
-            _put({path: written(addresses, trust, _about(user)).encode()})
+            former = self._users().get(path)
+            bearer = None if former is None else former.trust().bearer
+            trust = Trust(self._trusted(), self._signer().sign_user(user), bearer)
+            put_files({path: written(addresses, trust, about_user(user)).encode()})
         return path
+
+    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey) -> str:
+        """Return the text of the credentials of a user with a key; with a certificate too where it can be signed here.
+
+        Raises:
+            InvalidArgument: an address is wrong, or a file cannot be read.
+        """
+        addresses = _checked(nameservers)
+        with self._alone():
+            pair = self._signer().sign_user(user) if (self._authority / _OWN_KEY).exists() else None
+            return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
+
+    def nameservers(self) -> tuple[str, ...]:
+        """Return the name servers that the credentials of `admin` say; none without that file."""
+        admin = self._users().get(self.admin)
+        return () if admin is None else admin.nameservers
 
     def add_successor(self) -> list[Path]:
         """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.
@@ -160,8 +186,8 @@ class CertificateAuthority:
             names = self.server_certificate().names
             files = self._server_files(signer.sign_server(names), roots)
             for path, user in self._users().items():
-                trust = Trust(roots, signer.sign_user(path.stem))
-                files[path] = written(user.nameservers, trust, _about(path.stem)).encode()
+                trust = Trust(roots, signer.sign_user(path.stem), user.trust().bearer)
+                files[path] = written(user.nameservers, trust, about_user(path.stem)).encode()
             own = {self._former: former, self._authority / _OWN_KEY: later.key}
             handed = self._hand_on(files, {**own, self._authority / ROOTS: later.certificate})
             self._next_key.unlink()
@@ -208,22 +234,8 @@ class CertificateAuthority:
                 found[f"user {path.stem}"] = _library().describe(pair.certificate)
         return found
 
-    @contextmanager
-    def _alone(self, *, make: bool = False) -> Iterator[None]:
-        """Keep other commands from changing the folder, and say why it cannot be written."""
-        opened = -1
-        try:
-            if make:
-                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            opened = os.open(self.directory, os.O_RDONLY)
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            yield
-        except OSError as error:
-            does = "write to" if opened >= 0 or make else "read"
-            raise InvalidArgument(f"cannot {does} {error.filename or self.directory}: {error.strerror}") from None
-        finally:
-            if opened >= 0:
-                os.close(opened)
+    def _alone(self, *, make: bool = False) -> AbstractContextManager[None]:
+        return lock_folder(self.directory, make=make)
 
     @property
     def _next(self) -> Path:
@@ -266,13 +278,18 @@ class CertificateAuthority:
         """Return the files of servers and users, in which nothing is new but whom they trust."""
         files = {self.server / ROOTS: roots}
         for path, user in self._users().items():
-            trust = Trust(roots, user.trust().pair)
-            files[path] = written(user.nameservers, trust, _about(path.stem)).encode()
+            trust = replace(user.trust(), roots=roots)
+            files[path] = written(user.nameservers, trust, about_user(path.stem)).encode()
         return files
 
     def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
-        _put({**files, **own})
+        put_files({**files, **own})
         return [self.server, *(path for path in files if path.parent != self.server)]
+
+
+def make_key() -> UserKey:
+    """Return a new key of a user, or of the servers."""
+    return new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
 
 
 def _describe(path: Path) -> CertificateReport:
@@ -306,41 +323,3 @@ def _is_address(host: str) -> bool:
 
 def _checked(nameservers: Sequence[str]) -> list[str]:
     return [check_address(address) for address in nameservers]
-
-
-def _about(user: str) -> str:
-    return f"Credentials of {user} for a minimq cluster."
-
-
-def _put(files: Mapping[Path, bytes]) -> None:
-    """Put files in their places, in this order; all are on disk before the first one is in its place.
-
-    So a full disk changes nothing. Those that hold keys are read by their owner alone; one that is replaced keeps owner
-    and mode, so that a server that has another user can read it as before.
-    """
-    made: dict[str, Path] = {}
-    try:
-        for path, data in files.items():
-            opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            made[name] = path
-            with os.fdopen(opened, "wb") as file:
-                _own(opened, path, 0o600 if b"PRIVATE KEY" in data else 0o644)
-                file.write(data)
-                file.flush()
-                os.fsync(opened)
-        for name, path in made.items():
-            Path(name).replace(path)
-    finally:
-        for name in made:
-            Path(name).unlink(missing_ok=True)
-
-
-def _own(opened: int, path: Path, mode: int) -> None:
-    try:
-        former = path.stat()
-    except FileNotFoundError:
-        os.fchmod(opened, mode)
-        return
-    with suppress(PermissionError):  # only root gives files to others
-        os.fchown(opened, former.st_uid, former.st_gid)
-    os.fchmod(opened, stat.S_IMODE(former.st_mode))

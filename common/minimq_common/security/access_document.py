@@ -6,6 +6,7 @@ People write it in TOML; servers hand it on as JSON. Pure.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -31,10 +32,12 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         hash: its SHA-256, 64 hexadecimal digits.
         expires_ms: milliseconds since 1970 after which it is good no more; 0 for never.
+        created_ms: when it was made; 0 for a time that nobody knows.
     """
 
     hash: str
     expires_ms: int = 0
+    created_ms: int = 0
 
 
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +87,37 @@ def decode(data: bytes) -> AccessDocument:
 def from_toml(data: bytes) -> AccessDocument:
     """Return a document that people have written. Raises `InvalidArgument`."""
     return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
+
+
+def to_toml(document: AccessDocument) -> str:
+    """Return a document as people read it, and `from_toml` too."""
+    lines = ["# Users and rules: `minimq user` and `minimq access` change them. Whoever edits this by hand gives it a",
+             "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
+    if document.roles:
+        lines += ["", "[roles]", *(f"{_key(name)} = {_listed(rules)}" for name, rules in document.roles.items())]
+    for name, user in document.users.items():
+        lines += ["", f"[users.{_key(name)}]"]
+        lines += [
+            f"{field} = {_listed(given)}" for field, given in (("roles", user.roles), ("rules", user.rules)) if given
+        ]
+        lines += ["disabled = true"] if user.disabled else []
+        lines += [f"keys.{key_id} = {_inline(key)}" for key_id, key in user.keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return json.dumps(name) if "." in name else name
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    if len(texts) < 2:
+        return json.dumps(texts)
+    return "".join(["[\n", *(f"    {json.dumps(text)},\n" for text in texts), "]"])
+
+
+def _inline(key: StoredKey) -> str:
+    times = (("created_ms", key.created_ms), ("expires_ms", key.expires_ms))
+    return "".join([f'{{ hash = "{key.hash}"', *(f", {name} = {ms}" for name, ms in times if ms), " }"])
 
 
 def newer(one: AccessDocument | None, other: AccessDocument | None) -> AccessDocument | None:
@@ -153,7 +187,8 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
     if len(user.keys) > _MOST_KEYS:
         raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MOST_KEYS}")
     for key_id, key in user.keys.items():
-        if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not 0 <= key.expires_ms <= MAX_VERSION:
+        is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
+        if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:
             raise InvalidArgument(f"user {name} has a key that is none: `minimq user rotate {name}` makes one")
 
 

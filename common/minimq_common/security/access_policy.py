@@ -66,7 +66,7 @@ class AccessDecision:
 
 
 class Policy:
-    """What a document says. It never changes: another document makes another policy.
+    """The decisions of one document. It never changes: another document makes another policy.
 
     Args:
         document: of users and rules.

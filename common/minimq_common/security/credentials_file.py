@@ -98,6 +98,11 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def about_user(name: str) -> str:
+    """Return the sentence at the top of the file of a user."""
+    return f"Credentials of {name} for a minimq cluster."
+
+
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
     import tomllib  # noqa: PLC0415 - for who has credentials
 

@@ -14,8 +14,8 @@ from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from minimq_common.security.access_rule import Need, Resource, Verb
 
 
-class Standing(Enum):
-    """Who may ask at all."""
+class CallerKind(Enum):
+    """The kind of caller that may ask at all."""
 
     ANYBODY = "anybody"
     USER = "user"
@@ -32,14 +32,14 @@ class Requirement:
         or_server: servers may ask without these rights.
     """
 
-    standing: Standing = Standing.USER
+    standing: CallerKind = CallerKind.USER
     needs: tuple[Need, ...] = ()
     or_server: bool = False
 
 
-ANYBODY = Requirement(Standing.ANYBODY)
+ANYBODY = Requirement(CallerKind.ANYBODY)
 SIGNED_IN = Requirement()
-SERVERS = Requirement(Standing.SERVER)
+SERVERS = Requirement(CallerKind.SERVER)
 
 _Rule = Callable[[Any], Requirement]
 

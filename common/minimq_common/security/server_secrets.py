@@ -20,6 +20,11 @@ from minimq_common.security.watched import Watched
 #: The files, as cert-manager names them in a Secret of Kubernetes.
 CERTIFICATE, KEY, ROOTS = "tls.crt", "tls.key", "ca.crt"
 
+#: The keys by which servers know each other, one in a line: the first one is shown, all are accepted.
+CLUSTER_KEY = "cluster.key"
+#: The first users and rules.
+ACCESS = "access.toml"
+
 #: Seconds before its end from which on people are told of it, in the log once a day.
 EXPIRES_SOON_S = 30 * 86_400.0
 _AGAIN_S = 86_400.0

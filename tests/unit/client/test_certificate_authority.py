@@ -31,7 +31,7 @@ def run(*arguments: object, status: int = 0) -> Result:
 def test_two_commands_make_what_servers_and_users_need(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     printed = run("init", folder, "--host", "mq1.example.org,10.0.0.1", "--host", "*.mq", "-n", "mq1.example.org:9876")
-    assert f"--secrets {folder}/server --client-certificates required" in printed.stdout
+    assert f"--secrets {folder}/server\n" in printed.stdout
     secrets = ServerSecrets(folder / "server", requires_certificates=True)
     names = ("localhost", "127.0.0.1", "0:0:0:0:0:0:0:1", "mq1.example.org", "10.0.0.1", "*.mq")
     assert secrets.certificate.names == names
@@ -45,7 +45,7 @@ def test_two_commands_make_what_servers_and_users_need(tmp_path: Path) -> None:
     assert CredentialsFile(Credentials(str(folder / "alice.minimq"))).nameservers == ("mq2:1",)
 
     for path in folder.rglob("*"):
-        is_secret = path.suffix in {".key", ".minimq"}
+        is_secret = path.suffix != ".crt"
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600 if is_secret else 0o644), path
 
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from minimq_common.security.needs import ANYBODY, SERVERS, SIGNED_IN, Requirement, Standing, has_rule, requirement_of
+from minimq_common.security.needs import ANYBODY, SERVERS, SIGNED_IN, CallerKind, Requirement, has_rule, requirement_of
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
@@ -99,7 +99,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
 )
 def test_what_a_request_takes(request_: Message, expected: str) -> None:
     found = requirement_of(request_)
-    assert (found.standing, ", ".join(map(str, found.needs))) == (Standing.USER, expected)
+    assert (found.standing, ", ".join(map(str, found.needs))) == (CallerKind.USER, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+"""Changes of the document of users and rules. Each returns another document; its version is given by `edited`.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import AccessDocument, StoredKey, User, decode
+from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
+from minimq_common.security.user_key import UserKey
+
+#: Takes a document, and returns the changed one.
+AccessEdit = Callable[[AccessDocument], AccessDocument]
+
+#: Keys that a user has at once: the one in use, and the one that is to take its place.
+_KEYS = 2
+
+_ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A key that was just made.
+
+    Attributes:
+        key: as its user has it.
+        created_ms: milliseconds since 1970.
+        expires_ms: milliseconds since 1970 after which it is good no more; 0 for never.
+    """
+
+    key: UserKey
+    created_ms: int
+    expires_ms: int = 0
+
+    @property
+    def stored(self) -> StoredKey:
+        """The key as servers know it."""
+        return StoredKey(self.key.hash, self.expires_ms, self.created_ms)
+
+
+def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
+    """Return a document after a change, under the next version.
+
+    Raises:
+        InvalidArgument: the change cannot be made, or nobody could make another one after it.
+    """
+    changed = edit(document)
+    later = replace(changed, version=max(changed.version, document.version + 1))
+    later = decode(later.encoded())  # by the same rules as all that comes from elsewhere
+    if administrators(document) and not administrators(later):
+        raise InvalidArgument(
+            "nobody would be left who may change users and rules: give another user the role admin first "
+            "(`minimq user allow NAME --role admin`)"
+        )
+    return later
+
+
+def administrators(document: AccessDocument) -> list[str]:
+    """Return who may change users and rules."""
+    policy = Policy(document)
+    return [name for name in document.users if policy.decide(name, _ACCESS).allowed]
+
+
+def add_user(name: str, key: IssuedKey, rules: Iterable[str], roles: Iterable[str]) -> AccessEdit:
+    """Return the change that adds a user with a key."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        if name in document.users:
+            raise InvalidArgument(
+                f"user {name} exists already: `minimq user allow {name}` gives more rights, "
+                f"`minimq user rotate {name}` another key"
+            )
+        return _with(document, name, User({key.key.id: key.stored}, tuple(roles), _normal(rules)))
+
+    return edit
+
+
+def add_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessEdit:
+    """Return the change that adds rules and roles to a user; what they are the opposite of goes."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        user, added = _user(document, name), _normal(rules)
+        opposite = {_opposite(rule) for rule in added}
+        kept = [rule for rule in user.rules if rule not in opposite]
+        every, every_role = dict.fromkeys((*kept, *added)), dict.fromkeys((*user.roles, *roles))
+        return _with(document, name, replace(user, rules=tuple(every), roles=tuple(every_role)))
+
+    return edit
+
+
+def remove_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessEdit:
+    """Return the change that takes rules and roles from a user, each of which the user must have."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        user, gone, left = _user(document, name), _normal(rules), set(roles)
+        for lacking in (*(rule for rule in gone if rule not in user.rules), *sorted(left - set(user.roles))):
+            raise InvalidArgument(f"user {name} does not have {lacking!r}: `minimq user list` shows what there is")
+        kept = tuple(rule for rule in user.rules if rule not in gone)
+        return _with(
+            document, name, replace(user, rules=kept, roles=tuple(role for role in user.roles if role not in left))
+        )
+
+    return edit
+
+
+def add_key(name: str, key: IssuedKey, *, drop_old: bool = False) -> AccessEdit:
+    """Return the change that gives a user another key, beside the former one or, to `drop_old`, in its place."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        user = _user(document, name)
+        if not drop_old and len(user.keys) >= _KEYS:
+            raise InvalidArgument(
+                f"user {name} has {len(user.keys)} keys already: once nobody uses the former ones, "
+                f"`minimq user drop-old-keys {name}` ends them"
+            )
+        former = {} if drop_old else user.keys
+        return _with(document, name, replace(user, keys={**former, key.key.id: key.stored}))
+
+    return edit
+
+
+def drop_former_keys(name: str) -> AccessEdit:
+    """Return the change that ends all keys of a user but the latest one."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        user = _user(document, name)
+        if len(user.keys) < _KEYS:
+            raise InvalidArgument(f"user {name} has no former key: `minimq user rotate {name}` makes another one first")
+        latest = max(user.keys, key=lambda key_id: (user.keys[key_id].created_ms, key_id))
+        return _with(document, name, replace(user, keys={latest: user.keys[latest]}))
+
+    return edit
+
+
+def set_disabled(name: str, *, disabled: bool) -> AccessEdit:
+    """Return the change that keeps a user out, or lets it in again."""
+    return lambda document: _with(document, name, replace(_user(document, name), disabled=disabled))
+
+
+def remove_user(name: str) -> AccessEdit:
+    """Return the change that removes a user."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        _user(document, name)
+        return replace(document, users={other: user for other, user in document.users.items() if other != name})
+
+    return edit
+
+
+def replace_all(later: AccessDocument) -> AccessEdit:
+    """Return the change that puts another document, which must have a larger version, in the place of the former."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        if later.version <= document.version:
+            raise InvalidArgument(
+                f"the document has version {later.version}, and the cluster has {document.version}: give it a larger "
+                f"version, such as {document.version + 1}"
+            )
+        return later
+
+    return edit
+
+
+def _user(document: AccessDocument, name: str) -> User:
+    found = document.users.get(name)
+    if found is None:
+        raise InvalidArgument(
+            f"there is no user {name}: `minimq user list` lists all, `minimq user add {name}` adds one"
+        )
+    return found
+
+
+def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:
+    return replace(document, users={**document.users, name: user})
+
+
+def _normal(rules: Iterable[str]) -> tuple[str, ...]:
+    """Return rules as they are shown, each once. Raises `InvalidArgument`."""
+    return tuple(dict.fromkeys(str(parse_rule(rule)) for rule in rules))
+
+
+def _opposite(rule: str) -> str:
+    effect, _, rest = rule.partition(" ")
+    return f"{'deny' if effect == 'allow' else 'allow'} {rest}"

@@ -1,0 +1,303 @@
+"""`minimq user`: users, their keys and their rights."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minimq.cli.access_source import given_nameservers, secrets_option, source_of
+from minimq.cli.base import confirm, option, output_option, show
+from minimq.cli.table import Row, Table
+from minimq_common.errors import InvalidArgument
+from minimq_common.moments import moment
+from minimq_common.quantities import seconds_of
+
+if TYPE_CHECKING:
+    from minimq.administration.access_edits import AccessEdit, IssuedKey
+    from minimq_common.security.access_document import StoredKey
+
+_USERS = Table(
+    "no users",
+    {"user": "User", "state": "State", "keys": "Keys", "roles": "Roles", "rules": "Rules"},
+)
+
+#: What the options stand for, without "allow" or "deny".
+_GRANTS = {
+    "write": "write topic",
+    "read": "read topic",
+    "manage": "manage topic",
+    "group": "read group",
+    "transaction": "write transaction",
+}
+
+_NAME = click.argument("name")
+_PATTERN_HELP = "a name, or the begin of names and a *"
+
+
+def _rights_options(command: Any) -> Any:  # noqa: ANN401 - a command
+    helps = {
+        "write": f"Send to these topics: {_PATTERN_HELP}.",
+        "read": "Read these topics.",
+        "manage": "Create, change and delete these topics.",
+        "group": "Consume as a member of these groups.",
+        "transaction": "Send under transactions of these names.",
+    }
+    for name, text in reversed(helps.items()):
+        command = option(f"--{name}", name, multiple=True, metavar="PATTERN", help=text)(command)
+    text = "Any other right, 'VERB RESOURCE [PATTERN]', such as 'manage group billing*' or 'backup cluster'."
+    return option("--right", "rights", multiple=True, metavar="RIGHT", help=text)(command)
+
+
+def _role_option(command: Any) -> Any:  # noqa: ANN401 - a command
+    text = "A role of the document, or admin, which may do everything; may be given several times."
+    return option("--role", "roles", multiple=True, metavar="ROLE", help=text)(command)
+
+
+def _remove_option(command: Any) -> Any:  # noqa: ANN401 - a command
+    return option("--remove", is_flag=True, help="Take these rules away instead of adding them.")(command)
+
+
+def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
+    command = option(
+        "--to",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the credentials to a new FILE, which you alone can read, instead of to stdout.",
+    )(command)
+    return option(
+        "--expires", metavar="TIME", help="Time for which the key is good, such as 90d; by default for ever."
+    )(command)
+
+
+@click.group()
+def user() -> None:
+    """Add users, give them rights, and change or end their keys.
+
+    With --secrets DIR these commands change access.toml in a folder of `minimq secure init`; servers that are started
+    with that folder follow within a second.
+    """
+
+
+@user.command()
+@_NAME
+@_rights_options
+@_role_option
+@_key_options
+@secrets_option
+@click.pass_context
+def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | None, **given: Any) -> None:  # noqa: ANN401 - the options
+    """Add a user, and write its credentials to stdout or to a file: whoever has them is taken for the user.
+
+    A consumer needs --read for its topics and --group for its group. A pattern may hold ${user}, the name of the user.
+
+    Example: minimq user add alice --write 'orders*' --secrets secrets > alice.minimq
+    """
+    from minimq.administration.access_edits import add_user
+
+    key = _new_key(given.pop("expires"))
+    roles = given.pop("roles")
+    rules = _rules("allow", given)
+    _issue(context, name, secrets, to, add_user(name, key, rules, roles), key)
+
+
+@user.command()
+@_NAME
+@_rights_options
+@_role_option
+@_remove_option
+@secrets_option
+def allow(name: str, secrets: Path | None, remove: bool, roles: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - the options
+    """Allow a user more.
+
+    A rule that denies the same goes. A rule that denies more stays, and wins.
+
+    Example: minimq user allow alice --read 'orders*' --group billing --secrets secrets
+    """
+    _change_rules(name, secrets, _rules("allow", given), roles, remove=remove)
+
+
+@user.command()
+@_NAME
+@_rights_options
+@_remove_option
+@secrets_option
+def deny(name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
+    """Deny something to a user, whatever other rules and roles allow.
+
+    A rule that allows the same goes. Without any rule a user may do nothing: to take a right back, `allow --remove`
+    is enough.
+
+    Example: minimq user deny alice --write orders-archive --secrets secrets
+    """
+    _change_rules(name, secrets, _rules("deny", given), (), remove=remove)
+
+
+@user.command()
+@_NAME
+@option("--drop-old", is_flag=True, help="End all former keys at once, such as one that was seen by others.")
+@_key_options
+@secrets_option
+@click.pass_context
+def rotate(
+    context: click.Context, name: str, secrets: Path | None, to: Path | None, drop_old: bool, expires: str | None
+) -> None:
+    """Make another key for a user, and write the credentials with it to stdout or to a file.
+
+    The former key stays good beside it. When nobody uses that any more, end it with `minimq user drop-old-keys`.
+
+    Example: minimq user rotate alice --secrets secrets > alice.minimq
+    """
+    from minimq.administration.access_edits import add_key
+
+    key = _new_key(expires)
+    _issue(context, name, secrets, to, add_key(name, key, drop_old=drop_old), key)
+
+
+@user.command()
+@_NAME
+@secrets_option
+def drop_old_keys(name: str, secrets: Path | None) -> None:
+    """End all keys of a user but the latest one.
+
+    Example: minimq user drop-old-keys alice --secrets secrets
+    """
+    from minimq.administration.access_edits import drop_former_keys
+
+    _change(secrets, drop_former_keys(name), f"user {name} has its latest key alone")
+
+
+@user.command()
+@_NAME
+@secrets_option
+def disable(name: str, secrets: Path | None) -> None:
+    """Let a user in nowhere; its keys and rules stay for `minimq user enable`.
+
+    Example: minimq user disable alice --secrets secrets
+    """
+    from minimq.administration.access_edits import set_disabled
+
+    _change(secrets, set_disabled(name, disabled=True), f"user {name} is disabled")
+
+
+@user.command()
+@_NAME
+@secrets_option
+def enable(name: str, secrets: Path | None) -> None:
+    """Let a disabled user in again.
+
+    Example: minimq user enable alice --secrets secrets
+    """
+    from minimq.administration.access_edits import set_disabled
+
+    _change(secrets, set_disabled(name, disabled=False), f"user {name} is enabled")
+
+
+@user.command()
+@_NAME
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@secrets_option
+def remove(name: str, secrets: Path | None, yes: bool) -> None:
+    """Remove a user with its keys and rules.
+
+    On a terminal, the command asks for confirmation unless --yes is given.
+
+    Example: minimq user remove alice --secrets secrets
+    """
+    from minimq.administration.access_edits import remove_user
+
+    confirm(lambda: f"Remove user {name} with its keys and rules?", yes=yes)
+    _change(secrets, remove_user(name), f"user {name} removed")
+
+
+@user.command("list")
+@secrets_option
+@output_option
+def list_users(secrets: Path | None, output: str) -> None:
+    """List the users with their roles and rules, and with the ids of their keys; keys themselves are kept nowhere.
+
+    Example: minimq user list --secrets secrets
+    """
+    document = source_of(secrets).read()
+    rows: list[Row] = []
+    for name, found in sorted(document.users.items()):
+        keys: object = [_key_to_json(key_id, key) for key_id, key in found.keys.items()]
+        lists: tuple[object, object] = (list(found.roles), list(found.rules))
+        if output == "table":
+            keys = ", ".join(_key_text(key_id, key) for key_id, key in found.keys.items()) or None
+            lists = (", ".join(found.roles) or None, "; ".join(found.rules) or None)
+        state = "disabled" if found.disabled else "enabled"
+        rows.append({"user": name, "state": state, "keys": keys, "roles": lists[0], "rules": lists[1]})
+    show(output, _USERS, rows)
+
+
+def _change_rules(name: str, secrets: Path | None, rules: list[str], roles: tuple[str, ...], *, remove: bool) -> None:
+    from minimq.administration.access_edits import add_rules, remove_rules
+
+    if not rules and not roles:
+        raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
+    make: Callable[..., AccessEdit] = remove_rules if remove else add_rules
+    later = source_of(secrets).change(make(name, rules, roles))
+    left = later.users[name]
+    click.echo(f"user {name}: {'; '.join((*(f'role {role}' for role in left.roles), *left.rules)) or 'no rules'}")
+
+
+def _change(secrets: Path | None, edit: AccessEdit, done: str) -> None:
+    later = source_of(secrets).change(edit)
+    click.echo(f"{done} (version {later.version})")
+
+
+def _issue(
+    context: click.Context, name: str, secrets: Path | None, to: Path | None, edit: AccessEdit, key: IssuedKey
+) -> None:
+    """Change the document, and write the credentials, which are nowhere else; they are made before the change."""
+    source = source_of(secrets)
+    text = source.credentials(name, key.key, given_nameservers(context))
+    if to is None:
+        source.change(edit)
+        click.echo(text, nl=False)
+        return
+    try:
+        opened = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {to}: {error.strerror}") from None
+    try:
+        with os.fdopen(opened, "w") as file:
+            file.write(text)
+        source.change(edit)
+    except BaseException:
+        to.unlink()
+        raise
+    click.echo(to)
+
+
+def _new_key(expires: str | None) -> IssuedKey:
+    from minimq.administration.access_edits import IssuedKey
+    from minimq.local.certificate_authority import make_key
+
+    now_ms = round(time.time() * 1000)
+    if expires is None:
+        return IssuedKey(make_key(), now_ms)
+    seconds = seconds_of(expires)
+    if not seconds:
+        raise InvalidArgument(f"--expires is {expires!r}: write a time with a unit, such as 90d")
+    return IssuedKey(make_key(), now_ms, now_ms + round(seconds * 1000))
+
+
+def _rules(effect: str, given: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the rules that the options of a command stand for."""
+    found = [f"{effect} {words} {pattern}" for name, words in _GRANTS.items() for pattern in given[name]]
+    return found + [f"{effect} {right}" for right in given["rights"]]
+
+
+def _key_to_json(key_id: str, key: StoredKey) -> dict[str, object]:
+    times = {"created_at": key.created_ms, "expires_at": key.expires_ms}
+    return {"id": key_id, **{name: moment(ms) if ms else None for name, ms in times.items()}}
+
+
+def _key_text(key_id: str, key: StoredKey) -> str:
+    return f"{key_id} until {moment(key.expires_ms):%Y-%m-%d %H:%M}" if key.expires_ms else key_id

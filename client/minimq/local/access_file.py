@@ -1,0 +1,69 @@
+"""The document of users and rules in a folder of secrets, changed where no server need run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from minimq.administration.access_edits import AccessEdit, edited
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.secret_files import lock_folder, put_files
+from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials_file import about_user, written
+from minimq_common.security.server_secrets import ACCESS, ROOTS
+from minimq_common.security.user_key import UserKey
+from minimq_common.security.watched import read_bounded
+
+
+class AccessFile:
+    """The file `access.toml`, which servers that have its folder follow.
+
+    Args:
+        directory: made by `minimq secure init`, or the `server` in it.
+
+    Raises:
+        InvalidArgument: there is no such file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        inner = directory / "server"
+        self._folder = inner if (inner / ACCESS).exists() else directory
+        self._authority = CertificateAuthority(directory) if self._folder is inner else None
+        if not (self._folder / ACCESS).exists():
+            raise InvalidArgument(
+                f"{directory} has no {ACCESS}: `minimq secure init DIR` makes a folder that has, for --secrets DIR"
+            )
+
+    def read(self) -> AccessDocument:
+        """Return the document. Raises `InvalidArgument`."""
+        try:
+            return from_toml(read_bounded(self._folder / ACCESS))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self._folder / ACCESS}: {error.message}") from None
+
+    def change(self, edit: AccessEdit) -> AccessDocument:
+        """Change the document, and return it. Raises `InvalidArgument`, and changes nothing then."""
+        with lock_folder(self._folder):
+            later = edited(self.read(), edit)
+            put_files({self._folder / ACCESS: to_toml(later).encode()})
+        return later
+
+    def credentials(self, user: str, key: UserKey, nameservers: Sequence[str]) -> str:
+        """Return the text of the credentials of a user.
+
+        Args:
+            user: the name.
+            key: of the user.
+            nameservers: HOST:PORT of each; with none those of `admin`.
+
+        Raises:
+            InvalidArgument: an address is wrong, or a file cannot be read.
+        """
+        addresses = nameservers or (self._authority and self._authority.nameservers())
+        addresses = nameserver_addresses(addresses or DEFAULT_NAMESERVER)
+        if self._authority is not None:
+            return self._authority.credentials(user, addresses, key)
+        return written(addresses, Trust(read_bounded(self._folder / ROOTS), None, key), about_user(user))

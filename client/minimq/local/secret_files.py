@@ -1,0 +1,76 @@
+"""Files of secrets: changed by one command at a time, and whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minimq_common.errors import InvalidArgument
+
+#: Files that everybody may read.
+_PUBLIC = ".crt"
+
+
+@contextmanager
+def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
+    """Keep other commands from changing a folder, and say why it cannot be written.
+
+    Args:
+        directory: the folder.
+        make: make it if there is none.
+
+    Raises:
+        InvalidArgument: it cannot be read, or what the caller writes cannot be written.
+    """
+    opened = -1
+    try:
+        if make:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opened = os.open(directory, os.O_RDONLY)
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    except OSError as error:
+        does = "write to" if opened >= 0 or make else "read"
+        raise InvalidArgument(f"cannot {does} {error.filename or directory}: {error.strerror}") from None
+    finally:
+        if opened >= 0:
+            os.close(opened)
+
+
+def put_files(files: Mapping[Path, bytes]) -> None:
+    """Put files in their places, in this order; all are on disk before the first one is in its place.
+
+    So a full disk changes nothing. All but certificates are read by their owner alone; one that is replaced keeps owner
+    and mode, so that a server that has another user can read it as before.
+    """
+    made: dict[str, Path] = {}
+    try:
+        for path, data in files.items():
+            opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            made[name] = path
+            with os.fdopen(opened, "wb") as file:
+                _own(opened, path)
+                file.write(data)
+                file.flush()
+                os.fsync(opened)
+        for name, path in made.items():
+            Path(name).replace(path)
+    finally:
+        for name in made:
+            Path(name).unlink(missing_ok=True)
+
+
+def _own(opened: int, path: Path) -> None:
+    try:
+        former = path.stat()
+    except FileNotFoundError:
+        os.fchmod(opened, 0o644 if path.suffix == _PUBLIC else 0o600)
+        return
+    with suppress(PermissionError):  # only root gives files to others
+        os.fchown(opened, former.st_uid, former.st_gid)
+    os.fchmod(opened, stat.S_IMODE(former.st_mode))

@@ -1,0 +1,217 @@
+"""Users and rules in a folder of secrets, and the commands that change them without a server."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minimq import Credentials
+from minimq.administration.access_edits import add_rules
+from minimq.cli.main import main
+from minimq.local.access_file import AccessFile
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
+from minimq_common.security.access_policy import Policy, Principal, Refusal
+from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.security.user_key import parse_key
+
+FOREVER_MS = 1 << 50
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    CertificateAuthority(tmp_path / "secrets").init(["mq1"], ["mq1:9876"])
+    return tmp_path / "secrets"
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    done = CliRunner().invoke(main, [*map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done
+
+
+def policy(folder: Path) -> Policy:
+    return Policy(from_toml((folder / "server" / "access.toml").read_bytes()))
+
+
+def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> None:
+    key = CredentialsFile(Credentials(str(folder / "admin.minimq"))).trust().bearer
+    assert key is not None
+    assert policy(folder).of_key(key.hash, 0) == Principal("admin", key.id)
+    shared = (folder / "server" / "cluster.key").read_text()
+    assert parse_key(shared.strip()) != key
+    for path in (folder / "server" / "access.toml", folder / "server" / "cluster.key", folder / "admin.minimq"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert key.text not in (folder / "server" / "access.toml").read_text()
+    shown = run("secure", "show", folder).output
+    assert "version 1" in shown
+    assert "admin" in shown
+    assert not any(secret.split("_")[2] in shown for secret in (key.text, shared.strip()))
+
+
+def test_a_new_authority_and_new_certificates_keep_the_keys(folder: Path) -> None:
+    before = CredentialsFile(Credentials(str(folder / "admin.minimq"))).trust().bearer
+    secret = {name: (folder / "server" / name).read_bytes() for name in ("cluster.key", "access.toml")}
+    for step in ("add", "use", "retire"):
+        run("secure", "renew", folder, "--ca", step)
+    run("secure", "renew", folder)
+    run("secure", "issue", folder, "admin", "--force")
+    assert CredentialsFile(Credentials(str(folder / "admin.minimq"))).trust().bearer == before
+    assert {name: (folder / "server" / name).read_bytes() for name in secret} == secret
+
+
+def test_a_user_is_added_with_credentials_that_open(folder: Path) -> None:
+    text = run("user", "add", "alice", "--write", "orders*", "--group", "${user}-*", "--secrets", folder).stdout
+    opened = CredentialsFile(Credentials.from_text(text))
+    assert opened.nameservers == ("mq1:9876",)
+    trust = opened.trust()
+    assert trust.bearer is not None
+    assert trust.pair is not None  # the key of the authority is here
+    assert policy(folder).of_key(trust.bearer.hash, 0) == Principal("alice", trust.bearer.id)
+    for question, status, answer in (
+        ("write topic orders-1", 0, "yes: allow write topic orders* (user alice)"),
+        ("read group alice-1", 0, "yes: allow read group ${user}-* (user alice)"),
+        ("read topic orders-1", 1, "no: no rule allows to read topic orders-1"),
+        ("access cluster", 1, "no: no rule allows to access cluster"),
+    ):
+        assert run("can", "alice", *question.split(), "--secrets", folder, status=status).stdout.strip() == answer
+    said = json.loads(run("can", "bob", "read", "topic", "a", "--secrets", folder, "--output", "json", status=1).stdout)
+    assert said == {"allowed": False, "reason": "there is no user bob", "version": 2}
+    again = run("user", "add", "alice", "--secrets", folder, status=2)
+    assert "exists already" in again.stderr
+    assert again.stdout == ""
+
+
+def test_the_folder_of_a_server_alone_is_enough(folder: Path, tmp_path: Path) -> None:
+    (folder / "authority").rename(tmp_path / "safe")
+    alice = tmp_path / "alice.minimq"
+    for place, name in ((folder, "alice"), (folder / "server", "bob")):
+        to = alice.with_stem(name)
+        assert run("-n", "mq2:1", "user", "add", name, "--secrets", place, "--to", to).stdout.strip() == str(to)
+        opened = CredentialsFile(Credentials(str(to)))
+        assert opened.nameservers == ("mq2:1",)
+        assert opened.trust().pair is None
+        assert stat.S_IMODE(to.stat().st_mode) == 0o600
+    assert "File exists" in run("user", "add", "carol", "--secrets", folder, "--to", alice, status=2).stderr
+    assert "carol" not in policy(folder).document.users
+    assert "has no access.toml" in run("user", "list", "--secrets", tmp_path, status=2).stderr
+
+
+def test_rights_come_and_go(folder: Path) -> None:
+    run("user", "add", "alice", "--secrets", folder, "--write", "a", "--right", "backup cluster")
+
+    def rules() -> tuple[str, ...]:
+        return policy(folder).document.users["alice"].rules
+
+    run("user", "allow", "alice", "--read", "b*", "--transaction", "t", "--role", "admin", "--secrets", folder)
+    kept = ("allow write topic a", "allow backup cluster", "allow read topic b*", "allow write transaction t")
+    assert rules() == kept
+    assert policy(folder).document.users["alice"].roles == ("admin",)
+    run("user", "allow", "alice", "--read", "b*", "--role", "admin", "--remove", "--secrets", folder)
+    assert rules() == ("allow write topic a", "allow backup cluster", "allow write transaction t")
+    run("user", "deny", "alice", "--write", "a", "--secrets", folder)
+    assert rules() == ("allow backup cluster", "allow write transaction t", "deny write topic a")
+    run("user", "allow", "alice", "--write", "a", "--secrets", folder)
+    assert rules()[-1] == "allow write topic a"
+    before = (folder / "server" / "access.toml").read_bytes()
+    for wrong, reason in (
+        (("allow", "alice"), "nothing to change"),
+        (("allow", "bob", "--read", "a"), "there is no user bob"),
+        (("allow", "alice", "--read", "a*b"), "has a name that nothing can have"),
+        (("allow", "alice", "--role", "boss"), "has the role 'boss', which the document does not have"),
+        (("allow", "alice", "--read", "b*", "--remove"), "does not have 'allow read topic b*'"),
+        (("deny", "alice", "--right", "fly topic a"), "has no verb of a topic"),
+    ):
+        assert reason in run("user", *wrong, "--secrets", folder, status=2).stderr
+    assert (folder / "server" / "access.toml").read_bytes() == before
+
+
+def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
+    def of(text: str) -> Principal | Refusal:
+        key = CredentialsFile(Credentials.from_text(text)).trust().bearer
+        assert key is not None
+        return policy(folder).of_key(key.hash, FOREVER_MS)
+
+    first = run("user", "add", "alice", "--secrets", folder).stdout
+    second = run("user", "rotate", "alice", "--secrets", folder).stdout
+    assert isinstance(of(first), Principal)
+    assert isinstance(of(second), Principal)
+    assert "2 keys already" in run("user", "rotate", "alice", "--secrets", folder, status=2).stderr
+    run("user", "drop-old-keys", "alice", "--secrets", folder)
+    assert (of(first), isinstance(of(second), Principal)) == (Refusal.UNKNOWN, True)
+    assert "no former key" in run("user", "drop-old-keys", "alice", "--secrets", folder, status=2).stderr
+    third = run("user", "rotate", "alice", "--drop-old", "--expires", "90d", "--secrets", folder).stdout
+    assert (of(second), of(third)) == (Refusal.UNKNOWN, Refusal.EXPIRED)
+    (row,) = (
+        row
+        for row in json.loads(run("user", "list", "--secrets", folder, "--output", "json").stdout)
+        if row["user"] == "alice"
+    )
+    assert row["keys"][0]["expires_at"] is not None
+    assert (
+        "write a time with a unit"
+        in run("user", "rotate", "alice", "--expires", "9", "--secrets", folder, status=2).stderr
+    )
+
+
+def test_a_user_is_kept_out_and_removed(folder: Path) -> None:
+    run("user", "add", "alice", "--read", "a", "--secrets", folder)
+    run("user", "disable", "alice", "--secrets", folder)
+    assert (
+        "no: user alice is disabled" in run("can", "alice", "read", "topic", "a", "--secrets", folder, status=1).stdout
+    )
+    run("user", "enable", "alice", "--secrets", folder)
+    run("can", "alice", "read", "topic", "a", "--secrets", folder)
+    run("user", "remove", "alice", "--secrets", folder)
+    assert list(policy(folder).document.users) == ["admin"]
+
+
+@pytest.mark.parametrize("command", ["remove", "disable"])
+def test_the_last_one_who_may_change_users_stays(command: str, folder: Path) -> None:
+    assert "nobody would be left" in run("user", command, "admin", "--secrets", folder, status=2).stderr
+    run("user", "add", "root", "--right", "access cluster", "--secrets", folder)
+    run("user", command, "admin", "--secrets", folder)
+
+
+def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    shown = run("access", "show", "--secrets", folder).stdout
+    file.write_text(shown)
+    assert "give it a larger version, such as 2" in run("access", "apply", file, "--secrets", folder, status=2).stderr
+    file.write_text(shown.replace("version = 1", 'version = 7\n[roles]\nreaders = ["allow read topic *"]\n'))
+    assert "version 7" in run("access", "apply", file, "--secrets", folder).stdout
+    assert policy(folder).document.version == 7
+    assert json.loads(run("access", "show", "--secrets", folder, "--output", "json").stdout)["roles"] == {
+        "readers": ["allow read topic *"]
+    }
+
+
+def test_changes_at_once_are_all_made(folder: Path) -> None:
+    def add(number: int) -> None:
+        AccessFile(folder).change(add_rules("admin", [f"allow read topic t{number}"]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(16)))
+    found = policy(folder).document
+    assert found.version == 17
+    assert len(found.users["admin"].rules) == 16
+
+
+def test_what_is_written_is_read_again() -> None:
+    document = AccessDocument(
+        5,
+        {
+            "a.b": User({"abcdefgh": StoredKey("0" * 64, 7, 8)}, ("admin", "r"), ("allow read topic ${user}-*",)),
+            "gone": User(disabled=True),
+        },
+        {"r": (), "s.t": ("deny read topic a", "allow read topic *")},
+    )
+    text = to_toml(document)
+    assert from_toml(text.encode()) == document
+    assert list(tomllib.loads(text)) == ["version", "roles", "users"]
