@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 
 import grpc.aio
 
+from minimq_broker.access_links import AccessLinks
 from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import RetentionRules
@@ -23,6 +24,7 @@ from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
+from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
 from minimq_broker.services.engine import Engine, EngineObserver
@@ -44,6 +46,8 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.access_document import MAX_DOCUMENT_BYTES
+from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.standard_services import StandardServices
@@ -72,6 +76,7 @@ _LARGEST_REQUESTS = {
     "Append": math.inf,
     "CommitTransaction": MAX_DECISION_BYTES,
     "DescribeTransaction": MAX_DECISION_BYTES,
+    "SetAccess": 2 * MAX_DOCUMENT_BYTES,
 }
 
 #: Requests of Append from that size on are opened one by one: the batches of a client with plain options are smaller.
@@ -108,6 +113,7 @@ class Broker:
         self._roles: RoleKeeper | None = None
         self._looking: asyncio.Task[None] | None = None
         self._secrets: ServerSecrets | None = None
+        self._access: AccessFolder | None = None
         #: Ends what was started beside the server, the latest first.
         self._ends = AsyncExitStack()
 
@@ -156,7 +162,10 @@ class Broker:
         self._transactions.start()
         self._ends.push_async_callback(self._transactions.stop)
         routes = RouteLookup(options.nameservers, security_of(self._secrets))
-        service = self._service = BrokerService(engine, identity, service_options, routes, standing, self._transactions)
+        access = await self._start_access(engine, options)
+        service = self._service = BrokerService(
+            engine, identity, service_options, routes, standing, self._transactions, access
+        )
         idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
         idle_groups.start()
         self._ends.push_async_callback(idle_groups.stop)
@@ -178,8 +187,22 @@ class Broker:
                 BrokerMetrics(engine, identity, standing, options.metrics_series, clock).collect, PREFIX
             )
             self._metrics_address = await self._metrics.start(options.metrics, self._secrets)
-        self._standard.serving()
         self._begin_to_look(engine, self._standard)
+
+    async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
+        """Take in users and rules, and follow them from now on."""
+        self._access = access_of(options.secrets)
+        if self._access is None:
+            return AccessService(engine, None)
+        service = AccessService(engine, self._access.shared)
+        service.start()
+        self._ends.push_async_callback(service.stop)
+        links = AccessLinks(options.nameservers, self._access.shared, security_of(self._secrets))
+        self._access.start()
+        links.start()
+        self._ends.push_async_callback(self._access.stop)
+        self._ends.push_async_callback(links.stop)
+        return service
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
         needed = (snapshots.lowest_needed, *((self._roles.lowest_needed,) if self._roles else ()))
@@ -197,6 +220,7 @@ class Broker:
         self._ends.push_async_callback(scrub.stop)
 
     def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
+        standard.serving()
         engine.intake.start(int(self._address.rpartition(":")[2]))
         self._looking = asyncio.create_task(_look_after_health(engine, standard))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from minimq.administration.access_admin import AccessAdmin
 from minimq.administration.descriptions import BrokerStatus, report_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.group_admin import GroupAdmin
@@ -29,8 +30,8 @@ from minimq_proto.v1 import broker_pb2
 _PROMOTION_S = 60.0
 
 
-class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin):
-    """Looks after topics, consumer groups, dead letters and brokers. Thread-safe; a context manager.
+class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
+    """Looks after topics, consumer groups, dead letters, brokers and users. Thread-safe; a context manager.
 
     Whatever changes something does so on every master of the cluster that the name servers know, and may be repeated
     when it failed half-way: what has been done already stays done.

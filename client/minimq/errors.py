@@ -1,6 +1,7 @@
 """The errors that minimq raises, and those that servers answer with. `MiniMQError` is the base of all of them."""
 
 from minimq_common.errors import (
+    AccessConflict,
     BrokerConflict,
     BufferFull,
     CannotListen,
@@ -47,6 +48,7 @@ from minimq_common.errors import (
 )
 
 __all__ = [
+    "AccessConflict",
     "BrokerConflict",
     "BufferFull",
     "CannotListen",

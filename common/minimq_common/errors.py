@@ -11,6 +11,7 @@
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
     │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
     │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged ├── NotInSync
+    │   ├── AccessConflict
     │   └── TopicUnavailable        └── HandleExpired
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
@@ -221,6 +222,12 @@ class GroupNotFound(ServerError):
     """No broker has heard of the consumer group."""
 
     code = "GROUP_NOT_FOUND"
+
+
+class AccessConflict(ServerError):
+    """Users and rules have changed since they were looked at."""
+
+    code = "ACCESS_CONFLICT"
 
 
 class BrokerConflict(ServerError):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
+from minimq_common.security.access_document import MAX_DOCUMENT_BYTES
 
 #: Bytes of the largest frame: it carries a whole batch, the largest body (4 MiB by default, 32 MiB at most) with its
 #: columns.
@@ -114,6 +115,7 @@ CLIENT_ID = Text(MAX_CLIENT_ID)
 FILTER = Text(MAX_FILTER)
 LOG_ID = Text(64)
 CODE = Text(64)
+DIGEST = Text(64)
 
 #: From 0 on: offsets, positions, epochs, numbers of things.
 COUNT = Range(0, MAX_NUMBER)
@@ -283,12 +285,16 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     # ---- broker.proto: the broker itself --------------------------------------------------------
     "SetPermissionRequest": {},
     "SetPermissionResponse": {},
+    "GetAccessRequest": {},
+    "GetAccessResponse": {"document": Octets(MAX_DOCUMENT_BYTES)},
+    "SetAccessRequest": {"expected_version": COUNT, "document": Octets(MAX_DOCUMENT_BYTES)},
+    "SetAccessResponse": {},
     "ProbeRequest": {},
     "ProbeResponse": {},
     "PromoteRequest": {},
     "PromoteResponse": {},
     "GetStatusRequest": {},
-    "GetStatusResponse": {"cluster": CLUSTER, "broker_name": BROKER, "version": NAME},
+    "GetStatusResponse": {"cluster": CLUSTER, "broker_name": BROKER, "version": NAME, "access_digest": DIGEST},
     "ReplicaStatus": {},
     "ReplicationStatus": {"master_address": ADDRESS, "in_sync": REPLICAS, "replicas": FRAME_ITEMS},
     # ---- nameserver.proto -----------------------------------------------------------------------
@@ -332,7 +338,9 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "conflicts": FRAME_ITEMS,
         "versions": FRAME_ITEMS,
         "away": FRAME_ITEMS,
+        "access_digest": DIGEST,
     },
+    "AccessNotice": {"version": COUNT, "digest": DIGEST, "document": Octets(MAX_DOCUMENT_BYTES)},
     "ForgetBrokerRequest": {"broker_name": BROKER},
     "ForgetBrokerResponse": {},
     "WatchRoutesRequest": {"topics": Items(MAX_WATCHED, TOPIC)},

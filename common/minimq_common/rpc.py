@@ -119,6 +119,7 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.Fenced.code: grpc.StatusCode.ABORTED,
     errors.HandleExpired.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AccessConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotDrained.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotMaster.code: grpc.StatusCode.FAILED_PRECONDITION,

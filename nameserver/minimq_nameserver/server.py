@@ -16,6 +16,7 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import CallLimits, RequestLimits
 from minimq_common.intake import Intake
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import secrets_of
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.bounds import (
@@ -79,6 +80,7 @@ class NameServer:
         self._controller_metrics: ControllerMetrics | None = None
         self._metrics = MetricsServer(self._collect, PREFIX)
         self._metrics_address = ""
+        self._access: AccessFolder | None = None
 
     @property
     def address(self) -> str:
@@ -99,6 +101,10 @@ class NameServer:
             StoreError: the directory of the controller cannot be used.
         """
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
+        self._access = access_of(self._options.secrets)
+        if self._access is not None:
+            self._service.share_access(self._access.shared)
+            self._access.start()
         self._server = self._make_server()
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
         if self._options.controller_dir is not None:
@@ -128,6 +134,8 @@ class NameServer:
         if self._standard is not None:
             self._standard.stopping()
         await self._metrics.stop()
+        if self._access is not None:
+            await self._access.stop()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

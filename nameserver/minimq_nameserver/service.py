@@ -23,6 +23,8 @@ from minimq_common.errors import (
 )
 from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.names import check_broker, check_topic
+from minimq_common.security.access_exchange import exchange
+from minimq_common.security.shared_access import SharedAccess
 from minimq_common.unsent import SMALL_BYTES, Unsent
 from minimq_common.wire import broker_to_wire
 from minimq_nameserver.away import RememberedBroker
@@ -74,6 +76,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
+        self._access: SharedAccess | None = None
+        self._access_streams: set[asyncio.Task[object]] = set()
         self._reader = RegistrationReader()
         # Of the table, by registrations with many topics, and by others: hundreds of those may come at once.
         self._changes, self._brief_changes = LoopShare(), LoopShare()
@@ -143,8 +147,12 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         for session, task in self._streams.items():
             self._reasons[session] = _STOPPING
             task.cancel()
-        for task in self._watches:
+        for task in (*self._watches, *self._access_streams):
             task.cancel()
+
+    def share_access(self, shared: SharedAccess) -> None:
+        """Tell brokers from now on of users and rules, and take theirs."""
+        self._access = shared
 
     # ---- Brokers ---------------------------------------------------------------------------------
 
@@ -238,6 +246,23 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 self._reasons[session] = reason
                 self._streams[session].cancel()
 
+    async def SyncAccess(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self,
+        request_iterator: AsyncIterator[nameserver_pb2.AccessNotice | bytes],
+        context: grpc.aio.ServicerContext[nameserver_pb2.AccessNotice, nameserver_pb2.AccessNotice],
+    ) -> None:
+        """Hand users and rules on, from whoever has the newest to all others."""
+        if self._access is None:
+            raise InvalidArgument("this name server has no users and rules: start it with --secrets DIR, as the others")
+        task = asyncio.current_task()
+        assert task is not None
+        self._access_streams.add(task)
+        try:
+            peer = f"broker at {rpc.address_of(context.peer())}"
+            await exchange(self._access, peer, request_iterator, lambda notice: rpc.write(context, notice))
+        finally:
+            self._access_streams.discard(task)
+
     # ---- Clients ---------------------------------------------------------------------------------
 
     async def GetRoute(  # type: ignore[override]  # encoded, as `CallLimits` lets it be
@@ -296,6 +321,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         rest = nameserver_pb2.GetClusterResponse(
             conflicts=[self._conflict_to_wire(conflict) for conflict in self._table.conflicts(self._clock())],
             settled=self._settled,
+            access_version=0 if self._access is None else self._access.rank.version,
+            access_digest="" if self._access is None else self._access.rank.digest,
         )
         # Encoded messages one after the other are the message that has the fields of both.
         return self._cluster[1] + rest.SerializeToString()

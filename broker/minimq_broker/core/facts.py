@@ -90,6 +90,13 @@ class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
     permission: int
 
 
+class AccessSet(msgspec.Struct, frozen=True, tag="access"):
+    """The users and rules of the cluster have changed; `document` is all of them, as it travels."""
+
+    version: int
+    document: bytes
+
+
 class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
     """A broker began to write, as master. Epochs of leases start with the term, so that they grow over restarts.
 
@@ -165,6 +172,7 @@ Fact = (
     | GroupAgreed
     | GroupDeleted
     | PermissionSet
+    | AccessSet
     | TermBegun
     | TransactionDecided
     | PublicationBegun

@@ -16,6 +16,7 @@ import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
+    AccessSet,
     CommittedOffset,
     Fact,
     GroupAgreed,
@@ -100,6 +101,7 @@ class State:
         used: when each group last began, committed, or changed what its members agree on, in ms since 1970. A group
             that has not been used since an older release wrote the log is not in it.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
+        access: the users and rules of the cluster, as they were set last; None if they never were.
         producers: which numbered batches are stored where.
         transactions: which batches are staged, and what is decided.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
@@ -113,6 +115,7 @@ class State:
         self.terms: list[TermStart] = []
         self.log_id = ""
         self.permission: int = Permission.READ_WRITE
+        self.access: AccessSet | None = None
         self.topics: dict[str, Topic] = {}
         self._names: dict[int, str] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
@@ -254,17 +257,25 @@ class State:
                 self._names[topic.topic_id] = topic.name
             case TopicDeleted(name):
                 self._forget(name)
+            case PermissionSet() | AccessSet() | TermBegun():
+                self._change_broker(entry)
+            case _:
+                assert_never(entry)  # what is ignored here would be lost at every replica alike
+        self.made += is_told
+
+    def _change_broker(self, entry: PermissionSet | AccessSet | TermBegun) -> None:
+        match entry:
             case PermissionSet(permission):
                 self.permission = permission
                 self.changed.add(("permission",))
+            case AccessSet():
+                self.access = entry
+                self.changed.add(("access",))
             case TermBegun(term, log_id):
                 self.term = term
                 self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]
                 self.log_id = log_id or self.log_id
                 self.changed.update((("term",), ("terms",), ("log-id",)))
-            case _:
-                assert_never(entry)  # what is ignored here would be lost at every replica alike
-        self.made += is_told
 
     def _change_group(self, entry: OffsetsCommitted | GroupStarted | GroupAgreed) -> None:
         match entry:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.facts import Topic
+from minimq_broker.core.facts import AccessSet, Topic
 from minimq_broker.core.pop_queue import PopQueue, PopRow
 from minimq_broker.core.staged_batches import StageKey
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -113,6 +113,7 @@ _ROWS: dict[str, _Row] = {
         lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
     ),
     "permission": _row_of_attribute("permission", int),
+    "access": _row_of_attribute("access", AccessSet),
     "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),
     "log-id": _row_of_attribute("log_id", str),

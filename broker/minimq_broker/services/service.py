@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
@@ -55,6 +56,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         routes: tells where topics are that are not here.
         replication: how the replicas of this broker are.
         transactions: decides and publishes transactions.
+        access: has the users and rules.
 
     Attributes:
         group_deletion: deletes groups; with each role of the broker it is another one.
@@ -68,6 +70,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         routes: RouteLookup,
         replication: Replication,
         transactions: TransactionService,
+        access: AccessService,
     ) -> None:
         self._engine = engine
         self._options = options
@@ -78,8 +81,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
+        self._access = access
         self._offsets = OffsetService(engine)
-        self._status = StatusService(engine, identity, replication)
+        self._status = StatusService(engine, identity, replication, access)
 
     def begin(self) -> None:
         """Begin anew with sessions: the engine has other groups and leases from now on."""
@@ -190,6 +194,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.SetPermissionRequest, context: Any
     ) -> broker_pb2.SetPermissionResponse:
         return await _answer(self._status.set_permission(request), context)
+
+    async def GetAccess(self, request: broker_pb2.GetAccessRequest, context: Any) -> broker_pb2.GetAccessResponse:
+        return self._access.tell()
+
+    async def SetAccess(self, request: broker_pb2.SetAccessRequest, context: Any) -> broker_pb2.SetAccessResponse:
+        return await _answer(self._access.set(request), context)
 
     async def Promote(self, request: broker_pb2.PromoteRequest, context: Any) -> broker_pb2.PromoteResponse:
         return await _answer(self._status.promote(request), context)

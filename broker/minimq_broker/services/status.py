@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from minimq_broker.core.changes import AdminChange
 from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import PermissionSet
+from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import log_change
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.replication import Replication
@@ -35,10 +36,11 @@ class Identity:
 class StatusService:
     """The calls of the broker that concern it as a whole."""
 
-    def __init__(self, engine: Engine, identity: Identity, replication: Replication) -> None:
+    def __init__(self, engine: Engine, identity: Identity, replication: Replication, access: AccessService) -> None:
         self._engine = engine
         self._identity = identity
         self._replication = replication
+        self._access = access
 
     def tell(self) -> broker_pb2.GetStatusResponse:
         """Tell what this broker is, holds and has done."""
@@ -55,6 +57,8 @@ class StatusService:
             bytes_deleted=counters.bytes_deleted,
             store_failed=self._engine.handle.log_status.has_failed,
             replication=self._replication.tell(),
+            access_version=self._access.rank.version,
+            access_digest=self._access.rank.digest,
         )
         if not self._engine.handle.is_closed:
             self._tell_store(status)

@@ -6,7 +6,6 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -14,35 +13,17 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, decode
 from minimq_common.security.access_policy import Policy
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
-from minimq_common.security.user_key import UserKey
 
 #: Takes a document, and returns the changed one.
 AccessEdit = Callable[[AccessDocument], AccessDocument]
+
+#: A key as servers know it, by its id.
+NamedKey = tuple[str, StoredKey]
 
 #: Keys that a user has at once: the one in use, and the one that is to take its place.
 _KEYS = 2
 
 _ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
-    """A key that was just made.
-
-    Attributes:
-        key: as its user has it.
-        created_ms: milliseconds since 1970.
-        expires_ms: milliseconds since 1970 after which it is good no more; 0 for never.
-    """
-
-    key: UserKey
-    created_ms: int
-    expires_ms: int = 0
-
-    @property
-    def stored(self) -> StoredKey:
-        """The key as servers know it."""
-        return StoredKey(self.key.hash, self.expires_ms, self.created_ms)
 
 
 def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
@@ -68,7 +49,7 @@ def administrators(document: AccessDocument) -> list[str]:
     return [name for name in document.users if policy.decide(name, _ACCESS).allowed]
 
 
-def add_user(name: str, key: IssuedKey, rules: Iterable[str], roles: Iterable[str]) -> AccessEdit:
+def add_user(name: str, key: NamedKey, rules: Iterable[str], roles: Iterable[str]) -> AccessEdit:
     """Return the change that adds a user with a key."""
 
     def edit(document: AccessDocument) -> AccessDocument:
@@ -77,7 +58,7 @@ def add_user(name: str, key: IssuedKey, rules: Iterable[str], roles: Iterable[st
                 f"user {name} exists already: `minimq user allow {name}` gives more rights, "
                 f"`minimq user rotate {name}` another key"
             )
-        return _with(document, name, User({key.key.id: key.stored}, tuple(roles), _normal(rules)))
+        return _with(document, name, User(dict([key]), tuple(roles), _normal(rules)))
 
     return edit
 
@@ -110,7 +91,7 @@ def remove_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> 
     return edit
 
 
-def add_key(name: str, key: IssuedKey, *, drop_old: bool = False) -> AccessEdit:
+def add_key(name: str, key: NamedKey, *, drop_old: bool = False) -> AccessEdit:
     """Return the change that gives a user another key, beside the former one or, to `drop_old`, in its place."""
 
     def edit(document: AccessDocument) -> AccessDocument:
@@ -121,7 +102,7 @@ def add_key(name: str, key: IssuedKey, *, drop_old: bool = False) -> AccessEdit:
                 f"`minimq user drop-old-keys {name}` ends them"
             )
         former = {} if drop_old else user.keys
-        return _with(document, name, replace(user, keys={**former, key.key.id: key.stored}))
+        return _with(document, name, replace(user, keys=dict([*former.items(), key])))
 
     return edit
 

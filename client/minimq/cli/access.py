@@ -8,10 +8,18 @@ from typing import Any
 
 import click
 
-from minimq.cli.access_source import secrets_option, source_of
+from minimq.cli.access_source import open_source, secrets_option
 from minimq.cli.base import option, output_option, show_json
-from minimq_common.errors import InvalidArgument
+from minimq.cli.base import show as show_table
+from minimq.cli.table import Table
 from minimq_common.words import count_of
+
+_SERVERS = Table(
+    "no server",
+    {"server": "Server", "address": "Address", "version": "Version", "digest": "Digest", "error": "Not answering"},
+)
+#: Digits of a digest in a table.
+_SHOWN = 12
 
 
 @click.group()
@@ -24,16 +32,18 @@ def access() -> None:
 @option(
     "--output", type=click.Choice(("toml", "json")), default="toml", show_default=True, help="Format of the result."
 )
-def show(secrets: Path | None, output: str) -> None:
+@click.pass_context
+def show(context: click.Context, secrets: Path | None, output: str) -> None:
     """Show the whole document, as `minimq access apply` takes it. It holds hashes of keys, and no key.
 
-    Example: minimq access show --secrets secrets > access.toml
+    Example: minimq access show > access.toml
     """
     import msgspec
 
     from minimq_common.security.access_document import to_toml
 
-    document = source_of(secrets).read()
+    with open_source(context, secrets) as source:
+        document = source.read()
     if output == "json":
         show_json({**msgspec.to_builtins(document), "digest": document.digest})
     else:
@@ -43,17 +53,63 @@ def show(secrets: Path | None, output: str) -> None:
 @access.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @secrets_option
-def apply(file: Path, secrets: Path | None) -> None:
+@click.pass_context
+def apply(context: click.Context, file: Path, secrets: Path | None) -> None:
     """Put the document in FILE in the place of the former one; its version must be larger.
 
-    Example: minimq access apply access.toml --secrets secrets
+    Example: minimq access apply access.toml
     """
     from minimq.administration.access_edits import replace_all
     from minimq_common.security.access_document import from_toml
     from minimq_common.security.watched import read_bounded
 
-    later = source_of(secrets).change(replace_all(from_toml(read_bounded(file))))
+    edit = replace_all(from_toml(read_bounded(file)))
+    with open_source(context, secrets) as source:
+        later = source.change(edit)
     click.echo(f"version {later.version} with {count_of(len(later.users), 'user')} is in force")
+
+
+@access.command()
+@output_option
+@click.pass_context
+def status(context: click.Context, output: str) -> None:
+    """Show the version of users and rules by which each server goes.
+
+    The exit status is 1 if a server does not answer, has none, or another one than the others.
+
+    Example: minimq access status
+    """
+    from minimq.administration.admin import Admin
+
+    with Admin(context.obj) as admin:
+        found = admin.access_status()
+    show_table(
+        output,
+        _SERVERS,
+        [
+            {
+                "server": each.server,
+                "address": each.address,
+                "version": each.version or None,
+                "digest": each.digest[:_SHOWN] if output == "table" else each.digest or None,
+                "error": each.error,
+            }
+            for each in found
+        ],
+        without=() if any(each.error for each in found) else ("error",),
+    )
+    versions = {(each.version, each.digest) for each in found if each.error is None}
+    if len(versions) > 1:
+        same = len({version for version, _ in versions}) == 1
+        remedy = (
+            "two documents have one version: apply one with a larger version by `minimq access apply FILE`"
+            if same
+            else "those with an older one, or none, follow within seconds if they have a folder with access.toml and "
+            "reach a name server"
+        )
+        click.echo(f"warning: not all servers go by the same users and rules: {remedy}", err=True)
+    if len(versions) > 1 or any(each.error for each in found) or (0, "") in versions:
+        sys.exit(1)
 
 
 @click.command()
@@ -63,23 +119,25 @@ def apply(file: Path, secrets: Path | None) -> None:
 @click.argument("name", default="")
 @secrets_option
 @output_option
-def can(user: str, verb: str, resource: str, name: str, secrets: Path | None, output: str) -> None:
+@click.pass_context
+def can(
+    context: click.Context, /, user: str, verb: str, resource: str, name: str, secrets: Path | None, output: str
+) -> None:
     """Say whether a USER may do something, and name the rule that decides. The exit status is 0 for yes, 1 for no.
 
     VERB and RESOURCE are: write, read, manage or describe and topic; read, manage or describe and group; write or
     describe and transaction; describe, manage, backup or access and cluster, which has no NAME.
 
-    Example: minimq can alice write topic orders --secrets secrets
+    Example: minimq can alice write topic orders
     """
     from minimq_common.security.access_policy import Policy
-    from minimq_common.security.access_rule import Need, parse_rule
+    from minimq_common.security.access_rule import need_of
 
-    rule = parse_rule(f"allow {verb} {resource} {name}")
-    if "*" in rule.pattern:
-        raise InvalidArgument(f"{name!r} is a pattern: ask about one name")
-    document = source_of(secrets).read()
+    need = need_of(verb, resource, name)
+    with open_source(context, secrets) as source:
+        document = source.read()
     found = document.users.get(user)
-    decision = Policy(document).decide(user, Need(rule.verb, rule.resource, rule.pattern))
+    decision = Policy(document).decide(user, need)
     reason = decision.reason
     if found is None:
         reason = f"there is no user {user}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from minimq.cli.base import option
-from minimq_common.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from minimq.administration.access_edits import AccessEdit
+    from minimq.administration.admin import Admin
     from minimq_common.security.access_document import AccessDocument
     from minimq_common.security.user_key import UserKey
 
@@ -35,17 +37,38 @@ def secrets_option(command: Any) -> Any:  # noqa: ANN401 - a command
         "--secrets",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="Folder of `minimq secure init`: the command works on its access.toml, and needs no server.",
+        help="Work on access.toml in this folder of `minimq secure init`, without a server; by default on the cluster.",
     )(command)
 
 
-def source_of(secrets: Path | None) -> AccessSource:
-    """Return the place that the options of a command name. Raises `InvalidArgument`."""
-    if secrets is None:
-        raise InvalidArgument("no folder is given: --secrets DIR names that of `minimq secure init`")
-    from minimq.local.access_file import AccessFile
+@contextmanager
+def open_source(context: click.Context, secrets: Path | None) -> Iterator[AccessSource]:
+    """Open the place that the options of a command name: a folder, or else the cluster. Raises `InvalidArgument`."""
+    if secrets is not None:
+        from minimq.local.access_file import AccessFile
 
-    return AccessFile(secrets)
+        yield AccessFile(secrets)
+        return
+    from minimq.administration.admin import Admin
+
+    with Admin(context.obj) as admin:
+        yield _ClusterAccess(admin)
+
+
+class _ClusterAccess:
+    """The document of a running cluster, to which the caller has the credentials of an administrator."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def read(self) -> AccessDocument:
+        return self._admin.access()
+
+    def change(self, edit: AccessEdit) -> AccessDocument:
+        return self._admin.change_access(edit)
+
+    def credentials(self, user: str, key: UserKey, nameservers: tuple[str, ...]) -> str:
+        return self._admin.credentials_of(user, key, nameservers)
 
 
 def given_nameservers(context: click.Context) -> tuple[str, ...]:

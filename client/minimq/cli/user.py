@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minimq.cli.access_source import given_nameservers, secrets_option, source_of
+from minimq.cli.access_source import given_nameservers, open_source, secrets_option
 from minimq.cli.base import confirm, option, output_option, show
 from minimq.cli.table import Row, Table
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.quantities import seconds_of
 
 if TYPE_CHECKING:
-    from minimq.administration.access_edits import AccessEdit, IssuedKey
+    from minimq.administration.access_edits import AccessEdit
+    from minimq.administration.issued_key import IssuedKey
     from minimq_common.security.access_document import StoredKey
 
 _USERS = Table(
@@ -78,8 +79,9 @@ def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
 def user() -> None:
     """Add users, give them rights, and change or end their keys.
 
-    With --secrets DIR these commands change access.toml in a folder of `minimq secure init`; servers that are started
-    with that folder follow within a second.
+    They work on a running cluster, with the credentials of an administrator, and return when all servers go by the
+    change. With --secrets DIR they change access.toml in a folder of `minimq secure init` instead; servers that are
+    started with that folder follow within a second, if its version is larger than that of the cluster.
     """
 
 
@@ -95,14 +97,14 @@ def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | N
 
     A consumer needs --read for its topics and --group for its group. A pattern may hold ${user}, the name of the user.
 
-    Example: minimq user add alice --write 'orders*' --secrets secrets > alice.minimq
+    Example: minimq user add alice --write 'orders*' > alice.minimq
     """
     from minimq.administration.access_edits import add_user
 
     key = _new_key(given.pop("expires"))
     roles = given.pop("roles")
     rules = _rules("allow", given)
-    _issue(context, name, secrets, to, add_user(name, key, rules, roles), key)
+    _issue(context, name, secrets, to, add_user(name, key.named, rules, roles), key)
 
 
 @user.command()
@@ -111,14 +113,23 @@ def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | N
 @_role_option
 @_remove_option
 @secrets_option
-def allow(name: str, secrets: Path | None, remove: bool, roles: tuple[str, ...], **given: Any) -> None:  # noqa: ANN401 - the options
+@click.pass_context
+def allow(
+    context: click.Context,
+    /,
+    name: str,
+    secrets: Path | None,
+    remove: bool,
+    roles: tuple[str, ...],
+    **given: Any,  # noqa: ANN401 - the options
+) -> None:
     """Allow a user more.
 
     A rule that denies the same goes. A rule that denies more stays, and wins.
 
-    Example: minimq user allow alice --read 'orders*' --group billing --secrets secrets
+    Example: minimq user allow alice --read 'orders*' --group billing
     """
-    _change_rules(name, secrets, _rules("allow", given), roles, remove=remove)
+    _change_rules(context, name, secrets, _rules("allow", given), roles, remove=remove)
 
 
 @user.command()
@@ -126,15 +137,16 @@ def allow(name: str, secrets: Path | None, remove: bool, roles: tuple[str, ...],
 @_rights_options
 @_remove_option
 @secrets_option
-def deny(name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
+@click.pass_context
+def deny(context: click.Context, /, name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
     """Deny something to a user, whatever other rules and roles allow.
 
     A rule that allows the same goes. Without any rule a user may do nothing: to take a right back, `allow --remove`
     is enough.
 
-    Example: minimq user deny alice --write orders-archive --secrets secrets
+    Example: minimq user deny alice --write orders-archive
     """
-    _change_rules(name, secrets, _rules("deny", given), (), remove=remove)
+    _change_rules(context, name, secrets, _rules("deny", given), (), remove=remove)
 
 
 @user.command()
@@ -150,79 +162,85 @@ def rotate(
 
     The former key stays good beside it. When nobody uses that any more, end it with `minimq user drop-old-keys`.
 
-    Example: minimq user rotate alice --secrets secrets > alice.minimq
+    Example: minimq user rotate alice > alice.minimq
     """
     from minimq.administration.access_edits import add_key
 
     key = _new_key(expires)
-    _issue(context, name, secrets, to, add_key(name, key, drop_old=drop_old), key)
+    _issue(context, name, secrets, to, add_key(name, key.named, drop_old=drop_old), key)
 
 
 @user.command()
 @_NAME
 @secrets_option
-def drop_old_keys(name: str, secrets: Path | None) -> None:
+@click.pass_context
+def drop_old_keys(context: click.Context, name: str, secrets: Path | None) -> None:
     """End all keys of a user but the latest one.
 
-    Example: minimq user drop-old-keys alice --secrets secrets
+    Example: minimq user drop-old-keys alice
     """
     from minimq.administration.access_edits import drop_former_keys
 
-    _change(secrets, drop_former_keys(name), f"user {name} has its latest key alone")
+    _change(context, secrets, drop_former_keys(name), f"user {name} has its latest key alone")
 
 
 @user.command()
 @_NAME
 @secrets_option
-def disable(name: str, secrets: Path | None) -> None:
+@click.pass_context
+def disable(context: click.Context, name: str, secrets: Path | None) -> None:
     """Let a user in nowhere; its keys and rules stay for `minimq user enable`.
 
-    Example: minimq user disable alice --secrets secrets
+    Example: minimq user disable alice
     """
     from minimq.administration.access_edits import set_disabled
 
-    _change(secrets, set_disabled(name, disabled=True), f"user {name} is disabled")
+    _change(context, secrets, set_disabled(name, disabled=True), f"user {name} is disabled")
 
 
 @user.command()
 @_NAME
 @secrets_option
-def enable(name: str, secrets: Path | None) -> None:
+@click.pass_context
+def enable(context: click.Context, name: str, secrets: Path | None) -> None:
     """Let a disabled user in again.
 
-    Example: minimq user enable alice --secrets secrets
+    Example: minimq user enable alice
     """
     from minimq.administration.access_edits import set_disabled
 
-    _change(secrets, set_disabled(name, disabled=False), f"user {name} is enabled")
+    _change(context, secrets, set_disabled(name, disabled=False), f"user {name} is enabled")
 
 
 @user.command()
 @_NAME
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @secrets_option
-def remove(name: str, secrets: Path | None, yes: bool) -> None:
+@click.pass_context
+def remove(context: click.Context, name: str, secrets: Path | None, yes: bool) -> None:
     """Remove a user with its keys and rules.
 
     On a terminal, the command asks for confirmation unless --yes is given.
 
-    Example: minimq user remove alice --secrets secrets
+    Example: minimq user remove alice
     """
     from minimq.administration.access_edits import remove_user
 
     confirm(lambda: f"Remove user {name} with its keys and rules?", yes=yes)
-    _change(secrets, remove_user(name), f"user {name} removed")
+    _change(context, secrets, remove_user(name), f"user {name} removed")
 
 
 @user.command("list")
 @secrets_option
 @output_option
-def list_users(secrets: Path | None, output: str) -> None:
+@click.pass_context
+def list_users(context: click.Context, secrets: Path | None, output: str) -> None:
     """List the users with their roles and rules, and with the ids of their keys; keys themselves are kept nowhere.
 
-    Example: minimq user list --secrets secrets
+    Example: minimq user list
     """
-    document = source_of(secrets).read()
+    with open_source(context, secrets) as source:
+        document = source.read()
     rows: list[Row] = []
     for name, found in sorted(document.users.items()):
         keys: object = [_key_to_json(key_id, key) for key_id, key in found.keys.items()]
@@ -235,19 +253,23 @@ def list_users(secrets: Path | None, output: str) -> None:
     show(output, _USERS, rows)
 
 
-def _change_rules(name: str, secrets: Path | None, rules: list[str], roles: tuple[str, ...], *, remove: bool) -> None:
+def _change_rules(
+    context: click.Context, name: str, secrets: Path | None, rules: list[str], roles: tuple[str, ...], *, remove: bool
+) -> None:
     from minimq.administration.access_edits import add_rules, remove_rules
 
     if not rules and not roles:
         raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
     make: Callable[..., AccessEdit] = remove_rules if remove else add_rules
-    later = source_of(secrets).change(make(name, rules, roles))
+    with open_source(context, secrets) as source:
+        later = source.change(make(name, rules, roles))
     left = later.users[name]
     click.echo(f"user {name}: {'; '.join((*(f'role {role}' for role in left.roles), *left.rules)) or 'no rules'}")
 
 
-def _change(secrets: Path | None, edit: AccessEdit, done: str) -> None:
-    later = source_of(secrets).change(edit)
+def _change(context: click.Context, secrets: Path | None, edit: AccessEdit, done: str) -> None:
+    with open_source(context, secrets) as source:
+        later = source.change(edit)
     click.echo(f"{done} (version {later.version})")
 
 
@@ -255,37 +277,46 @@ def _issue(
     context: click.Context, name: str, secrets: Path | None, to: Path | None, edit: AccessEdit, key: IssuedKey
 ) -> None:
     """Change the document, and write the credentials, which are nowhere else; they are made before the change."""
-    source = source_of(secrets)
-    text = source.credentials(name, key.key, given_nameservers(context))
+    with open_source(context, secrets) as source, _target(to) as write:
+        text = source.credentials(name, key.key, given_nameservers(context))
+        try:
+            source.change(edit)
+        except DeadlineExceeded:  # it is in force, though not everywhere yet
+            write(text)
+            raise
+        write(text)
+
+
+@contextmanager
+def _target(to: Path | None) -> Iterator[Callable[[str], None]]:
+    """Yield what writes the credentials; a file is made before anything is changed, and goes if that fails."""
     if to is None:
-        source.change(edit)
-        click.echo(text, nl=False)
+        yield lambda text: click.echo(text, nl=False)
         return
     try:
         opened = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise InvalidArgument(f"cannot write {to}: {error.strerror}") from None
-    try:
-        with os.fdopen(opened, "w") as file:
+    with os.fdopen(opened, "w") as file:
+
+        def write(text: str) -> None:
             file.write(text)
-        source.change(edit)
-    except BaseException:
-        to.unlink()
-        raise
-    click.echo(to)
+            click.echo(to)
+
+        try:
+            yield write
+        finally:
+            if not file.tell():
+                to.unlink()
 
 
 def _new_key(expires: str | None) -> IssuedKey:
-    from minimq.administration.access_edits import IssuedKey
-    from minimq.local.certificate_authority import make_key
+    from minimq.administration.issued_key import issue_key
 
-    now_ms = round(time.time() * 1000)
-    if expires is None:
-        return IssuedKey(make_key(), now_ms)
-    seconds = seconds_of(expires)
-    if not seconds:
+    seconds = None if expires is None else seconds_of(expires)
+    if expires is not None and not seconds:
         raise InvalidArgument(f"--expires is {expires!r}: write a time with a unit, such as 90d")
-    return IssuedKey(make_key(), now_ms, now_ms + round(seconds * 1000))
+    return issue_key(seconds)
 
 
 def _rules(effect: str, given: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -48,6 +48,7 @@ class Connection:
     """
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
+        self.security = security
         # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security

@@ -269,6 +269,19 @@ class NameServers:
         ]
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
+    async def access(self) -> dict[str, tuple[int, str] | MiniMQError]:
+        """Return version and digest of the users and rules of each name server, by its address, or why it is silent."""
+        answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
+        found: dict[str, tuple[int, str] | MiniMQError] = {}
+        for address, answer in zip(self.addresses, answers, strict=True):
+            if isinstance(answer, nameserver_pb2.GetClusterResponse):
+                found[address] = answer.access_version, answer.access_digest
+            elif isinstance(answer, MiniMQError):
+                found[address] = answer
+            else:
+                raise answer
+        return found
+
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
         """Wait until every name server that answers knows what is wanted.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import re
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -14,15 +12,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from minimq.administration.issued_key import issue_key
 from minimq.local.secret_files import lock_folder, put_files
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User, to_toml
+from minimq_common.security.access_document import ADMIN, AccessDocument, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
-from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
+from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
@@ -83,14 +82,13 @@ class CertificateAuthority:
                 )
             for folder in (self._authority, self.server):
                 folder.mkdir(exist_ok=True, mode=0o700)
-            certificate, key = signer.pair.certificate, make_key()
-            user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key), about_user(ADMIN))
-            stored = StoredKey(key.hash, created_ms=round(time.time() * 1000))
-            access = AccessDocument(1, {ADMIN: User({key.id: stored}, (ADMIN,))})
+            certificate, key = signer.pair.certificate, issue_key()
+            user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key.key), about_user(ADMIN))
+            access = AccessDocument(1, {ADMIN: User(dict([key.named]), (ADMIN,))})
             put_files(
                 {
                     self._authority / _OWN_KEY: signer.pair.key,
-                    self.server / CLUSTER_KEY: f"{make_key().text}\n".encode(),
+                    self.server / CLUSTER_KEY: f"{issue_key().key.text}\n".encode(),
                     self.server / ACCESS: to_toml(access).encode(),
                     **self._server_files(signer.sign_server(names), certificate),
                     self.admin: user.encode(),
@@ -285,11 +283,6 @@ class CertificateAuthority:
     def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
         put_files({**files, **own})
         return [self.server, *(path for path in files if path.parent != self.server)]
-
-
-def make_key() -> UserKey:
-    """Return a new key of a user, or of the servers."""
-    return new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
 
 
 def _describe(path: Path) -> CertificateReport:

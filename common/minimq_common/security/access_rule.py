@@ -126,3 +126,11 @@ def parse_rule(text: str) -> Rule:
             f"the rule {text!r} has a name that nothing can have: a * may stand at the end only, {USER} for the user"
         )
     return Rule(words[0] == "allow", verbs[words[1]], resource, pattern)
+
+
+def need_of(verb: str, resource: str, name: str = "") -> Need:
+    """Return the need in three words. Raises `InvalidArgument` as `parse_rule`, and when the name is a pattern."""
+    rule = parse_rule(f"allow {verb} {resource} {name}")
+    if "*" in rule.pattern or USER in rule.pattern:
+        raise InvalidArgument(f"{name!r} is a pattern: ask about one name")
+    return Need(rule.verb, rule.resource, rule.pattern)

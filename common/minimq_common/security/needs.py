@@ -169,8 +169,11 @@ _RULES: dict[str, _Rule] = {
             "ProbeRequest": _always(SIGNED_IN),
             "SetPermissionRequest": _cluster(Verb.MANAGE),
             "PromoteRequest": _cluster(Verb.MANAGE),
+            "GetAccessRequest": _cluster(Verb.ACCESS),
+            "SetAccessRequest": _cluster(Verb.ACCESS),
             "ReplicaRequest": _replicate,
             "RegisterRequest": _always(SERVERS),
+            "AccessNotice": _always(SERVERS),
             "GetRouteRequest": _topic(Verb.DESCRIBE),
             "WatchRoutesRequest": lambda request: _all(
                 *(Need(Verb.DESCRIBE, Resource.TOPIC, each) for each in request.topics)

@@ -20,7 +20,7 @@ _FRESH_S = 1.0
 
 
 class Watched(Generic[T]):
-    """The value of some files. Thread-safe; no thread looks at them: whoever asks does, once a second.
+    """The value of some files. Thread-safe; no thread looks at them: whoever asks does, once in a while.
 
     Files are replaced one after the other: while they do not fit, and while they cannot be read, the former value
     stands.
@@ -29,13 +29,18 @@ class Watched(Generic[T]):
         paths: of the files.
         make: takes what is in them, in their order.
 
+        fresh_s: seconds for which nobody looks again, if it is not one.
+
     Raises:
         InvalidArgument: a file cannot be read, or `make` raises it.
     """
 
-    def __init__(self, paths: Sequence[Path], make: Callable[[Sequence[bytes]], T]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], make: Callable[[Sequence[bytes]], T], *, fresh_s: float | None = None
+    ) -> None:
         self._paths = tuple(paths)
         self._make = make
+        self._fresh_s = fresh_s
         self._lock = threading.Lock()  # held while files are read; a look that is under way serves all
         self._looked_at = time.monotonic()
         self._marks = self._signs()
@@ -44,7 +49,8 @@ class Watched(Generic[T]):
 
     def get(self) -> T:
         """Return the value of the files as they are, or were when they were right."""
-        if time.monotonic() - self._looked_at >= _FRESH_S and self._lock.acquire(blocking=False):
+        fresh_s = _FRESH_S if self._fresh_s is None else self._fresh_s
+        if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=False):
             try:
                 self._look()
             finally:

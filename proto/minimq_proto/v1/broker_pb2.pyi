@@ -2166,6 +2166,63 @@ class SetPermissionResponse(google.protobuf.message.Message):
 global___SetPermissionResponse = SetPermissionResponse
 
 @typing.final
+class GetAccessRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___GetAccessRequest = GetAccessRequest
+
+@typing.final
+class GetAccessResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DOCUMENT_FIELD_NUMBER: builtins.int
+    document: builtins.bytes
+    """The document of users and rules, in JSON. It has the hashes of keys, and no key."""
+    def __init__(
+        self,
+        *,
+        document: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["document", b"document"]) -> None: ...
+
+global___GetAccessResponse = GetAccessResponse
+
+@typing.final
+class SetAccessRequest(google.protobuf.message.Message):
+    """Puts a document in the place of one of a certain version; all servers follow."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXPECTED_VERSION_FIELD_NUMBER: builtins.int
+    DOCUMENT_FIELD_NUMBER: builtins.int
+    expected_version: builtins.int
+    document: builtins.bytes
+    """Of a larger version."""
+    def __init__(
+        self,
+        *,
+        expected_version: builtins.int = ...,
+        document: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["document", b"document", "expected_version", b"expected_version"]) -> None: ...
+
+global___SetAccessRequest = SetAccessRequest
+
+@typing.final
+class SetAccessResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SetAccessResponse = SetAccessResponse
+
+@typing.final
 class ProbeRequest(google.protobuf.message.Message):
     """Answered when all that was handed in before is written: by a broker that would take a batch now."""
 
@@ -2257,6 +2314,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     RETENTION_MS_FIELD_NUMBER: builtins.int
     RETENTION_BYTES_FIELD_NUMBER: builtins.int
     REPLICATION_FIELD_NUMBER: builtins.int
+    ACCESS_VERSION_FIELD_NUMBER: builtins.int
+    ACCESS_DIGEST_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -2284,6 +2343,9 @@ class GetStatusResponse(google.protobuf.message.Message):
     retention_ms: builtins.int
     """For how long messages are kept, and how much; 0 stands for ever, and without a limit."""
     retention_bytes: builtins.int
+    access_version: builtins.int
+    """The users and rules by which it goes; 0 without access control."""
+    access_digest: builtins.str
     @property
     def replication(self) -> global___ReplicationStatus: ...
     def __init__(
@@ -2311,9 +2373,11 @@ class GetStatusResponse(google.protobuf.message.Message):
         retention_ms: builtins.int = ...,
         retention_bytes: builtins.int = ...,
         replication: global___ReplicationStatus | None = ...,
+        access_version: builtins.int = ...,
+        access_digest: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -407,8 +407,13 @@ class GetClusterResponse(google.protobuf.message.Message):
     VERSIONS_FIELD_NUMBER: builtins.int
     SETTLED_FIELD_NUMBER: builtins.int
     AWAY_FIELD_NUMBER: builtins.int
+    ACCESS_VERSION_FIELD_NUMBER: builtins.int
+    ACCESS_DIGEST_FIELD_NUMBER: builtins.int
     settled: builtins.bool
     """False for a moment after the start, while brokers that ran before are on their way back."""
+    access_version: builtins.int
+    """The users and rules by which this name server goes; 0 without access control."""
+    access_digest: builtins.str
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
@@ -431,8 +436,10 @@ class GetClusterResponse(google.protobuf.message.Message):
         versions: collections.abc.Iterable[global___RegisteredVersion] | None = ...,
         settled: builtins.bool = ...,
         away: collections.abc.Iterable[global___AwayBroker] | None = ...,
+        access_version: builtins.int = ...,
+        access_digest: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_version", b"access_version", "away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 
@@ -505,3 +512,30 @@ class RouteEvent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["route", b"route"]) -> None: ...
 
 global___RouteEvent = RouteEvent
+
+@typing.final
+class AccessNotice(google.protobuf.message.Message):
+    """One side says which users and rules it has. Both do so first, and again after each change; whoever has the newer ones,
+    by version and then by digest, sends them.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    DOCUMENT_FIELD_NUMBER: builtins.int
+    version: builtins.int
+    digest: builtins.str
+    """The SHA-256 of the document, 64 hexadecimal digits; empty for none."""
+    document: builtins.bytes
+    """The document in JSON, for a peer whose one is older."""
+    def __init__(
+        self,
+        *,
+        version: builtins.int = ...,
+        digest: builtins.str = ...,
+        document: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "document", b"document", "version", b"version"]) -> None: ...
+
+global___AccessNotice = AccessNotice

@@ -64,6 +64,11 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.FromString,
                 _registered_method=True)
+        self.SyncAccess = channel.stream_stream(
+                '/minimq.v1.NameServer/SyncAccess',
+                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
+                _registered_method=True)
 
 
 class NameServerServicer(object):
@@ -107,6 +112,13 @@ class NameServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SyncAccess(self, request_iterator, context):
+        """Between servers alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NameServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -139,6 +151,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.WatchRoutes,
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.SerializeToString,
+            ),
+            'SyncAccess': grpc.stream_stream_rpc_method_handler(
+                    servicer.SyncAccess,
+                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -303,6 +320,33 @@ class NameServer(object):
             '/minimq.v1.NameServer/WatchRoutes',
             minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
             minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncAccess(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.NameServer/SyncAccess',
+            minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
+            minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
             options,
             channel_credentials,
             insecure,

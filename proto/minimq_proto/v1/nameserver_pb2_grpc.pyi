@@ -51,6 +51,12 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.RouteEvent,
     ]
 
+    SyncAccess: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.nameserver_pb2.AccessNotice,
+        minimq_proto.v1.nameserver_pb2.AccessNotice,
+    ]
+    """Between servers alone."""
+
 class NameServerAsyncStub:
     Register: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.RegisterRequest,
@@ -83,6 +89,12 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
         minimq_proto.v1.nameserver_pb2.RouteEvent,
     ]
+
+    SyncAccess: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.nameserver_pb2.AccessNotice,
+        minimq_proto.v1.nameserver_pb2.AccessNotice,
+    ]
+    """Between servers alone."""
 
 class NameServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -128,5 +140,13 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.WatchRoutesRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.RouteEvent], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.RouteEvent]]: ...
+
+    @abc.abstractmethod
+    def SyncAccess(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.AccessNotice], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice]]:
+        """Between servers alone."""
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

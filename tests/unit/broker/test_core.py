@@ -9,6 +9,7 @@ import pytest
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
+    AccessSet,
     CommittedOffset,
     Fact,
     GroupAgreed,
@@ -63,12 +64,13 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         GroupAgreed("g", GroupConfig((("t", "red"),), "averagely", 5, by_server=True)),
         PermissionSet(4),
         TermBegun(9, "an identity"),
+        AccessSet(3, b"{}"),
     ]
     state.apply(BatchApplied(queue, QueueEnd(2, 17), Place(1, 0, 0, 17), 77, 5, 5), 100)
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position, 5_000 + position)
     kinds = {row[0] for row, _ in changed_rows(state)}
-    of_the_log = {"permission", "term", "terms", "log-id"}
+    of_the_log = {"permission", "access", "term", "terms", "log-id"}
     of_groups = {"offset", "moved", "forced", "started", "agreement", "used"}
     assert kinds == {"topic", "end", "producer"} | of_groups | of_the_log
     again = State()
@@ -80,6 +82,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
     assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5, by_server=True)}
     assert again.used == state.used == {"g": 5_105}
+    assert again.access == state.access == AccessSet(3, b"{}")
     assert again.terms == state.terms == [TermStart(9, 106)]
     assert again.producers.find(77, 5) == Place(1, 0, 0, 17)
 

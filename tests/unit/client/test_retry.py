@@ -32,6 +32,7 @@ TABLE = {
     "Fenced": ("- - -", "gives up", "gives up"),
     "HandleExpired": ("- - -", "gives up", "gives up"),
     "GroupConflict": ("- - -", "gives up", "gives up"),
+    "AccessConflict": ("- - -", "gives up", "gives up"),
     "BrokerConflict": ("again - -", "tries again", "tries again"),
     "StaleTerm": ("- - -", "gives up", "gives up"),
     "TermEnding": ("- - -", "gives up", "gives up"),

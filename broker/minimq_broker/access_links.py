@@ -1,0 +1,88 @@
+"""The talk of a broker with each of its name servers about users and rules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.channels import Channels
+from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.outage_log import OutageLog
+from minimq_common.security.access_exchange import exchange
+from minimq_common.security.channel_security import ChannelSecurity
+from minimq_common.security.shared_access import SharedAccess
+from minimq_proto.v1 import nameserver_pb2_grpc
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
+
+
+class AccessLinks:
+    """Keeps a stream to each name server. Lives on the event loop on which `start` was called.
+
+    Args:
+        nameservers: HOST:PORT of each.
+        shared: the document of this broker.
+        security: of the connections.
+    """
+
+    def __init__(self, nameservers: Sequence[str], shared: SharedAccess, security: ChannelSecurity) -> None:
+        self._nameservers = nameservers
+        self._shared = shared
+        self._security = security
+        self._tasks: list[asyncio.Task[None]] = []
+        #: Set once one name server has nothing newer than this broker.
+        self.agreed = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to talk; returns at once."""
+        self._tasks = [
+            asyncio.create_task(self._run(address), name=f"access-{address}") for address in self._nameservers
+        ]
+
+    async def stop(self) -> None:
+        """End the streams."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, address: str) -> None:
+        peer, outage = f"name server {address}", OutageLog(log)
+        channels: Channels[NameServerAsyncStub] = Channels(
+            lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
+            security=self._security,
+        )
+
+        def agreed() -> None:
+            outage.worked("access: in touch again nameserver=%s", address)
+            self.agreed.set()
+
+        async with contextlib.aclosing(channels):
+            while True:
+                stream = channels.stub(address).SyncAccess()
+                try:
+                    await exchange(self._shared, peer, stream, stream.write, agreed)
+                    raise Unavailable(f"{peer} ended the stream")
+                except grpc.RpcError as error:
+                    cause: Exception = rpc.from_rpc_error(error, peer)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the broker would miss all changes
+                    cause = error
+                finally:
+                    stream.cancel()
+                text = "access: out of touch, trying again nameserver=%s reason=%r"
+                if isinstance(cause, MiniMQError):
+                    outage.failed(text, address, cause.message, cause=cause)
+                else:
+                    outage.crashed(text, address, cause, cause=cause)
+                await asyncio.sleep(_RETRY_S)

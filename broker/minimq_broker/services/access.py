@@ -1,0 +1,132 @@
+"""The users and rules of the cluster, as this broker has them: in memory, and in the log of a master."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from minimq_broker.core.facts import AccessSet, Fact
+from minimq_broker.core.state import State
+from minimq_broker.services.engine import Engine
+from minimq_common.errors import AccessConflict, InvalidArgument, MiniMQError, NotMaster
+from minimq_common.security.access_document import AccessDocument, decode
+from minimq_common.security.shared_access import AccessRank, SharedAccess
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at whether the log and memory have the same document.
+_LOOK_S = 1.0
+
+
+class AccessService:
+    """Tells, sets and keeps the document of users and rules. Used on the event loop of the broker.
+
+    A document that is newer than that in the log, wherever it came from, is recorded by a master, and one that came by
+    the log is taken into memory; so a cluster in which all servers start anew has the newest again.
+
+    Args:
+        engine: has the log.
+        shared: the document in memory; None without access control.
+    """
+
+    def __init__(self, engine: Engine, shared: SharedAccess | None) -> None:
+        self._engine = engine
+        self._shared = shared
+        self._setting = asyncio.Lock()  # held while one document takes the place of another
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._known: AccessSet | None = None  # from the log, as it was looked at last
+
+    @property
+    def rank(self) -> AccessRank:
+        """The rank of the document in memory; that of none without access control."""
+        return AccessRank() if self._shared is None else self._shared.rank
+
+    def start(self) -> None:
+        """Take in what the log has, and keep both the same from now on."""
+        if self._shared is not None:
+            self._read_log(self._shared)
+            self._shared.listen(self._wake.set)
+            self._task = asyncio.create_task(self._keep(self._shared), name="access-keep")
+
+    async def stop(self) -> None:
+        """Record nothing any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def tell(self) -> broker_pb2.GetAccessResponse:
+        """Tell the document. Raises `InvalidArgument` without access control."""
+        document = self._needed().document
+        return broker_pb2.GetAccessResponse(document=b"" if document is None else document.encoded())
+
+    async def set(self, request: broker_pb2.SetAccessRequest) -> broker_pb2.SetAccessResponse:
+        """Put a document in the place of that of the expected version. It is on disk when this returns.
+
+        Raises:
+            InvalidArgument: it is no document, or its version is not larger; or there is no access control.
+            AccessConflict: another version is in force.
+            NotMaster: this broker is no master.
+        """
+        shared, later = self._needed(), decode(request.document)
+        async with self._setting:
+            if shared.rank.version != request.expected_version:
+                raise AccessConflict(
+                    f"users and rules have version {shared.rank.version}, not {request.expected_version}: somebody "
+                    "else has changed them meanwhile, try again"
+                )
+            if later.version <= request.expected_version:
+                raise InvalidArgument(f"the document has version {later.version}: it must be above the former one")
+            await self._record(later)
+            shared.offer(later, "administration")
+        return broker_pb2.SetAccessResponse()
+
+    def _needed(self) -> SharedAccess:
+        if self._shared is None:
+            raise InvalidArgument(
+                "this cluster has no users and rules: start its servers with --secrets DIR, a folder of "
+                "`minimq secure init`"
+            )
+        return self._shared
+
+    async def _keep(self, shared: SharedAccess) -> None:
+        while True:
+            try:
+                self._read_log(shared)
+                if shared.document is not None and not self._is_recorded(shared.rank):
+                    await self._record(shared.document)
+            except NotMaster:
+                pass  # the master has it from the name servers, as this broker has
+            except MiniMQError as error:
+                log.debug("access: not recorded yet reason=%s", error.message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _read_log(self, shared: SharedAccess) -> None:
+        """Take in the document that the log has. Raises `SystemBusy` while nobody may look into the store."""
+        found = self._engine.state.access
+        if found is not None and found is not self._known:
+            shared.offer(decode(found.document), "log")
+        self._known = found
+
+    def _is_recorded(self, rank: AccessRank) -> bool:
+        return self._known is not None and _rank_of(self._known) >= rank
+
+    async def _record(self, document: AccessDocument) -> None:
+        fact = AccessSet(document.version, document.encoded())
+        rank = AccessRank(document.version, document.digest)
+
+        def decide(state: State) -> Fact | None:
+            return fact if state.access is None or _rank_of(state.access) < rank else None
+
+        await self._engine.writes.record(decide)
+
+
+def _rank_of(stored: AccessSet) -> AccessRank:
+    return AccessRank(stored.version, decode(stored.document).digest)

@@ -1,0 +1,231 @@
+"""The part of `Admin` that concerns users and rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from minimq.administration import access_edits as edits
+from minimq.administration.access_edits import AccessEdit, edited
+from minimq.administration.issued_key import issue_key
+from minimq.administration.masters import Masters
+from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
+from minimq_common.security.access_document import AccessDocument, decode, from_toml
+from minimq_common.security.access_policy import AccessDecision, Policy
+from minimq_common.security.access_rule import need_of
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials_file import about_user, written
+from minimq_common.security.user_key import UserKey
+from minimq_proto.v1 import broker_pb2
+
+#: Seconds between two looks at servers that do not have the document yet.
+_LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class AccessStatus:
+    """The users and rules of one server.
+
+    Attributes:
+        server: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
+        address: HOST:PORT.
+        version: of its document; 0 when it has none: it was started without a folder that has `access.toml`.
+        digest: of its document, by which two of one version are told apart.
+        error: why it did not answer; None if it did.
+    """
+
+    server: str
+    address: str
+    version: int = 0
+    digest: str = ""
+    error: str | None = None
+
+
+class AccessAdmin:
+    """Looks after users and rules; users have it as `Admin`."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+    def access(self) -> AccessDocument:
+        """Return the document of users and rules that is in force. It has hashes of keys, and no key.
+
+        Raises:
+            InvalidArgument: the cluster has no access control.
+            AccessDenied: you are no administrator.
+            Unavailable: there is no master.
+        """
+        return self._masters.with_retries(lambda: self._read(self._master()))
+
+    def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
+        """Change the document of users and rules, and return it.
+
+        Args:
+            edit: takes the document and returns another one; called again when others change it at the same time.
+            wait: return only when every server that answers goes by it.
+
+        Raises:
+            InvalidArgument: the change cannot be made, or the cluster has no access control.
+            AccessDenied: you are no administrator.
+            DeadlineExceeded: a server does not go by it yet. It is in force at the others, and will be there.
+            Unavailable: there is no master.
+        """
+        give_up = time.monotonic() + self._masters.calls.timeout_s
+        while True:
+            try:
+                later = self._masters.with_retries(lambda: self._change(edit))
+            except AccessConflict:
+                if time.monotonic() >= give_up:
+                    raise
+                continue
+            if wait:
+                self._wait_until_in_force(later, give_up)
+            return later
+
+    def add_user(
+        self, name: str, rules: Iterable[str] = (), roles: Iterable[str] = (), *, lifetime_s: float | None = None
+    ) -> str:
+        """Add a user, and return the text of its credentials, which are kept nowhere. Raises as `change_access`.
+
+        Args:
+            name: letters, digits, '.', '_' and '-'.
+            rules: such as "allow read topic orders*".
+            roles: of the document, or "admin".
+            lifetime_s: seconds for which the key is good; None for ever.
+        """
+        key = issue_key(lifetime_s)
+        text = self.credentials_of(name, key.key)
+        self.change_access(edits.add_user(name, key.named, rules, roles))
+        return text
+
+    def add_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:
+        """Add rules and roles to a user; a rule that is the opposite of a new one goes. Raises as `change_access`."""
+        self.change_access(edits.add_rules(name, rules, roles))
+
+    def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:
+        """Take rules and roles from a user. Raises as `change_access`."""
+        self.change_access(edits.remove_rules(name, rules, roles))
+
+    def rotate_key(self, name: str, *, drop_old: bool = False, lifetime_s: float | None = None) -> str:
+        """Make another key for a user, and return the text of the credentials with it. Raises as `change_access`.
+
+        Args:
+            name: of the user.
+            drop_old: end the former keys at once; else they stay good until `drop_old_keys`.
+            lifetime_s: seconds for which the key is good; None for ever.
+        """
+        key = issue_key(lifetime_s)
+        text = self.credentials_of(name, key.key)
+        self.change_access(edits.add_key(name, key.named, drop_old=drop_old))
+        return text
+
+    def drop_old_keys(self, name: str) -> None:
+        """End all keys of a user but the latest one. Raises as `change_access`."""
+        self.change_access(edits.drop_former_keys(name))
+
+    def disable_user(self, name: str) -> None:
+        """Let a user in nowhere; keys and rules stay. Raises as `change_access`."""
+        self.change_access(edits.set_disabled(name, disabled=True))
+
+    def enable_user(self, name: str) -> None:
+        """Let a disabled user in again. Raises as `change_access`."""
+        self.change_access(edits.set_disabled(name, disabled=False))
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user with its keys and rules. Raises as `change_access`."""
+        self.change_access(edits.remove_user(name))
+
+    def apply_access(self, document: str) -> None:
+        """Put a document in TOML, of a larger version, in the place of the former one. Raises as `change_access`."""
+        self.change_access(edits.replace_all(from_toml(document.encode())))
+
+    def can(self, user: str, verb: str, resource: str, name: str = "") -> AccessDecision:
+        """Return whether a user may do something, and the rule that decides. Raises as `access`.
+
+        Args:
+            user: the name.
+            verb: such as "read".
+            resource: "topic", "group", "transaction" or "cluster".
+            name: of the resource; empty for the cluster.
+        """
+        return Policy(self.access()).decide(user, need_of(verb, resource, name))
+
+    def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
+        """Return the text of the credentials of a user of this cluster. Raises `InvalidArgument` without TLS.
+
+        Args:
+            name: of the user.
+            key: that it has.
+            nameservers: HOST:PORT of each; by default those of this `Admin`.
+        """
+        calls = self._masters.calls
+        trust = calls.connection.security.trust()
+        if trust is None:
+            raise InvalidArgument(
+                "no credentials are given: --credentials FILE, or credentials=, names those of an administrator"
+            )
+        return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, key), about_user(name))
+
+    def access_status(self) -> list[AccessStatus]:
+        """Return the version of users and rules by which each server goes, sorted: name servers first.
+
+        Raises:
+            Unavailable: no name server answers.
+        """
+        calls = self._masters.calls
+        replicas = {
+            (broker.broker_name, broker_id): address
+            for broker in self._masters.brokers()
+            for broker_id, address in broker.addresses.items()
+        }
+        found = [
+            AccessStatus(f"name server {address}", address, *said) if isinstance(said, tuple)
+            else AccessStatus(f"name server {address}", address, error=said.message)
+            for address, said in calls.wait(calls.nameservers.access).items()
+        ]  # fmt: skip
+        answers, failures = calls.call_all(replicas, lambda stub: stub.GetStatus, broker_pb2.GetStatusRequest())
+        for (name, broker_id), address in sorted(replicas.items()):
+            server = f"{name}-{broker_id}" if broker_id else name
+            answer = answers.get((name, broker_id))
+            if answer is None:
+                found.append(AccessStatus(server, address, error=failures[name, broker_id].message))
+            else:
+                found.append(AccessStatus(server, address, answer.access_version, answer.access_digest))
+        return found
+
+    def _change(self, edit: AccessEdit) -> AccessDocument:
+        master = self._master()
+        former = self._read(master)
+        later = edited(former, edit)
+        request = broker_pb2.SetAccessRequest(expected_version=former.version, document=later.encoded())
+        try:
+            self._masters.calls.call(master, lambda stub: stub.SetAccess, request)
+        except (AccessConflict, InvalidArgument):
+            raise
+        except MiniMQError:
+            if self._read(master) != later:  # the answer was lost, and the change was not
+                raise
+        return later
+
+    def _master(self) -> str:
+        """Return the address of the master that is asked, always the same one, so that changes come one by one."""
+        masters: Mapping[str, str] = self._masters.find(to_change=True)
+        return masters[min(masters)]
+
+    def _read(self, master: str) -> AccessDocument:
+        answer = self._masters.calls.call(master, lambda stub: stub.GetAccess, broker_pb2.GetAccessRequest())
+        return decode(answer.document)
+
+    def _wait_until_in_force(self, document: AccessDocument, give_up: float) -> None:
+        while True:
+            behind = [each for each in self.access_status() if each.error is None and each.version < document.version]
+            if not behind:
+                return
+            if time.monotonic() >= give_up:
+                names = ", ".join(each.server for each in behind)
+                raise DeadlineExceeded(
+                    f"users and rules of version {document.version} are not in force yet at {names}: see "
+                    "`minimq access status`"
+                )
+            time.sleep(_LOOK_AGAIN_S)

@@ -1,0 +1,39 @@
+"""Keys that were just made: their users have them, servers know their hashes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from minimq_common.security.access_document import StoredKey
+from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A key that was just made.
+
+    Attributes:
+        key: as its user has it.
+        stored: as servers know it.
+    """
+
+    key: UserKey
+    stored: StoredKey
+
+    @property
+    def named(self) -> tuple[str, StoredKey]:
+        """The key as servers know it, with its id."""
+        return self.key.id, self.stored
+
+
+def issue_key(lifetime_s: float | None = None) -> IssuedKey:
+    """Make a key.
+
+    Args:
+        lifetime_s: seconds for which it is good; None for ever.
+    """
+    key, now_ms = new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)), round(time.time() * 1000)
+    expires_ms = 0 if lifetime_s is None else now_ms + round(lifetime_s * 1000)
+    return IssuedKey(key, StoredKey(key.hash, expires_ms, now_ms))

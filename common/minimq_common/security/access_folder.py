@@ -1,0 +1,86 @@
+"""The users and rules in the folder of a server's secrets, with which it begins, and which may be edited there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import AccessDocument, from_toml
+from minimq_common.security.server_secrets import ACCESS
+from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.watched import Watched
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the file.
+_LOOK_S = 0.4
+
+
+class AccessFolder:
+    """The document of a server, of which its file `access.toml` is one source. Lives on one event loop.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+
+    Attributes:
+        shared: the document; it has that of the file from the beginning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = Watched([path], self._read, fresh_s=_LOOK_S / 2)
+        self._seen = self._file.get()
+        self.shared = SharedAccess()
+        self.shared.offer(self._seen, ACCESS)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Follow the file from now on."""
+        self._task = asyncio.create_task(self._follow(), name="access-follow")
+
+    async def stop(self) -> None:
+        """Follow it no longer."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            found = self._file.get()
+            if found is self._seen:
+                continue
+            self._seen = found
+            in_force = self.shared.rank.version
+            if found.version <= in_force and found.digest != self.shared.rank.digest:
+                log.warning(
+                    "access: the file is not in force: its version must be larger, or use `minimq user` and "
+                    "`minimq access apply` with the credentials of an administrator file=%s version=%d in_force=%d",
+                    self._path,
+                    found.version,
+                    in_force,
+                )
+            if found.version > in_force:
+                self.shared.offer(found, ACCESS)
+
+    def _read(self, found: Sequence[bytes]) -> AccessDocument:
+        try:
+            return from_toml(found[0])
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self._path}: {error.message}") from None
+
+
+def access_of(directory: Path | None) -> AccessFolder | None:
+    """Return the users and rules in a folder of secrets; None when it has none. Raises `InvalidArgument`."""
+    if directory is None or not (directory / ACCESS).exists():
+        return None
+    return AccessFolder(directory / ACCESS)
