@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
-.PHONY: bench bench-exactly-once bench-faults bench-floods bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-test
+.PHONY: bench bench-exactly-once bench-faults bench-floods bench-rebalances bench-replication bench-routes bench-spark compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ compose-up: ## Start a cluster in containers
 
 compose-down: ## Stop the containers; the data stays in their volumes
 	$(COMPOSE) -f $(COMPOSE_FILE) down
+
+compose-credentials: ## Print the credentials of the user admin of the cluster in containers
+	@$(COMPOSE) -f $(COMPOSE_FILE) run --rm -T --no-deps --entrypoint cat client /etc/minimq/secrets/admin.minimq
 
 compose-test: $(VENV)/.done ## Test a cluster in containers: kill masters, read with Spark, stop and start
 	COMPOSE="$(COMPOSE)" docker/compose-test.sh

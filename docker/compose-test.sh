@@ -98,6 +98,9 @@ compose build nameserver-1
 compose build spark
 
 say "start"
+compose up --detach
+compose run --rm -T --no-deps --entrypoint cat client /etc/minimq/secrets/admin.minimq </dev/null >"$temporary/admin.minimq"
+export MINIMQ_CREDENTIALS="$temporary/admin.minimq"
 start
 no_root
 
@@ -141,7 +144,8 @@ compose up --detach # the killed one as well
 wait_until 60 in_sync
 compose stop
 compose ps --all --quiet | xargs docker inspect --format '{{.Name}} ended with {{.State.ExitCode}}' | tee "$temporary/ended"
-[ "$(grep -c ' with 0$' "$temporary/ended")" = $servers ] || fail "a server did not end by itself when it was told to"
+[ "$(grep -c ' with 0$' "$temporary/ended")" = $((servers + 1)) ] || # and what made the secrets
+  fail "a server did not end by itself when it was told to"
 compose down # removes the containers; what stays is in the volumes
 
 say "start again"

@@ -10,13 +10,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from minimq import LocalCluster
+from minimq import Credentials, LocalCluster
 from minimq.cli.main import main as command_minimq
+from minimq.cli.secure import secure
+from minimq.local.certificate_authority import CertificateAuthority
 from minimq_broker.options import BrokerOptions
+from minimq_common.security.credentials_file import CredentialsFile
 from minimq_nameserver.options import NameServerOptions
 from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
@@ -27,7 +32,9 @@ JOB = "examples/spark_job.py"
 
 COMPOSE = read_compose()
 SERVICES: dict[str, Document] = COMPOSE["services"]
-SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service]
+SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service and name != "secrets"]
+#: Servers see it, and nothing else of the secrets.
+SECRETS = "secrets:/etc/minimq/secrets/server"
 BROKERS = [name for name in SERVERS if name.startswith("broker")]
 
 
@@ -50,7 +57,7 @@ def image_data_dir() -> str:
 def test_it_is_the_cluster_that_is_documented() -> None:
     table = re.findall(r"^\| (?:name servers|broker)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
     assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(SERVERS)
-    assert list(SERVICES) == [*SERVERS, "client", "spark"]
+    assert list(SERVICES) == ["secrets", *SERVERS, "client", "spark"]
     assert set(COMMANDS) == set(PYPROJECT["project"]["scripts"])
     assert {command_of(service) for service in (*SERVERS, "client")} == set(COMMANDS)
 
@@ -61,7 +68,11 @@ def document(name: str) -> str:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
-    known = {"MINIMQ_NAMESERVER"} if service == "spark" else variables(COMMANDS[command_of(service)])
+    known = {"MINIMQ_NAMESERVER", "MINIMQ_CREDENTIALS"}
+    if service == "secrets":
+        known = {f"MINIMQ_SECURE_INIT_{option.name}".upper() for option in secure.commands["init"].params}
+    elif service != "spark":
+        known = variables(COMMANDS[command_of(service)])
     assert SERVICES[service]["environment"]
     assert SERVICES[service]["environment"].keys() <= known
 
@@ -85,9 +96,11 @@ def test_a_port_is_the_same_inside_and_outside(service: str, monkeypatch: pytest
 
 def test_no_two_servers_share_a_port_or_a_volume() -> None:
     ports = [port for service in SERVERS for port in SERVICES[service]["ports"]]
-    volumes = [volume for service in SERVERS for volume in SERVICES[service].get("volumes", [])]
+    mounted = [volume for service in SERVERS for volume in SERVICES[service]["volumes"]]
+    assert mounted.count(f"{SECRETS}:ro") == len(SERVERS)
+    volumes = [volume for volume in mounted if volume != f"{SECRETS}:ro"]
     assert len(set(ports)) == len(ports) == len(SERVERS)
-    assert len(set(volumes)) == len(volumes) == len(COMPOSE["volumes"])
+    assert len(set(volumes)) == len(volumes) == len(COMPOSE["volumes"].keys() - {"authority", "secrets"})
 
 
 @pytest.mark.parametrize("service", SERVERS)
@@ -96,9 +109,41 @@ def test_what_a_server_keeps_is_on_a_volume_of_its_own(service: str, monkeypatch
     kept, volume = (
         (options.data_dir, service) if isinstance(options, BrokerOptions) else (options.controller_dir, "controller")
     )
-    assert SERVICES[service].get("volumes", []) == ([] if kept is None else [f"{volume}:{image_data_dir()}"])
+    own = [] if kept is None else [f"{volume}:{image_data_dir()}"]
+    assert SERVICES[service]["volumes"] == [*own, f"{SECRETS}:ro"]
     assert kept is None or str(kept) == image_data_dir()
     assert kept is None or volume in COMPOSE["volumes"]
+
+
+@pytest.mark.parametrize("service", SERVERS)
+def test_a_server_is_secured_once_its_secrets_are_made(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    making = SERVICES["secrets"]
+    (_, _, folder, *_) = making["command"]
+    assert making["volumes"] == [f"authority:{folder}", SECRETS]
+    assert str(options_of(service, monkeypatch).secrets) == f"{folder}/server" == SECRETS.partition(":")[2]
+    assert SERVICES[service]["depends_on"]["secrets"] == {"condition": "service_completed_successfully"}
+    options = options_of(service, monkeypatch)
+    host = options.advertise.partition(":")[0] if isinstance(options, BrokerOptions) else service
+    assert host in making["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()
+    for client in ("client", "spark"):
+        assert SERVICES[client]["environment"]["MINIMQ_CREDENTIALS"] == f"{folder}/admin.minimq"
+        assert SERVICES[client]["volumes"] == [f"authority:{folder}:ro"]
+    # A new volume is as the folder is in the image: its user's.
+    assert f" {folder} {folder}/server\n" in DOCKERFILE.partition("install --directory --owner=minimq")[2]
+
+
+def test_the_secrets_are_made_as_the_service_does(tmp_path: Path) -> None:
+    making = SERVICES["secrets"]
+    arguments = [word.replace("/etc/minimq", str(tmp_path)) for word in making["command"]]
+    for said in ("start them", "nothing was changed"):
+        done = CliRunner().invoke(command_minimq, arguments, env=making["environment"])
+        assert done.exit_code == 0, done.output
+        assert said in done.output
+    opened = CredentialsFile(Credentials(str(tmp_path / "secrets" / "admin.minimq")))
+    assert opened.nameservers == ("127.0.0.1:9876", "127.0.0.1:9877")
+    assert set(making["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()) <= set(
+        CertificateAuthority(tmp_path / "secrets").server_certificate().names
+    )
 
 
 def test_brokers_and_clients_know_the_name_servers_where_they_listen() -> None:
@@ -164,10 +209,10 @@ def test_the_build_is_given_all_it_needs() -> None:
 def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
     assert {service["build"]["target"] for service in SERVICES.values()} == {"server", "spark"} <= set(stages)
-    extras = dict(re.findall(r"AS (installed|spark)$.*?\.whl\)\[(\w+)\]", DOCKERFILE, re.DOTALL | re.MULTILINE))
-    assert extras == {"installed": "etcd", "spark": "spark"}
+    extras = dict(re.findall(r"AS (installed|spark)$.*?\.whl\)\[([\w,]+)\]", DOCKERFILE, re.DOTALL | re.MULTILINE))
+    assert extras == {"installed": "etcd,secure", "spark": "spark"}
     assert "COPY --from=installed /opt/minimq /opt/minimq" in DOCKERFILE.partition(" AS server\n")[2]
-    assert set(extras.values()) <= set(PYPROJECT["project"]["optional-dependencies"])
+    assert set(",".join(extras.values()).split(",")) <= set(PYPROJECT["project"]["optional-dependencies"])
     assert f'"/opt/minimq/{JOB}"' in DOCKERFILE
 
 

@@ -77,6 +77,11 @@ CONTAINER_FIELDS = {
 }
 
 
+#: What probes run, and how the variables begin by which it finds the server.
+CHECK = ["python", "/opt/minimq/healthcheck.py"]
+PREFIX = {"minimq-broker": "MINIMQ_BROKER", "minimq-nameserver": "MINIMQ_NAMESERVER"}
+
+
 def pod_of(name: str) -> Document:
     template: Document = SETS[name]["spec"]["template"]["spec"]
     return template
@@ -156,7 +161,9 @@ def test_a_pod_has_only_fields_that_are_meant(name: str) -> None:
     assert template.keys() == {"metadata", "spec"}
     assert pod_of(name).keys() <= POD_FIELDS
     assert container_of(name).keys() <= CONTAINER_FIELDS
-    assert all(volume.keys() == {"name", "configMap"} for volume in pod_of(name)["volumes"])  # none of the node
+    assert all(
+        volume.keys() <= {"name", "configMap", "secret"} for volume in pod_of(name)["volumes"]
+    )  # none of the node
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -180,7 +187,8 @@ def test_ports_are_those_at_which_the_server_listens(
     assert {entry["name"]: entry["port"] for entry in service["ports"]} == ports
     assert all(entry["targetPort"] == entry["name"] for entry in service["ports"])
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"] == {"port": ports["grpc"]}
+        assert container[probe]["exec"] == {"command": CHECK}
+    assert int(environment_of(name, 0)[f"{PREFIX[container['command'][0]]}_LISTEN"].partition(":")[2]) == ports["grpc"]
 
 
 @pytest.mark.parametrize(("name", "number"), [pod for pod in PODS if "broker" in pod[0]])
@@ -207,7 +215,23 @@ def test_what_a_server_keeps_is_on_its_volume(
     claims = {claim["metadata"]["name"] for claim in SETS[name]["spec"].get("volumeClaimTemplates", [])}
     mounts = {entry["mountPath"] for entry in container_of(name)["volumeMounts"] if entry["name"] in claims}
     assert mounts == (set() if kept is None else {str(kept)})
-    assert {entry["name"] for entry in container_of(name)["volumeMounts"]} == {"config"} | claims
+    assert {entry["name"] for entry in container_of(name)["volumeMounts"]} == {"config", "secrets"} | claims
+
+
+@pytest.mark.parametrize(("name", "number"), PODS)
+def test_a_server_is_secured(name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mount,) = (entry for entry in container_of(name)["volumeMounts"] if entry["name"] == "secrets")
+    options = options_of(name, number, tmp_path, monkeypatch)
+    assert (str(options.secrets), mount["readOnly"]) == (mount["mountPath"], True)
+    (volume,) = (volume for volume in pod_of(name)["volumes"] if volume["name"] == "secrets")
+    assert volume["secret"]["defaultMode"] == 0o440
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"create secret generic {volume['secret']['secretName']} --from-file=secrets/server" in page
+    named = {host for line in re.findall(r"--host (\S+)", page) for host in line.strip("'").split(",")}
+    called = {options.advertise, *options.nameservers, options.controller} if isinstance(options, BrokerOptions) else ()
+    for address in called:
+        host = address.partition(":")[0]
+        assert {host, f"*.{host.partition('.')[2]}"} & named, host  # of a short name gRPC takes no pattern
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -216,7 +240,7 @@ def test_a_pod_may_do_no_more_than_it_has_to(name: str) -> None:
     pod, container = pod_of(name)["securityContext"], container_of(name)["securityContext"]
     assert (pod["runAsNonRoot"], pod["runAsUser"], pod["runAsGroup"]) == (True, int(user), int(user))
     assert pod.get("fsGroup", int(user)) == int(user)
-    assert ("fsGroup" in pod) == ("volumeClaimTemplates" in SETS[name]["spec"])
+    assert "fsGroup" in pod  # it gives the user what is in its volumes
     assert container == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,

@@ -60,7 +60,7 @@ class _Folder(click.Path):
 @option(
     "--secure",
     is_flag=True,
-    help="TLS, and nobody without a certificate: clients need the credentials file that the command names.",
+    help="TLS, and nobody without a key: clients need the credentials file that the command names.",
 )
 def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool, secure: bool) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
@@ -96,7 +96,8 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
     click.echo(f"{'data':14}{cluster.data_dir}{'' if is_kept else ' (removed at the end; --data-dir keeps it)'}")
     click.echo("\nIn another terminal:")
     if cluster.credentials is not None:
-        click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}")
+        click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}    # of admin; others:")
+        click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' > alice.minimq")
     elif cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
     click.echo("  minimq topic create orders")

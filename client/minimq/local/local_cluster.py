@@ -80,7 +80,7 @@ class LocalCluster:
             data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
             nameservers: how many name servers, at least 1.
             cluster: name of the cluster.
-            secure: with TLS, and for nobody without a certificate: clients need the `credentials`.
+            secure: with TLS, and for nobody without a key: clients need the `credentials` of a user.
             broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
             nameserver_options: options of `minimq-nameserver`, such as {"expire_after_s": 5.0}.
 
@@ -219,7 +219,7 @@ class LocalCluster:
     def _secret_flags(self) -> list[str]:
         if self._authority is None:
             return []
-        return [f"--secrets={self._authority.server}", "--client-certificates=required"]
+        return [f"--secrets={self._authority.server}"]
 
     def _new_broker(self, broker_name: str, broker_id: int) -> BrokerProcess:
         name = f"{broker_name}-{broker_id}" if broker_id else broker_name
