@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from contextlib import AsyncExitStack
+from typing import cast
 
 import grpc.aio
 
@@ -46,8 +47,10 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_folder import AccessFolder, access_of
+from minimq_common.security.door import Door
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.standard_services import StandardServices
@@ -170,10 +173,8 @@ class Broker:
         idle_groups.start()
         self._ends.push_async_callback(idle_groups.stop)
         self._ends.push_async_callback(routes.close)
-        broker_pb2_grpc.add_BrokerServicer_to_server(self._service, self._server)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
-        replication_pb2_grpc.add_ReplicationServicer_to_server(replication, self._server)
-        self._standard = StandardServices(self._server, _SERVICES, with_reflection=options.reflection)
+        self._standard = self._add_services(self._server, service, replication)
         await self._server.start()
         self._registration = Registration(
             options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)
@@ -203,6 +204,24 @@ class Broker:
         self._ends.push_async_callback(self._access.stop)
         self._ends.push_async_callback(links.stop)
         return service
+
+    def _add_services(
+        self, server: grpc.aio.Server, service: BrokerService, replication: ReplicationService
+    ) -> StandardServices:
+        """Let a server serve all calls: if there are keys, those of callers that are known alone."""
+        door, entry = None, server
+        if self._access is not None and self._secrets is not None and self._secrets.keys():
+            control = AccessControl(self._secrets.keys, self._access.shared)
+            control.start()
+            self._ends.push_async_callback(control.stop)
+            door = Door(control, _IN_BAND)
+            entry = cast("grpc.aio.Server", door)
+        broker_pb2_grpc.add_BrokerServicer_to_server(service, entry)
+        replication_pb2_grpc.add_ReplicationServicer_to_server(replication, entry)
+        standard = StandardServices(entry, _SERVICES, with_reflection=self._options.reflection)
+        if door is not None:
+            door.open(server)
+        return standard
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
         needed = (snapshots.lowest_needed, *((self._roles.lowest_needed,) if self._roles else ()))

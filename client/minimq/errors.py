@@ -2,6 +2,7 @@
 
 from minimq_common.errors import (
     AccessConflict,
+    AccessDenied,
     BrokerConflict,
     BufferFull,
     CannotListen,
@@ -22,6 +23,7 @@ from minimq_common.errors import (
     MessageTooLarge,
     MiniMQError,
     NoPermission,
+    NotAuthenticated,
     NotDrained,
     NotEnoughReplicas,
     NotInSync,
@@ -49,6 +51,7 @@ from minimq_common.errors import (
 
 __all__ = [
     "AccessConflict",
+    "AccessDenied",
     "BrokerConflict",
     "BufferFull",
     "CannotListen",
@@ -69,6 +72,7 @@ __all__ = [
     "MessageTooLarge",
     "MiniMQError",
     "NoPermission",
+    "NotAuthenticated",
     "NotDrained",
     "NotEnoughReplicas",
     "NotInSync",

@@ -11,7 +11,7 @@
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
     │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
     │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged ├── NotInSync
-    │   ├── AccessConflict
+    │   ├── AccessConflict          ├── NotAuthenticated    ├── AccessDenied
     │   └── TopicUnavailable        └── HandleExpired
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
@@ -222,6 +222,18 @@ class GroupNotFound(ServerError):
     """No broker has heard of the consumer group."""
 
     code = "GROUP_NOT_FOUND"
+
+
+class NotAuthenticated(ServerError):
+    """The server does not know who calls: there was no key, or one that is not in force. The text says why."""
+
+    code = "NOT_AUTHENTICATED"
+
+
+class AccessDenied(ServerError):
+    """The user has no right to do that. The text names the right, and the command that gives it."""
+
+    code = "ACCESS_DENIED"
 
 
 class AccessConflict(ServerError):

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import unquote
 
 import grpc
@@ -16,6 +16,7 @@ from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.protocol_bounds import MAX_FRAME_BYTES
 from minimq_common.security.certificates import Trust
+from minimq_common.security.keyed_channel import KeyedChannel
 from minimq_proto.v1 import errors_pb2
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.HandleExpired.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AccessConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotAuthenticated.code: grpc.StatusCode.UNAUTHENTICATED,
+    errors.AccessDenied.code: grpc.StatusCode.PERMISSION_DENIED,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotDrained.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotMaster.code: grpc.StatusCode.FAILED_PRECONDITION,
@@ -160,18 +163,21 @@ def open_channel(address: str, trust: Trust | None = None) -> grpc.Channel:
 
     Args:
         address: HOST:PORT.
-        trust: of the peer, whose certificate is verified always; None for a channel without TLS.
+        trust: of the peer, whose certificate is verified always, and the key that is sent with each call; None for a
+            channel without TLS, on which no key is ever sent.
     """
     if trust is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, trust.channel_credentials(), options=CHANNEL_OPTIONS)
+    channel = grpc.secure_channel(address, trust.channel_credentials(), options=CHANNEL_OPTIONS)
+    return channel if trust.bearer is None else cast("grpc.Channel", KeyedChannel(channel, trust.bearer))
 
 
 def open_aio_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.aio.Channel:
     """Do as `open_channel` for the running event loop."""
     if trust is None:
         return grpc.aio.insecure_channel(address, options=tuple(options))
-    return grpc.aio.secure_channel(address, trust.channel_credentials(), options=tuple(options))
+    channel = grpc.aio.secure_channel(address, trust.channel_credentials(), options=tuple(options))
+    return channel if trust.bearer is None else cast("grpc.aio.Channel", KeyedChannel(channel, trust.bearer))
 
 
 async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | None = None) -> str:

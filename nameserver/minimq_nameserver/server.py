@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import grpc.aio
 from prometheus_client.core import Metric
@@ -16,8 +17,10 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import CallLimits, RequestLimits
 from minimq_common.intake import Intake
 from minimq_common.metrics import MetricsServer
+from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
-from minimq_common.security.server_secrets import secrets_of
+from minimq_common.security.door import Door
+from minimq_common.security.server_secrets import ServerSecrets, secrets_of
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.bounds import (
     MAX_CALL_BYTES,
@@ -46,6 +49,8 @@ _CALLS_AT_ONCE = 8
 _STREAMS_AT_ONCE, _FIRST_REQUEST_S = 16, 5.0
 #: Requests of streams up to that size are opened as they come; larger ones by who reads them, a part at a time.
 _OPENED_BYTES = 64 << 10
+#: Streams that leave out what their callers may not see, and go on.
+_IN_BAND = ("/minimq.v1.NameServer/WatchRoutes",)
 
 # A dict first, since of two values for one key gRPC takes the first one.
 _SERVER_OPTIONS = {
@@ -81,6 +86,8 @@ class NameServer:
         self._metrics = MetricsServer(self._collect, PREFIX)
         self._metrics_address = ""
         self._access: AccessFolder | None = None
+        self._control: AccessControl | None = None
+        self._door: Door | None = None
 
     @property
     def address(self) -> str:
@@ -106,15 +113,18 @@ class NameServer:
             self._service.share_access(self._access.shared)
             self._access.start()
         self._server = self._make_server()
-        nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, self._server)
+        entry = self._make_door(secrets) or self._server
+        nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, entry)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
                 self._options.controller_dir, self._options.term_lease_s, self._service.note_conflict
             )
             self._controller_metrics = ControllerMetrics(self._controller)
-            controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, self._server)
+            controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, entry)
         services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
-        self._standard = StandardServices(self._server, services, with_reflection=self._options.reflection)
+        self._standard = StandardServices(entry, services, with_reflection=self._options.reflection)
+        if self._door is not None:
+            self._door.open(self._server)
         self._address = await rpc.bind(self._server, self._options.listen, secrets)
         await self._server.start()
         if self._controller is not None:
@@ -134,6 +144,8 @@ class NameServer:
         if self._standard is not None:
             self._standard.stopping()
         await self._metrics.stop()
+        if self._control is not None:
+            await self._control.stop()
         if self._access is not None:
             await self._access.stop()
         tasks, self._tasks = self._tasks, []
@@ -152,6 +164,15 @@ class NameServer:
         await asyncio.to_thread(self._intake.stop)
         if controller is not None:
             await controller.close()
+
+    def _make_door(self, secrets: ServerSecrets | None) -> grpc.aio.Server | None:
+        """Return what services are added to so that nobody calls them without a key; None if nobody needs one."""
+        if self._access is None or secrets is None or not secrets.keys():
+            return None
+        self._control = AccessControl(secrets.keys, self._access.shared)
+        self._control.start()
+        self._door = Door(self._control, _IN_BAND)
+        return cast("grpc.aio.Server", self._door)
 
     def _make_server(self) -> grpc.aio.Server:
         """Return a server of gRPC that keeps to the bounds of what clients may do."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.names import MAX_TOPIC, check_topic
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.caller import current_caller
 from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHED_BY_ONE, MAX_WATCHERS
 from minimq_nameserver.loop_share import LoopShare
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
@@ -152,6 +154,9 @@ class Watchers:
             check_bounds(request)
             await self._share.turn()
             wanted = dict.fromkeys(request.topics)
+            caller = current_caller()
+            if not caller.sees_all:  # who asks for the route of such a topic is told
+                wanted = {topic: None for topic in wanted if caller.allows(Need(Verb.DESCRIBE, Resource.TOPIC, topic))}
             await self._share.turn()
             self._check_room(len(wanted.keys() - watcher.topics.keys()))
             await self._drop(watcher, [topic for topic in watcher.topics if topic not in wanted])

@@ -16,6 +16,7 @@ from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
+from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -84,6 +85,7 @@ class AppendService:
         data = request.batch  # each look at it is a copy
         try:
             check_bounds(request)
+            current_caller().check(request, None if request.HasField("transaction") else ("append", request.topic))
             await self._engine.writes.append(self._job(request, data, answers))
         except MiniMQError as error:
             self._engine.counters.refused[error.code] += 1

@@ -26,6 +26,7 @@ from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.names import check_client_id, check_group
+from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
@@ -128,6 +129,7 @@ class PopService:
                 text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
                 raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
             check_bounds(request)
+            current_caller().check(request)
             if not (request.settles or request.takes or request.cancels):
                 raise InvalidArgument("a request takes messages, settles some or cancels takes, and this one does not")
             group, client_id = check_group(request.group), check_client_id(request.client_id)

@@ -28,6 +28,7 @@ from minimq_common.errors import (
 from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
+from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.unsent import SMALL_BYTES
 from minimq_proto.v1 import broker_pb2
@@ -204,6 +205,7 @@ class _Pull:
 
     async def _step(self) -> bool:
         """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""
+        self._check_access()
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
         log_start = self._engine.store.log.start
         first, end = self._bounds = self._engine.store.bounds(queue)
@@ -311,6 +313,11 @@ class _Pull:
     def _told(self) -> None:
         self._told_at = self._loop.time()
         self._silent_since = None
+
+    def _check_access(self) -> None:
+        """Raise `AccessDenied` unless the caller may read the queue, still."""
+        request = self._request
+        current_caller().check(request, ("pull", request.topic, request.lease.group))
 
     def _queue(self) -> QueueKey:
         request = self._request

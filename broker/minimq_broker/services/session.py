@@ -24,11 +24,12 @@ from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
-from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.large_requests import LargeRequest
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.rpc import to_failure
+from minimq_common.security.caller import current_caller
 from minimq_common.slices import slices
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
@@ -64,8 +65,10 @@ class SessionOptions:
 class _Session:
     """One client. Its groups and leases outlive a broken stream for the time of the grace."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, user: str) -> None:
         self.client_id = client_id
+        #: Whose it is: nobody else comes back to it.
+        self.user = user
         self.connected = True
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
@@ -212,13 +215,14 @@ class SessionService:
                 retry_after_s=_COME_BACK_S,
                 limit="sessions",
             )
-        if former is not None and former.connected:
+        user = current_caller().user
+        if former is not None and (former.connected or former.user != user):
             raise GroupConflict(
                 f"client id {client_id!r} is in use by another client that is connected: give each its own id"
             )
         if former is not None and former.grace is not None:
             former.grace.cancel()
-        session = self._sessions[client_id] = _Session(client_id)
+        session = self._sessions[client_id] = _Session(client_id, user)
         return session
 
     def _disconnected(self, session: _Session) -> None:
@@ -255,6 +259,7 @@ class SessionService:
         group = _group(request)
         try:
             check_bounds(request)
+            current_caller().check(request)
             match action:
                 case "join":
                     await self._join(session, request.join)
@@ -273,6 +278,8 @@ class SessionService:
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
+            if isinstance(error, AccessDenied):  # the right may have been taken away since it joined
+                await self._leave(group, session.client_id)
             self._engine.refusals.note(error)
             session.tell(_refusal(group, error))
 

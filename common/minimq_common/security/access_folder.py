@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.outage_log import OutageLog
 from minimq_common.security.access_document import AccessDocument, from_toml
-from minimq_common.security.server_secrets import ACCESS
+from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.watched import Watched
 
@@ -24,7 +25,7 @@ class AccessFolder:
     """The document of a server, of which its file `access.toml` is one source. Lives on one event loop.
 
     Args:
-        path: of the file.
+        path: of the file; while there is none, servers are all who are known.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -35,10 +36,11 @@ class AccessFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = Watched([path], self._read, fresh_s=_LOOK_S / 2)
-        self._seen = self._file.get()
         self.shared = SharedAccess()
-        self.shared.offer(self._seen, ACCESS)
+        self._file: Watched[AccessDocument] | None = None
+        self._seen: AccessDocument | None = None
+        if path.exists():
+            self._open()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -54,10 +56,15 @@ class AccessFolder:
                 await task
 
     async def _follow(self) -> None:
+        outage = OutageLog(log)
         while True:
             await asyncio.sleep(_LOOK_S)
-            found = self._file.get()
-            if found is self._seen:
+            try:
+                found = self._look()
+            except InvalidArgument as error:
+                outage.failed("access: the file cannot be used reason=%s", error.message, cause=error)
+                continue
+            if found is None or found is self._seen:
                 continue
             self._seen = found
             in_force = self.shared.rank.version
@@ -72,6 +79,18 @@ class AccessFolder:
             if found.version > in_force:
                 self.shared.offer(found, ACCESS)
 
+    def _look(self) -> AccessDocument | None:
+        if self._file is not None:
+            return self._file.get()
+        if self._path.exists():
+            self._open()
+        return self._seen
+
+    def _open(self) -> None:
+        self._file = Watched([self._path], self._read, fresh_s=_LOOK_S / 2)
+        self._seen = self._file.get()
+        self.shared.offer(self._seen, ACCESS)
+
     def _read(self, found: Sequence[bytes]) -> AccessDocument:
         try:
             return from_toml(found[0])
@@ -80,7 +99,7 @@ class AccessFolder:
 
 
 def access_of(directory: Path | None) -> AccessFolder | None:
-    """Return the users and rules in a folder of secrets; None when it has none. Raises `InvalidArgument`."""
-    if directory is None or not (directory / ACCESS).exists():
+    """Return the users and rules in a folder of secrets; None when nobody needs a key. Raises `InvalidArgument`."""
+    if directory is None or not any((directory / name).exists() for name in (ACCESS, CLUSTER_KEY)):
         return None
     return AccessFolder(directory / ACCESS)

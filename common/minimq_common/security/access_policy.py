@@ -87,6 +87,11 @@ class Policy:
         principal = self._by_hash.get(key_hash)
         return Refusal.UNKNOWN if principal is None else self.check(principal, now_ms)
 
+    def user_of(self, key_hash: str) -> str:
+        """Return whose key it is or was, whether it is in force or not; empty when nobody has it."""
+        principal = self._by_hash.get(key_hash)
+        return "" if principal is None else principal.user
+
     def of_certificate(self, user: str) -> Principal | Refusal:
         """Return the user that a verified certificate names."""
         return self.check(Principal(user), 0) if user in self.document.users else Refusal.UNKNOWN

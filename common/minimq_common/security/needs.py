@@ -54,6 +54,11 @@ def has_rule(full_name: str) -> bool:
     return full_name in _RULES
 
 
+def kind_of(full_name: str) -> CallerKind:
+    """Return who may begin a call with requests of this full name, whatever these say."""
+    return _KIND_BY_RULE.get(_RULES[full_name], CallerKind.USER)
+
+
 def _topic(verb: Verb) -> _Rule:
     return lambda request: _all(Need(verb, Resource.TOPIC, request.topic))
 
@@ -113,6 +118,10 @@ def _acquired(action: Any) -> Iterator[str]:  # noqa: ANN401
     yield from (each.topic for each in action.begun)
 
 
+def _pop(request: Any) -> Requirement:  # noqa: ANN401
+    return _reads(request.group, (each.topic for each in (*request.settles, *request.takes)))
+
+
 def _create_topic(request: Any) -> Requirement:  # noqa: ANN401
     name = request.topic.topic
     # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
@@ -141,15 +150,19 @@ def _replicate(request: Any) -> Requirement:  # noqa: ANN401
     return _cluster(Verb.BACKUP, or_server=True)(request) if is_snapshot else SERVERS
 
 
+_OPEN, _SERVERS_ALONE = _always(ANYBODY), _always(SERVERS)
+_KIND_BY_RULE = {_OPEN: CallerKind.ANYBODY, _SERVERS_ALONE: CallerKind.SERVER}
+
 _RULES: dict[str, _Rule] = {
-    "grpc.health.v1.HealthCheckRequest": _always(ANYBODY),
-    "grpc.health.v1.HealthListRequest": _always(ANYBODY),
+    "grpc.health.v1.HealthCheckRequest": _OPEN,
+    "grpc.health.v1.HealthListRequest": _OPEN,
     "grpc.reflection.v1alpha.ServerReflectionRequest": _always(SIGNED_IN),
     **{
         f"minimq.v1.{name}": rule
         for name, rule in {
             "AppendRequest": _append,
             "PullRequest": _pull,
+            "PopRequest": _pop,
             "SessionRequest": _session,
             "CreateTopicRequest": _create_topic,
             "UpdateTopicRequest": _topic(Verb.MANAGE),
@@ -172,8 +185,8 @@ _RULES: dict[str, _Rule] = {
             "GetAccessRequest": _cluster(Verb.ACCESS),
             "SetAccessRequest": _cluster(Verb.ACCESS),
             "ReplicaRequest": _replicate,
-            "RegisterRequest": _always(SERVERS),
-            "AccessNotice": _always(SERVERS),
+            "RegisterRequest": _SERVERS_ALONE,
+            "AccessNotice": _SERVERS_ALONE,
             "GetRouteRequest": _topic(Verb.DESCRIBE),
             "WatchRoutesRequest": lambda request: _all(
                 *(Need(Verb.DESCRIBE, Resource.TOPIC, each) for each in request.topics)
@@ -181,8 +194,8 @@ _RULES: dict[str, _Rule] = {
             "ListTopicsRequest": _always(SIGNED_IN),  # the answer is filtered
             "GetClusterRequest": _always(SIGNED_IN),  # the answer is filtered
             "ForgetBrokerRequest": _cluster(Verb.MANAGE),
-            "ReportRequest": _always(SERVERS),
-            "ChangeInSyncRequest": _always(SERVERS),
+            "ReportRequest": _SERVERS_ALONE,
+            "ChangeInSyncRequest": _SERVERS_ALONE,
             "PromoteReplicaRequest": _cluster(Verb.MANAGE, or_server=True),
         }.items()
     },

@@ -15,6 +15,7 @@ import grpc
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.certificates import CertificateReport, Pair, Trust, meet_itself, server_context
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
 
 #: The files, as cert-manager names them in a Secret of Kubernetes.
@@ -28,6 +29,8 @@ ACCESS = "access.toml"
 #: Seconds before its end from which on people are told of it, in the log once a day.
 EXPIRES_SOON_S = 30 * 86_400.0
 _AGAIN_S = 86_400.0
+#: Most keys of servers: two during a rotation.
+_MOST_KEYS = 8
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ class _Material:
 
     trust: Trust
     report: CertificateReport
+    keys: tuple[UserKey, ...]
     server: grpc.ServerCertificateConfiguration
     context: ssl.SSLContext
 
@@ -48,7 +52,7 @@ class ServerSecrets:
     Files that are replaced count for each new connection; those that are open go on.
 
     Args:
-        directory: has `tls.crt`, `tls.key` and `ca.crt`.
+        directory: has `tls.crt`, `tls.key` and `ca.crt`, and, if callers have to show keys, `cluster.key`.
         requires_certificates: whether a client that shows no certificate is refused.
 
     Raises:
@@ -58,13 +62,20 @@ class ServerSecrets:
     def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
         self._directory = directory
         self._requires_certificates = requires_certificates
-        self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
+        names = [CERTIFICATE, KEY, ROOTS]
+        if (directory / CLUSTER_KEY).exists():
+            names.append(CLUSTER_KEY)
+        self._files = Watched([directory / name for name in names], self._make)
         self._warned_of, self._warned_at = 0.0, 0.0
         self._warn(self._files.get().report)
 
     def trust(self) -> Trust:
         """Return whom this server trusts and what it shows when it calls another one."""
         return self._files.get().trust
+
+    def keys(self) -> tuple[UserKey, ...]:
+        """Return the keys by which servers know each other; none for a server that asks nobody for a key."""
+        return self._files.get().keys
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return what a server of gRPC listens with."""
@@ -113,8 +124,9 @@ class ServerSecrets:
         log.warning(text, "ends soon" if left > 0 else "has ended", self._directory, ends)
 
     def _make(self, found: Sequence[bytes]) -> _Material:
-        certificate, key, roots = found
-        trust = Trust(roots, Pair(certificate, key))
+        certificate, key, roots, *rest = found
+        keys = _server_keys(rest[0], self._directory / CLUSTER_KEY) if rest else ()
+        trust = Trust(roots, Pair(certificate, key), keys[0] if keys else None)
         try:
             report = meet_itself(trust, mutual=self._requires_certificates)
             context = server_context(trust, requires_certificates=self._requires_certificates)
@@ -124,7 +136,21 @@ class ServerSecrets:
                 f"force, of the key {KEY}, and signed by {ROOTS}: `minimq secure renew` makes new ones"
             ) from None
         pairs = [(key, certificate)]
-        return _Material(trust, report, grpc.ssl_server_certificate_configuration(pairs, roots), context)
+        return _Material(trust, report, keys, grpc.ssl_server_certificate_configuration(pairs, roots), context)
+
+
+def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
+    """Return the keys in a file, which a server shows and takes. Raises `InvalidArgument`."""
+    try:
+        keys = tuple(parse_key(line.strip()) for line in data.decode("ascii").splitlines() if line.strip())
+    except (InvalidArgument, UnicodeDecodeError):
+        keys = ()
+    if not 0 < len(keys) <= _MOST_KEYS:
+        raise InvalidArgument(
+            f"{path} cannot be used: it holds the keys of servers, one in a line, 1 to {_MOST_KEYS} of them, as "
+            "`minimq secure init` makes them"
+        )
+    return keys
 
 
 def check_secrets(directory: Path | None, client_certificates: str) -> None:

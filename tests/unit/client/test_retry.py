@@ -33,6 +33,8 @@ TABLE = {
     "HandleExpired": ("- - -", "gives up", "gives up"),
     "GroupConflict": ("- - -", "gives up", "gives up"),
     "AccessConflict": ("- - -", "gives up", "gives up"),
+    "NotAuthenticated": ("- - -", "gives up", "gives up"),
+    "AccessDenied": ("- - -", "gives up", "gives up"),
     "BrokerConflict": ("again - -", "tries again", "tries again"),
     "StaleTerm": ("- - -", "gives up", "gives up"),
     "TermEnding": ("- - -", "gives up", "gives up"),

@@ -26,16 +26,19 @@ MARK = "mark"
 
 _CLIENT = "names a member: a session, and a lease with it, is of the user that opened it"
 _HELD = "says what the member holds, here and elsewhere: it is granted by acquire, which takes the right to the topic"
+_SELECTS = "selects messages of topics whose right is checked"
 _BROKERS = "names brokers, which are no secret of users"
 
 #: Texts that take no right, each with the reason.
 EXEMPT = {
     "PullRequest.lease.client_id": _CLIENT,
+    "PopRequest.client_id": _CLIENT,
+    "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
     "QueryAssignmentRequest.client_id": _CLIENT,
     "SessionRequest.join.allocation": "is the name of a strategy",
-    "SessionRequest.join.filters": "selects messages of topics whose right is checked",
+    "SessionRequest.join.filters": _SELECTS,
     "SessionRequest.join.held.topic": _HELD,
     "SessionRequest.join.held.broker_name": _BROKERS,
     "SessionRequest.holding.queues.topic": _HELD,
@@ -87,6 +90,14 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read group g, read topic t"),
         (broker_pb2.PullRequest(topic="t", cancel=True), ""),
+        (
+            broker_pb2.PopRequest(
+                group="g",
+                settles=[broker_pb2.PopSettle(topic="s")],
+                takes=[broker_pb2.PopTake(topic="t"), broker_pb2.PopTake(topic="t")],
+            ),
+            "read group g, read topic s, read topic t",
+        ),
         (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="t")), "manage topic t"),
         (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="t"), automatic=True), "write topic t"),
         (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="%DLQ%g")), "write topic %DLQ%g"),

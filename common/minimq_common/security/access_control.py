@@ -1,0 +1,174 @@
+"""The people and servers that a server knows: who calls, and until when they may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from minimq_common.errors import NotAuthenticated, Unavailable
+from minimq_common.security.access_document import AccessDocument
+from minimq_common.security.access_policy import Policy, Principal, Refusal
+from minimq_common.security.access_rule import Need
+from minimq_common.security.caller import KnownCaller, ServerCaller
+from minimq_common.security.keyed_channel import HEADER, SCHEME
+from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.user_key import UserKey, hash_of
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what ends by time, and at the keys of servers.
+_LOOK_S = 0.4
+#: Longest key that is looked at.
+_MOST_LETTERS = 200
+
+_HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
+_NO_KEY = (
+    f"there is no key in this call, and this cluster lets in nobody without one: {_HOW}, which `minimq user add` makes"
+)
+_NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW} that `minimq user rotate` has made"
+
+
+class AccessControl:
+    """Knows callers by their keys, and lets them go when users, rules or keys change. Lives on one event loop.
+
+    Args:
+        server_keys: returns the keys of servers.
+        shared: the users and rules; while there are none, only servers are let in.
+        now_ms: returns the time of day.
+
+    Attributes:
+        unauthenticated: calls that were refused since nobody knows who made them, by the reason.
+        denied: requests that were refused since their users lack a right, by the verb.
+    """
+
+    def __init__(
+        self,
+        server_keys: Callable[[], Sequence[UserKey]],
+        shared: SharedAccess,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._server_keys = server_keys
+        self._shared = shared
+        self._now_ms = now_ms
+        self._policy: Policy | None = None
+        self._keys: tuple[UserKey, ...] = ()
+        self._servers: dict[str, ServerCaller] = {}
+        self._users: dict[str, tuple[Principal, KnownCaller]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.unauthenticated: Counter[str] = Counter()
+        self.denied: Counter[str] = Counter()
+        self._changed()
+        self._look_at_servers()
+
+    def start(self) -> None:
+        """Follow changes from now on."""
+        self._shared.listen(self._changed)
+        self._task = asyncio.create_task(self._look(), name="access-control")
+
+    async def stop(self) -> None:
+        """Follow changes no longer."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._shared.ignore(self._changed)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
+        """Return who makes a call. Raises `NotAuthenticated`.
+
+        Args:
+            metadata: of the call.
+        """
+        shown = [value for name, value in metadata if name == HEADER]
+        if not shown:
+            raise self._refusal("none", _NO_KEY)
+        text = shown[0]
+        if len(shown) > 1 or not isinstance(text, str) or not text.startswith(SCHEME) or len(text) > _MOST_LETTERS:
+            raise self._refusal("malformed", _NO_USER)
+        key_hash = hash_of(text[len(SCHEME) :])
+        server = self._servers.get(key_hash)
+        if server is not None:
+            return server
+        known = self._users.get(key_hash)
+        if known is not None and not known[0].expires_ms:
+            return known[1]
+        return self._user(key_hash)
+
+    def _user(self, key_hash: str) -> KnownCaller:
+        policy = self._policy
+        found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, self._now_ms())
+        if isinstance(found, Refusal):
+            user = "" if policy is None else policy.user_of(key_hash)
+            raise self._refusal(found.value, _why(found, user))
+        assert policy is not None
+        known = self._users.get(key_hash)
+        if known is None:
+            known = self._users[key_hash] = found, KnownCaller(found.user, _decider(policy, found.user), self._deny)
+        return known[1]
+
+    def _refusal(self, reason: str, text: str) -> NotAuthenticated:
+        self.unauthenticated[reason] += 1
+        return NotAuthenticated(text)
+
+    def _deny(self, user: str, need: Need | None) -> None:
+        self.denied["server" if need is None else need.verb.value] += 1
+
+    # ---- changes ---------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Go by the newest users and rules."""
+        document: AccessDocument | None = self._shared.document
+        self._policy = None if document is None else Policy(document)
+        self._let_go()
+        policy = self._policy
+        if policy is not None:
+            for principal, caller in self._users.values():
+                caller.decide_anew(_decider(policy, principal.user))
+
+    def _let_go(self) -> None:
+        """End what callers have whose keys are not in force any more."""
+        policy, now_ms = self._policy, self._now_ms()
+        for key_hash, (_, caller) in [*self._users.items()]:
+            found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, now_ms)
+            if isinstance(found, Refusal):
+                del self._users[key_hash]
+                caller.revoke()
+                log.info("access: a caller is let go user=%s reason=%s", caller.user, found.value)
+            else:
+                self._users[key_hash] = found, caller
+
+    def _look_at_servers(self) -> None:
+        keys = tuple(self._server_keys())
+        if keys == self._keys:
+            return
+        self._keys = keys
+        hashes = {key.hash for key in keys}
+        for key_hash in [each for each in self._servers if each not in hashes]:
+            self._servers.pop(key_hash).end(Unavailable("the key of this server is not in cluster.key any more"))
+        for key_hash in hashes:
+            self._servers.setdefault(key_hash, ServerCaller(self._deny))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._look_at_servers()
+            now_ms = self._now_ms()
+            if any(0 < principal.expires_ms <= now_ms for principal, _ in self._users.values()):
+                self._let_go()
+
+
+def _decider(policy: Policy, user: str) -> Callable[[Need], bool]:
+    return lambda need: policy.decide(user, need).allowed
+
+
+def _why(refusal: Refusal, user: str) -> str:
+    if refusal is Refusal.EXPIRED:
+        return f"the key of user {user} has expired: an administrator makes a new one by `minimq user rotate {user}`"
+    if refusal is Refusal.DISABLED:
+        return f"user {user} is disabled: an administrator lets them in again by `minimq user enable {user}`"
+    return _NO_USER

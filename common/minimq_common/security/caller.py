@@ -1,0 +1,204 @@
+"""Whoever makes the call that is served, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from minimq_common.errors import AccessDenied, MiniMQError, Unavailable
+from minimq_common.security.access_policy import of_group
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.needs import CallerKind, Requirement, requirement_of
+
+#: Decisions that are remembered of one caller.
+MOST_DECISIONS = 4_096
+
+#: Options of `minimq user allow`, by the need.
+_OPTIONS = {
+    (Verb.WRITE, Resource.TOPIC): "--write",
+    (Verb.READ, Resource.TOPIC): "--read",
+    (Verb.MANAGE, Resource.TOPIC): "--manage",
+    (Verb.READ, Resource.GROUP): "--group",
+    (Verb.WRITE, Resource.TRANSACTION): "--transaction",
+}
+
+
+#: Takes the user, and the right that is lacking; None for what servers alone may do.
+Denied = Callable[[str, Need | None], object]
+
+
+class Caller:
+    """The caller of a server that asks nobody for a key: they may do everything."""
+
+    #: The name of the user; empty where there are none.
+    user = ""
+    #: True if nothing has to be left out of a list.
+    sees_all = True
+
+    def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401 - of the generated classes
+        """Raise `AccessDenied` unless the caller may make a request.
+
+        Args:
+            request: a message.
+            key: stands for all requests that take the same rights, so that they are looked at once; None for no other.
+        """
+
+    def allows(self, need: Need) -> bool:
+        """Return whether the caller has a right; used to leave out of a list what they may not see."""
+        return True
+
+
+#: Of servers that ask nobody for a key.
+ANY_CALLER = Caller()
+
+_current: ContextVar[Caller] = ContextVar("minimq-caller", default=ANY_CALLER)
+
+
+def current_caller() -> Caller:
+    """Return whose call the present task serves."""
+    return _current.get()
+
+
+def serve_as(caller: Caller) -> None:
+    """Note whose call the present task serves, and those that it begins."""
+    _current.set(caller)
+
+
+class _LiveStream:
+    """A stream that is being served; it is ended when its caller may no longer have it."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.reason: MiniMQError | None = None
+
+    def end(self, reason: MiniMQError) -> None:
+        """End it; the client is told why."""
+        self.reason = reason
+        self._task.cancel()
+
+
+class KnownCaller(Caller):
+    """A caller that has shown a key. Lives on the event loop of the server; one for all calls with that key.
+
+    Args:
+        user: the name.
+        decide: returns whether the user has a right.
+        denied: called with each right that the user lacked.
+    """
+
+    sees_all = False
+
+    def __init__(self, user: str, decide: Callable[[Need], bool], denied: Denied) -> None:
+        self.user = user
+        self._decide = decide
+        self._denied = denied
+        self._decisions: dict[Need, bool] = {}
+        self._passed: set[Hashable] = set()
+        self._streams: set[_LiveStream] = set()
+        self._forgot = False
+
+    def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401
+        """Raise `AccessDenied` unless the caller may make a request."""
+        if key is not None and key in self._passed:
+            return
+        self._require(requirement_of(request))
+        if key is not None:
+            if len(self._passed) >= MOST_DECISIONS:
+                self._passed.clear()
+            self._passed.add(key)
+
+    def allows(self, need: Need) -> bool:
+        """Return whether the caller has a right."""
+        found = self._decisions.get(need)
+        if found is None:
+            if len(self._decisions) >= MOST_DECISIONS:
+                self._decisions.clear()
+                self._passed.clear()
+                self._forgot = True
+            found = self._decisions[need] = self._decide(need)
+        return found
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
+        task = asyncio.current_task()
+        assert task is not None
+        stream = _LiveStream(task)
+        self._streams.add(stream)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if stream.reason is None:
+                raise
+            raise stream.reason from None
+        finally:
+            self._streams.discard(stream)
+
+    def decide_anew(self, decide: Callable[[Need], bool]) -> None:
+        """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
+        former, forgot = self._decisions, self._forgot
+        self._decide, self._decisions, self._forgot = decide, {}, False
+        self._passed.clear()
+        if forgot or any(not decide(need) for need, allowed in former.items() if allowed):
+            self.end(Unavailable(f"the rights of user {self.user} have changed: this stream is to be opened anew"))
+
+    def end(self, reason: MiniMQError) -> None:
+        """End all streams; the clients are told why."""
+        for stream in [*self._streams]:
+            stream.end(reason)
+
+    def revoke(self) -> None:
+        """Allow nothing any more, and end all streams."""
+        self._decide = _never
+        self._decisions.clear()
+        self._passed.clear()
+        self.end(Unavailable(f"the key of user {self.user} is not in force any more: this stream is ended"))
+
+    def refuse_server_call(self) -> NoReturn:
+        """Raise `AccessDenied`, for what only servers may do."""
+        self._denied(self.user, None)
+        raise AccessDenied(
+            f"user {self.user} may not do that: only servers of the cluster may, which show the key in cluster.key"
+        )
+
+    def _require(self, requirement: Requirement) -> None:
+        if requirement.standing is CallerKind.SERVER:
+            self.refuse_server_call()
+        for need in requirement.needs:
+            if not self.allows(need):
+                self._denied(self.user, need)
+                raise AccessDenied(_said(self.user, need))
+
+
+class ServerCaller(KnownCaller):
+    """Another server of the cluster, which has shown the key that all have."""
+
+    sees_all = True
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__("%servers", _describes, denied)
+
+    def _require(self, requirement: Requirement) -> None:
+        if requirement.standing is not CallerKind.SERVER and not requirement.or_server:
+            super()._require(requirement)
+
+
+def _describes(need: Need) -> bool:
+    return need.verb is Verb.DESCRIBE
+
+
+def _never(_: Need) -> bool:
+    return False
+
+
+def _said(user: str, need: Need) -> str:
+    need = of_group(need)
+    option = _OPTIONS.get((need.verb, need.resource))
+    right = f"{option} {need.name}" if option else f"--right '{need}'"
+    whose = "a server" if user.startswith("%") else f"user {user}"
+    return f"{whose} may not {need.verb.value} {need.resource.value} {need.name}".rstrip() + (
+        "" if user.startswith("%") else f": an administrator gives the right by `minimq user allow {user} {right}`"
+    )

@@ -1,0 +1,60 @@
+"""A channel that shows a key with each call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+from minimq_common.security.user_key import UserKey
+
+#: Where a key stands among the metadata of a call, and what stands before it.
+HEADER, SCHEME = "authorization", "Bearer "
+
+
+class KeyedChannel:
+    """A channel of gRPC, plain or of asyncio, whose calls carry a key.
+
+    An interceptor of gRPC would stand between each message and its stream; this adds to the beginning of a call alone.
+    The plugins that gRPC has for it begin a thread with each call.
+
+    Args:
+        channel: with TLS.
+        key: of whoever calls.
+    """
+
+    def __init__(self, channel: Any, key: UserKey) -> None:  # noqa: ANN401 - of either kind
+        self._channel = channel
+        self._metadata = ((HEADER, f"{SCHEME}{key.text}"),)
+
+    def unary_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - as gRPC types it, here and below
+        """Return a call of gRPC that carries the key."""
+        return partial(self._channel.unary_unary(*args, **named), metadata=self._metadata)
+
+    def unary_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Do as `unary_unary`."""
+        return partial(self._channel.unary_stream(*args, **named), metadata=self._metadata)
+
+    def stream_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Do as `unary_unary`."""
+        return partial(self._channel.stream_unary(*args, **named), metadata=self._metadata)
+
+    def stream_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Do as `unary_unary`."""
+        return partial(self._channel.stream_stream(*args, **named), metadata=self._metadata)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> Self:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> Any:  # noqa: ANN401
+        return self._channel.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.__aexit__(*error)
