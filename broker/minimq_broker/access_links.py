@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+#: Seconds after which a broker goes by the document that it has, without having heard of any name server.
+_SETTLE_S = 5.0
 
 
 class AccessLinks:
@@ -41,14 +43,14 @@ class AccessLinks:
         self._shared = shared
         self._security = security
         self._tasks: list[asyncio.Task[None]] = []
-        #: Set once one name server has nothing newer than this broker.
-        self.agreed = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to talk; returns at once."""
+        """Begin to talk; returns at once. The document counts once one name server has nothing newer, or soon."""
         self._tasks = [
             asyncio.create_task(self._run(address), name=f"access-{address}") for address in self._nameservers
         ]
+
+        asyncio.get_running_loop().call_later(_SETTLE_S if self._nameservers else 0.0, self._shared.settle)
 
     async def stop(self) -> None:
         """End the streams."""
@@ -66,7 +68,7 @@ class AccessLinks:
 
         def agreed() -> None:
             outage.worked("access: in touch again nameserver=%s", address)
-            self.agreed.set()
+            self._shared.settle()
 
         async with contextlib.aclosing(channels):
             while True:

@@ -135,6 +135,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
         self._settled = True
+        if self._access is not None:
+            self._access.settle()
         self._watchers.release()
 
     def expire(self) -> None:
@@ -259,7 +261,8 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._access_streams.add(task)
         try:
             peer = f"broker at {rpc.address_of(context.peer())}"
-            await exchange(self._access, peer, request_iterator, lambda notice: rpc.write(context, notice))
+            own = self._access
+            await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)
         finally:
             self._access_streams.discard(task)
 

@@ -35,18 +35,25 @@ class SharedAccess:
         document: None until there is one.
         rank: of the document.
         conflicts: times that two documents were seen which have one version.
+        settled: False after the start, until another server has said what it has, or had the time for that: a server
+            that slept while a user was removed may have an older document, and must not let that user in.
     """
 
     def __init__(self) -> None:
         self.document: AccessDocument | None = None
         self.rank = AccessRank()
         self.conflicts = 0
+        self.settled = False
         self._listeners: list[Callable[[], None]] = []
         self._seen_conflict: tuple[AccessRank, AccessRank] | None = None
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call back after each change, at once and on the loop; it must not block."""
         self._listeners.append(changed)
+
+    def settle(self) -> None:
+        """Go by the document that is here."""
+        self.settled = True
 
     def ignore(self, changed: Callable[[], None]) -> None:
         """Do not call back any more."""
