@@ -255,7 +255,7 @@ class BrokerOptions:
         None, "File with the certificate that etcd is shown, in PEM.", flag="--etcd-cert", metavar="FILE"
     )
     etcd_key: Path | None = option(None, "File with the private key of this certificate.", metavar="FILE")
-    reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
+    reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
         check_broker(self.name)

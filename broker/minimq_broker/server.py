@@ -175,6 +175,8 @@ class Broker:
         self._ends.push_async_callback(routes.close)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         self._standard = self._add_services(self._server, service, replication)
+        if self._access is not None:  # nobody gets in by users and rules that may be old
+            await self._access.shared.wait_until_settled()
         await self._server.start()
         self._registration = Registration(
             options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)

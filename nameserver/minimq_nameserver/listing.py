@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from minimq_common.errors import InvalidArgument
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES
@@ -16,6 +16,8 @@ from minimq_proto.v1 import nameserver_pb2
 
 #: Names that are sorted, or encoded, in one go.
 _PART = 500
+#: Names for which the rights of a caller are looked at in one go.
+_FILTERED_PART = 50
 #: Where the key of `routes` stands in an encoded answer, and that of `away_routes`.
 _ROUTES, _AWAY_ROUTES = b"\x0a", b"\x1a"
 
@@ -34,23 +36,39 @@ class TopicLists:
         self._share = LoopShare()
         self._latest: tuple[tuple[int, bool], bytes] | None = None
 
-    async def get(self, *, names_only: bool) -> bytes:
+    async def get(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:
         """Return the encoded answer: names or routes of all topics, sorted; each route as it was at some moment.
+
+        Args:
+            names_only: whether routes are left out.
+            sees: returns whether a topic is to be in it; None for all.
 
         Raises:
             InvalidArgument: the routes are more than a client takes.
         """
         async with self._share:
             # Looked at when it is our turn: nobody gets a list that is older than the question.
+            make = self._names if names_only else self._routes
+            if sees is not None:
+                await self._tidying.finish()
+                topics = await self._sorted(await self._seen(self._table.topics(), sees))
+                return await make(topics, await self._sorted(await self._seen(await self._away_topics(), sees)))
             key = self._table.edition, names_only
             if self._latest is None or self._latest[0] != key:
                 self._latest = None
                 await self._tidying.finish()
                 topics = await self._sorted(list(self._table.topics()))
                 away = await self._sorted(await self._away_topics())
-                make = self._names if names_only else self._routes
                 self._latest = key, await make(topics, away)
             return self._latest[1]
+
+    async def _seen(self, topics: Iterable[str], sees: Callable[[str], bool]) -> list[str]:
+        found: list[str] = []
+        rest = iter(list(topics))
+        while part := list(itertools.islice(rest, _FILTERED_PART)):
+            found += filter(sees, part)
+            await self._share.turn()
+        return found
 
     async def _away_topics(self) -> list[str]:
         found: dict[str, None] = {}

@@ -72,7 +72,7 @@ class NameServerOptions:
         "Whom to let in, with --secrets: everybody (off), or clients and servers alone that show a certificate of a "
         "CA in ca.crt (required).",
     )
-    reflection: bool = option(True, "Let tools such as grpcurl list the calls of this server.")
+    reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
         check_address(self.listen)

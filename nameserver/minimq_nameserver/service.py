@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -24,6 +25,8 @@ from minimq_common.errors import (
 from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.names import check_broker, check_topic
 from minimq_common.security.access_exchange import exchange
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.unsent import SMALL_BYTES, Unsent
 from minimq_common.wire import broker_to_wire
@@ -300,7 +303,9 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
     ) -> bytes:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
-        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only), context)
+        caller = current_caller()
+        sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
+        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
 
     async def GetCluster(  # type: ignore[override]  # encoded, as the route
         self,
@@ -321,8 +326,10 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
                 away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
             )
             self._cluster = self._table.edition, brokers.SerializeToString()
+        may_see = current_caller().sees(Resource.CLUSTER, "")
+        conflicts = self._table.conflicts(self._clock()) if may_see else []
         rest = nameserver_pb2.GetClusterResponse(
-            conflicts=[self._conflict_to_wire(conflict) for conflict in self._table.conflicts(self._clock())],
+            conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
             settled=self._settled,
             access_version=0 if self._access is None else self._access.rank.version,
             access_digest="" if self._access is None else self._access.rank.digest,

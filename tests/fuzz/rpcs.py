@@ -45,9 +45,13 @@ def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
 
 
 def _play_in(directory: Path, seed: int, numbers: range, only: str) -> list[str]:
-    broker_options = {"role": "sync-master", "segment_bytes": 16 << 20}
+    broker_options = {"role": "sync-master", "segment_bytes": 16 << 20, "reflection": True}
     with LocalCluster(
-        brokers=1, slaves=1, data_dir=directory, broker_options=broker_options, nameserver_options={"term_lease_s": 3.0}
+        brokers=1,
+        slaves=1,
+        data_dir=directory,
+        broker_options=broker_options,
+        nameserver_options={"term_lease_s": 3.0, "reflection": True},
     ) as cluster:
         servers = (*cluster.nameservers, *cluster.brokers)
         with Admin(cluster.nameserver) as admin:

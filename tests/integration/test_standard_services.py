@@ -122,7 +122,8 @@ def test_a_tool_that_keeps_its_stream_does_not_hold_up_a_stop(loop: LoopThread) 
 
 @pytest.mark.system
 def test_both_daemons_have_them() -> None:
-    with LocalCluster(brokers=1) as own:
+    on = {"reflection": True}
+    with LocalCluster(brokers=1, broker_options=on, nameserver_options=on) as own:
         for server, service, method in (
             (own.nameservers[0], "minimq.v1.NameServer", "WatchRoutes"),
             (own.brokers[0], "minimq.v1.Broker", "Append"),
@@ -138,9 +139,8 @@ def test_both_daemons_have_them() -> None:
 
 
 @pytest.mark.system
-def test_reflection_can_be_turned_off() -> None:
-    off = {"reflection": False}
-    with LocalCluster(brokers=1, broker_options=off, nameserver_options=off) as own:
+def test_there_is_no_reflection_unless_it_is_asked_for() -> None:
+    with LocalCluster(brokers=1) as own:
         for address in (own.nameserver, own.brokers[0].address):
             with tool(address) as asked:
                 assert asked.check() == SERVING

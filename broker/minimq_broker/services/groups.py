@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
 from minimq_broker.core.idle_groups import GroupExpiry
@@ -19,6 +20,8 @@ from minimq_broker.services.newcomers import check_new_group, check_new_offsets
 from minimq_broker.services.offsets import start_offset
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
 from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
@@ -26,6 +29,8 @@ from minimq_proto.v1 import broker_pb2
 _DESCRIBED_AT_ONCE = 50
 #: Names that are sorted before it is the turn of others.
 _SORTED_AT_ONCE = 5_000
+#: Names for which the rights of a caller are looked at before it is the turn of others.
+_FILTERED_AT_ONCE = 100
 #: Queues and clients that an error names.
 _NAMED = 5
 #: Consumers of a popped queue that are told.
@@ -47,12 +52,14 @@ class GroupService:
         self._expiry = expiry
 
     async def list_groups(self) -> broker_pb2.ListGroupsResponse:
-        """Tell all groups that have members here, or something in the state, sorted."""
+        """Tell all groups that have members here, or something in the state, and that the caller may see, sorted."""
         names = list(self._engine.state.groups().union(self._engine.groups.names()))
         sorted_parts = [sorted(part) async for part in slices(names, _SORTED_AT_ONCE)]
         answer = broker_pb2.ListGroupsResponse()
-        async for part in slices(list(heapq.merge(*sorted_parts)), _SORTED_AT_ONCE):
-            answer.groups.extend(part)
+        caller = current_caller()
+        at_once = _SORTED_AT_ONCE if caller.sees_all else _FILTERED_AT_ONCE
+        async for part in slices(list(heapq.merge(*sorted_parts)), at_once):
+            answer.groups.extend(name for name in part if caller.sees_all or caller.sees(Resource.GROUP, name))
         return answer
 
     # ---- describe -------------------------------------------------------------------------------
@@ -68,6 +75,7 @@ class GroupService:
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
         poppers = self._engine.tables.poppers
+        sees = partial(current_caller().sees, Resource.TOPIC)
         described = broker_pb2.DescribeGroupResponse(
             client_ids=[*self._engine.groups.members(group).client_ids, *poppers.of_group(group)],
             allocation=agreement.allocation if agreement else "",
@@ -79,10 +87,10 @@ class GroupService:
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
                 taken = poppers.topics(group, client_id)
-                topics = taken or self._engine.groups.topics(group, client_id)
+                topics = [name for name in taken or self._engine.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
-            for queue_id in range(topic.read_queues):
+            for queue_id in range(topic.read_queues if sees(topic.name) else 0):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
                 if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)

@@ -10,6 +10,8 @@ from minimq_broker.services.newcomers import check_new_group, check_new_offsets
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange
 from minimq_common.names import check_group
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
 from minimq_common.slices import SLICE, slices
 from minimq_proto.v1 import broker_pb2
 
@@ -106,11 +108,12 @@ class OffsetService:
         Raises:
             NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
         """
-        name_of = self._engine.state.topic_name
+        name_of, caller = self._engine.state.topic_name, current_caller()
         answer = broker_pb2.GetCommittedResponse()
         async for part in slices(list((await self._engine.offsets.of_group(request.group)).items())):
             for queue, offset in part:
-                if (name := name_of(queue.topic_id)) is not None and request.topic in ("", name):
+                name = name_of(queue.topic_id)
+                if name is not None and request.topic in ("", name) and caller.sees(Resource.TOPIC, name):
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
             await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over

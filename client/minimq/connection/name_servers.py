@@ -323,7 +323,14 @@ class NameServers:
         return clusters
 
     async def _cluster(self, address: str) -> nameserver_pb2.GetClusterResponse:
-        return await self._call(address, lambda stub: stub.GetCluster, nameserver_pb2.GetClusterRequest(), _ANSWER_S)
+        request, deadline = nameserver_pb2.GetClusterRequest(), time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return await self._call(address, lambda stub: stub.GetCluster, request, _ANSWER_S)
+            except SystemBusy as busy:  # it has just started
+                if time.monotonic() + busy.retry_after_s >= deadline:
+                    raise
+                await asyncio.sleep(busy.retry_after_s)
 
     async def _call(
         self, address: str, method: Method[Request, Response], request: Request, timeout_s: float

@@ -19,7 +19,7 @@ from minimq.connection.client import ClusterClient
 from minimq.local.broker_process import BrokerProcess
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import ServerProcess, flags_from
-from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, TransportError
+from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import open_credentials
@@ -288,7 +288,7 @@ class LocalCluster:
         try:
             brokers = client.wait(lambda: client.nameservers.cluster(_ANSWER_S))
             known = {address for broker in brokers for address in broker.addresses.values()}
-        except TransportError:
+        except (TransportError, SystemBusy):  # busy: it has just started, and asks brokers for users and rules
             known = set()
         return [
             broker.name

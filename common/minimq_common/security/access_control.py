@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from minimq_common.errors import NotAuthenticated, Unavailable
+from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what ends by time, and at the keys of servers.
 _LOOK_S = 0.4
+#: When somebody may come back to a server that has just started, in seconds.
+_RETRY_S = 0.1
 #: Longest key that is looked at.
 _MOST_LETTERS = 200
 
@@ -79,7 +81,7 @@ class AccessControl:
                 await task
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
-        """Return who makes a call. Raises `NotAuthenticated`.
+        """Return who makes a call. Raises `NotAuthenticated`, or `SystemBusy` for a moment after the start.
 
         Args:
             metadata: of the call.
@@ -94,6 +96,9 @@ class AccessControl:
         server = self._servers.get(key_hash)
         if server is not None:
             return server
+        if not self._shared.settled:  # a user that was removed while this server slept may be in its document
+            text = "this server has just started, and asks others whether users and rules have changed"
+            raise SystemBusy(text, retry_after_s=_RETRY_S)
         known = self._users.get(key_hash)
         if known is not None and not known[0].expires_ms:
             return known[1]
@@ -108,7 +113,8 @@ class AccessControl:
         assert policy is not None
         known = self._users.get(key_hash)
         if known is None:
-            known = self._users[key_hash] = found, KnownCaller(found.user, _decider(policy, found.user), self._deny)
+            decide, sees_all = _decider(policy, found.user), policy.sees_all(found.user)
+            known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._deny, sees_all=sees_all)
         return known[1]
 
     def _refusal(self, reason: str, text: str) -> NotAuthenticated:
@@ -128,7 +134,7 @@ class AccessControl:
         policy = self._policy
         if policy is not None:
             for principal, caller in self._users.values():
-                caller.decide_anew(_decider(policy, principal.user))
+                caller.decide_anew(_decider(policy, principal.user), sees_all=policy.sees_all(principal.user))
 
     def _let_go(self) -> None:
         """End what callers have whose keys are not in force any more."""

@@ -131,6 +131,13 @@ class Policy:
             return AccessDecision(True, need, None, _OF_ADMIN)
         return AccessDecision(False, need)
 
+    def sees_all(self, user: str) -> bool:
+        """Return whether there is nothing that a user may not describe."""
+        found = self.document.users.get(user)
+        if found is None or found.disabled or ADMIN not in found.roles:
+            return False
+        return not any(rule.verb is Verb.DESCRIBE and not rule.allows for rule, _ in self._rules(user, found))
+
     def _rules(self, name: str, user: User) -> Iterator[tuple[Rule, str]]:
         for rule in self._own[name]:
             yield rule, f"user {name}"

@@ -26,6 +26,8 @@ _OPTIONS = {
 }
 
 
+#: Returns whether a user has a right.
+Decide = Callable[[Need], bool]
 #: Takes the user, and the right that is lacking; None for what servers alone may do.
 Denied = Callable[[str, Need | None], object]
 
@@ -47,7 +49,11 @@ class Caller:
         """
 
     def allows(self, need: Need) -> bool:
-        """Return whether the caller has a right; used to leave out of a list what they may not see."""
+        """Return whether the caller has a right."""
+        return True
+
+    def sees(self, resource: Resource, name: str) -> bool:
+        """Return whether the caller may see a name in a list; it is not remembered, since lists are long."""
         return True
 
 
@@ -87,12 +93,12 @@ class KnownCaller(Caller):
         user: the name.
         decide: returns whether the user has a right.
         denied: called with each right that the user lacked.
+        sees_all: nothing has to be left out of a list.
     """
 
-    sees_all = False
-
-    def __init__(self, user: str, decide: Callable[[Need], bool], denied: Denied) -> None:
+    def __init__(self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False) -> None:
         self.user = user
+        self.sees_all = sees_all
         self._decide = decide
         self._denied = denied
         self._decisions: dict[Need, bool] = {}
@@ -121,6 +127,10 @@ class KnownCaller(Caller):
             found = self._decisions[need] = self._decide(need)
         return found
 
+    def sees(self, resource: Resource, name: str) -> bool:
+        """Return whether the caller may see a name in a list."""
+        return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name))
+
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
@@ -137,10 +147,10 @@ class KnownCaller(Caller):
         finally:
             self._streams.discard(stream)
 
-    def decide_anew(self, decide: Callable[[Need], bool]) -> None:
+    def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:
         """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
         former, forgot = self._decisions, self._forgot
-        self._decide, self._decisions, self._forgot = decide, {}, False
+        self._decide, self._decisions, self._forgot, self.sees_all = decide, {}, False, sees_all
         self._passed.clear()
         if forgot or any(not decide(need) for need, allowed in former.items() if allowed):
             self.end(Unavailable(f"the rights of user {self.user} have changed: this stream is to be opened anew"))
@@ -152,7 +162,7 @@ class KnownCaller(Caller):
 
     def revoke(self) -> None:
         """Allow nothing any more, and end all streams."""
-        self._decide = _never
+        self._decide, self.sees_all = _never, False
         self._decisions.clear()
         self._passed.clear()
         self.end(Unavailable(f"the key of user {self.user} is not in force any more: this stream is ended"))
@@ -176,10 +186,8 @@ class KnownCaller(Caller):
 class ServerCaller(KnownCaller):
     """Another server of the cluster, which has shown the key that all have."""
 
-    sees_all = True
-
     def __init__(self, denied: Denied) -> None:
-        super().__init__("%servers", _describes, denied)
+        super().__init__("%servers", _describes, denied, sees_all=True)
 
     def _require(self, requirement: Requirement) -> None:
         if requirement.standing is not CallerKind.SERVER and not requirement.or_server:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from minimq_common.errors import AccessDenied, NotAuthenticated
+from minimq_common.errors import MiniMQError
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.caller import Caller, KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallerKind, has_rule, kind_of
@@ -76,7 +76,7 @@ class Door(grpc.GenericRpcHandler):
             caller = self._control.identify(details.invocation_metadata or ())
             if kind is CallerKind.SERVER and not isinstance(caller, ServerCaller):
                 caller.refuse_server_call()
-        except (NotAuthenticated, AccessDenied) as error:
+        except MiniMQError as error:
             return _refusing(error)
         return _bound(handler, caller, checks=kind is CallerKind.USER and method not in self._in_band)
 
@@ -87,7 +87,7 @@ def request_name(handler: _Handler) -> str:
     return str(decode.__self__.DESCRIPTOR.full_name)
 
 
-def _refusing(error: NotAuthenticated | AccessDenied) -> _Handler:
+def _refusing(error: MiniMQError) -> _Handler:
     """Return a stream, whatever the call is: gRPC reads the request of any other one before it is served."""
 
     async def refuse(_: object, __: object) -> None:

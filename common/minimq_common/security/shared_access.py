@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -35,15 +36,13 @@ class SharedAccess:
         document: None until there is one.
         rank: of the document.
         conflicts: times that two documents were seen which have one version.
-        settled: False after the start, until another server has said what it has, or had the time for that: a server
-            that slept while a user was removed may have an older document, and must not let that user in.
     """
 
     def __init__(self) -> None:
         self.document: AccessDocument | None = None
         self.rank = AccessRank()
         self.conflicts = 0
-        self.settled = False
+        self._settled = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self._seen_conflict: tuple[AccessRank, AccessRank] | None = None
 
@@ -51,9 +50,21 @@ class SharedAccess:
         """Call back after each change, at once and on the loop; it must not block."""
         self._listeners.append(changed)
 
+    @property
+    def settled(self) -> bool:
+        """False after the start, until another server has said what it has, or had the time for that.
+
+        A server that slept while a user was removed may have an older document, and must not let that user in.
+        """
+        return self._settled.is_set()
+
+    async def wait_until_settled(self) -> None:
+        """Return once it is settled."""
+        await self._settled.wait()
+
     def settle(self) -> None:
         """Go by the document that is here."""
-        self.settled = True
+        self._settled.set()
 
     def ignore(self, changed: Callable[[], None]) -> None:
         """Do not call back any more."""

@@ -1,0 +1,259 @@
+"""Every call of every server with every kind of key: who lacks the right is refused, and nothing has changed then."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from minimq import Admin, Credentials, LocalCluster
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common import rpc
+from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated
+from minimq_common.protocol_bounds import BOUNDS, Range
+from minimq_common.security.access_rule import Need, Resource
+from minimq_common.security.certificates import Trust
+from minimq_common.security.needs import CallerKind, requirement_of
+from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from support.secure_scraping import trust_of
+
+PATIENCE_S = 60.0
+MARK = "mark"
+
+pytestmark = pytest.mark.system
+
+Answers = list[Any]
+
+
+class Call(NamedTuple):
+    """A call with one request."""
+
+    address: str
+    method: MethodDescriptor
+    request: Message
+
+    def __str__(self) -> str:
+        return f"{self.method.full_name}({self.request})"
+
+    @property
+    def kind(self) -> CallerKind:
+        return requirement_of(self.request).standing
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return requirement_of(self.request).needs
+
+    def make(self, channel: Any) -> Answers:  # noqa: ANN401 - its types know nothing of generated calls
+        """Return the answers, of which the last one is the error that ended the call, if one did."""
+        method = self.method
+        kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+        answer = message_factory.GetMessageClass(method.output_type)
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        call = getattr(channel, kind)(path, type(self.request).SerializeToString, answer.FromString)
+        try:
+            if not method.server_streaming:
+                return [call(self.request, timeout=PATIENCE_S)]
+            stream = call(iter([self.request]) if method.client_streaming else self.request, timeout=PATIENCE_S)
+            found = list(itertools.islice(stream, 1))
+            stream.cancel()
+        except grpc.RpcError as error:
+            return [rpc.from_rpc_error(error, "server")]
+        return found
+
+
+def outcome(answers: Answers) -> type[MiniMQError] | None:
+    """Return the error that a call was answered with, in band or not."""
+    for answer in answers:
+        if isinstance(answer, MiniMQError):
+            return type(answer)
+        for failure in failures(answer):
+            return type(rpc.from_failure(failure))
+    return None
+
+
+def failures(answer: Any) -> Iterator[Any]:  # noqa: ANN401 - of any class
+    parts: dict[type, Any] = {
+        broker_pb2.AppendResponse: lambda: answer.results,
+        broker_pb2.PopResponse: lambda: answer.results,
+        broker_pb2.PullFrame: lambda: [answer],
+        broker_pb2.SessionEvent: lambda: [answer.refused],
+    }
+    for part in parts[type(answer)]() if type(answer) in parts else []:
+        if part.HasField("failure"):
+            yield part.failure
+
+
+def variants(kind: Descriptor) -> Iterator[Message]:
+    """Yield requests of a kind: without parts, with each part, and with all lists."""
+    whole = [field for field in kind.fields if field.message_type is not None and not field.is_repeated]
+    seen = set()
+    for part in (None, *whole):
+        request = filled(kind, parts=[part] if part is not None else [])
+        if (data := request.SerializeToString()) not in seen:
+            seen.add(data)
+            yield request
+
+
+def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:  # noqa: ANN401 - of any class
+    """Return a message whose texts are marks and whose numbers are in their bounds.
+
+    Args:
+        kind: of the message.
+        parts: messages in it that it is to have; None for the first one of each choice.
+    """
+    message = message_factory.GetMessageClass(kind)()
+    chosen = set()
+    for field in kind.fields:
+        bound = BOUNDS.get(kind.name, {}).get(field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            continue
+        if field.message_type is not None:
+            if field.is_repeated:
+                getattr(message, field.name).append(filled(field.message_type))
+            elif field in parts if parts is not None else field.containing_oneof not in chosen:
+                chosen.add(field.containing_oneof)
+                getattr(message, field.name).CopyFrom(filled(field.message_type))
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            if field.containing_oneof is None:
+                getattr(message, field.name).append(MARK) if field.is_repeated else setattr(message, field.name, MARK)
+        elif isinstance(bound, Range) and not field.is_repeated and field.containing_oneof is None:
+            setattr(message, field.name, bound.least)
+    if isinstance(message, broker_pb2.SetPermissionRequest):
+        message.permission = 6  # as it is
+    return message
+
+
+@pytest.fixture(scope="module")
+def calls(secure: LocalCluster) -> list[Call]:
+    broker, nameserver = secure.brokers[0].address, secure.nameserver
+    services = [
+        (broker, broker_pb2),
+        (broker, replication_pb2),
+        (nameserver, nameserver_pb2),
+        (nameserver, controller_pb2),
+        (broker, health_pb2),
+        (nameserver, reflection_pb2),
+    ]
+    return [
+        Call(address, method, request)
+        for address, file in services
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods_by_name.values()
+        for request in variants(method.input_type)
+    ]
+
+
+class Keys:
+    """Channels to all servers with one key each."""
+
+    def __init__(self, secure: LocalCluster, opened: ExitStack) -> None:
+        self._secure = secure
+        self._opened = opened
+
+    def channels(self, bearer: UserKey | None) -> dict[str, Any]:
+        known = trust_of(self._secure.credentials)
+        trust = Trust(known.roots, known.pair, bearer)
+        addresses = (self._secure.nameserver, self._secure.brokers[0].address)
+        return {each: self._opened.enter_context(rpc.open_channel(each, trust)) for each in addresses}
+
+
+@pytest.fixture(scope="module")
+def keys(secure: LocalCluster) -> Iterator[Keys]:
+    with ExitStack() as opened:
+        yield Keys(secure, opened)
+
+
+@pytest.fixture(scope="module")
+def admin(secure: LocalCluster) -> Iterator[Admin]:
+    with Admin(credentials=secure.credentials) as made:
+        yield made
+
+
+def key_of(text: str) -> UserKey:
+    found = trust_of(Credentials.from_text(text)).bearer
+    assert found is not None
+    return found
+
+
+def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
+    secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
+) -> None:
+    assert len(calls) > 45
+    expired = key_of(admin.add_user("expired", lifetime_s=0.001))
+    revoked = key_of(admin.add_user("revoked", roles=["admin"]))
+    admin.rotate_key("revoked", drop_old=True)
+    disabled = key_of(admin.add_user("disabled", roles=["admin"]))
+    admin.disable_user("disabled")
+    unknown = {
+        "none": None,
+        "garbage": UserKey("", "garbage"),
+        "wrong": new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)),
+        "expired": expired,
+        "revoked": revoked,
+        "disabled": disabled,
+    }
+    powerless = keys.channels(key_of(admin.add_user("powerless")))
+    before = state_of(secure, keys)
+    for name, bearer in unknown.items():
+        channels = keys.channels(bearer)
+        for call in calls:
+            found = outcome(call.make(channels[call.address]))
+            assert (found is NotAuthenticated) == (call.kind is not CallerKind.ANYBODY), (name, str(call), found)
+    for call in calls:
+        answers = call.make(powerless[call.address])
+        if call.method.name == "WatchRoutes":  # what it may not see is left out
+            assert answers == []
+        else:
+            is_refused = call.kind is CallerKind.SERVER or bool(call.needs)
+            assert (outcome(answers) is AccessDenied) == is_refused, (str(call), answers)
+    assert state_of(secure, keys) == before
+
+
+def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, calls: list[Call]) -> None:
+    calls = [call for call in calls if all(need.name or need.resource is Resource.CLUSTER for need in call.needs)]
+    rules = {f"allow {need}" for call in calls for need in call.needs}
+    entitled = keys.channels(key_of(admin.add_user("entitled", sorted(rules))))
+    for call in calls:
+        found = outcome(call.make(entitled[call.address]))
+        assert (found is AccessDenied) == (call.kind is CallerKind.SERVER), (str(call), found)
+        assert found is not NotAuthenticated, str(call)
+
+
+def test_servers_do_what_servers_do_and_describe_and_no_more(
+    keys: Keys, calls: list[Call], authority: CertificateAuthority
+) -> None:
+    channels = keys.channels(parse_key((authority.server / "cluster.key").read_text().strip()))
+    for call in calls:
+        requirement = requirement_of(call.request)
+        found = outcome(call.make(channels[call.address]))
+        may = call.kind is not CallerKind.USER or requirement.or_server
+        may = may or all(need.verb.value == "describe" for need in requirement.needs)
+        assert (found is AccessDenied) != may, (str(call), found)
+
+
+def state_of(secure: LocalCluster, keys: Keys) -> tuple[int, bytes, bytes]:
+    """Return where the log of the broker ends, and the routes and brokers that the name server has."""
+    known = trust_of(secure.credentials)
+    channels = keys.channels(known.bearer)
+    broker, nameserver = channels[secure.brokers[0].address], channels[secure.nameserver]
+    status = broker.unary_unary(
+        "/minimq.v1.Broker/GetStatus",
+        broker_pb2.GetStatusRequest.SerializeToString,
+        broker_pb2.GetStatusResponse.FromString,
+    )(broker_pb2.GetStatusRequest(), timeout=PATIENCE_S)
+    topics, cluster = (
+        nameserver.unary_unary(f"/minimq.v1.NameServer/{name}", bytes, bytes)(b"", timeout=PATIENCE_S)
+        for name in ("ListTopics", "GetCluster")
+    )
+    return status.log_end, topics, cluster
