@@ -129,12 +129,13 @@ class AccessControl:
     def _changed(self) -> None:
         """Go by the newest users and rules."""
         document: AccessDocument | None = self._shared.document
-        self._policy = None if document is None else Policy(document)
+        former, policy = self._policy, None if document is None else Policy(document)
+        self._policy = policy
         self._let_go()
-        policy = self._policy
         if policy is not None:
-            for principal, caller in self._users.values():
-                caller.decide_anew(_decider(policy, principal.user), sees_all=policy.sees_all(principal.user))
+            for _, caller in self._users.values():
+                if former is None or former.rights_of(caller.user) != policy.rights_of(caller.user):
+                    caller.decide_anew(_decider(policy, caller.user), sees_all=policy.sees_all(caller.user))
 
     def _let_go(self) -> None:
         """End what callers have whose keys are not in force any more."""

@@ -131,6 +131,13 @@ class Policy:
             return AccessDecision(True, need, None, _OF_ADMIN)
         return AccessDecision(False, need)
 
+    def rights_of(self, user: str) -> object:
+        """Return what is equal as long as no decision about a user is another one."""
+        found = self.document.users.get(user)
+        if found is None or found.disabled:
+            return None
+        return tuple(self._rules(user, found)), ADMIN in found.roles
+
     def sees_all(self, user: str) -> bool:
         """Return whether there is nothing that a user may not describe."""
         found = self.document.users.get(user)

@@ -149,10 +149,11 @@ class KnownCaller(Caller):
 
     def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:
         """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
-        former, forgot = self._decisions, self._forgot
-        self._decide, self._decisions, self._forgot, self.sees_all = decide, {}, False, sees_all
+        former = self._decisions
+        self._decide, self.sees_all = decide, sees_all
+        self._decisions = {need: decide(need) for need in former}
         self._passed.clear()
-        if forgot or any(not decide(need) for need, allowed in former.items() if allowed):
+        if self._forgot or any(allowed and not self._decisions[need] for need, allowed in former.items()):
             self.end(Unavailable(f"the rights of user {self.user} have changed: this stream is to be opened anew"))
 
     def end(self, reason: MiniMQError) -> None:
