@@ -240,7 +240,8 @@ class BrokerOptions:
     secrets: Path | None = option(
         None,
         "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections have TLS "
-        "then. Files that are replaced count for new connections.",
+        "then, and with its cluster.key nobody gets in without a key. Files that are replaced count for new "
+        "connections.",
         metavar="DIR",
     )
     client_certificates: Literal["off", "required"] = option(

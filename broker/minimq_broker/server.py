@@ -117,6 +117,7 @@ class Broker:
         self._looking: asyncio.Task[None] | None = None
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
+        self._control: AccessControl | None = None
         #: Ends what was started beside the server, the latest first.
         self._ends = AsyncExitStack()
 
@@ -189,7 +190,7 @@ class Broker:
             self._metrics = MetricsServer(
                 BrokerMetrics(engine, identity, standing, options.metrics_series, clock).collect, PREFIX
             )
-            self._metrics_address = await self._metrics.start(options.metrics, self._secrets)
+            self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
         self._begin_to_look(engine, self._standard)
 
     async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
@@ -213,7 +214,7 @@ class Broker:
         """Let a server serve all calls: if there are keys, those of callers that are known alone."""
         door, entry = None, server
         if self._access is not None and self._secrets is not None and self._secrets.keys():
-            control = AccessControl(self._secrets.keys, self._access.shared)
+            self._control = control = AccessControl(self._secrets.keys, self._access.shared)
             control.start()
             self._ends.push_async_callback(control.stop)
             door = Door(control, _IN_BAND)

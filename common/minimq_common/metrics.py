@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from minimq_common.errors import CannotListen
 from minimq_common.histogram import SECONDS, Histogram
 from minimq_common.scrape_server import ScrapeServer, serve
+from minimq_common.security.access_control import AccessControl
 from minimq_common.security.server_secrets import ServerSecrets
 
 #: Time between two looks at how late the event loop is, in seconds.
@@ -42,24 +43,28 @@ class MetricsServer:
     """
 
     def __init__(self, collect: Collect, prefix: str) -> None:
-        self._collector = _OneAtATime(collect, self._loop_lag, self._certificate)
+        self._collector = _OneAtATime(collect, self._loop_lag, self._certificate, self._access)
         self._prefix = prefix
         self._secrets: ServerSecrets | None = None
+        self._control: AccessControl | None = None
         self._lag = Histogram(SECONDS)
         self._server: ScrapeServer | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def start(self, address: str, secrets: ServerSecrets | None = None) -> str:
+    async def start(
+        self, address: str, secrets: ServerSecrets | None = None, control: AccessControl | None = None
+    ) -> str:
         """Serve at HOST:PORT, and return that address with the real port in place of 0.
 
         Args:
             address: HOST:PORT.
             secrets: for HTTPS; None for HTTP.
+            control: knows the callers of the server; None if it asks nobody for a key.
 
         Raises:
             CannotListen: the port is taken, or the host is not this machine's.
         """
-        self._secrets = secrets
+        self._secrets, self._control = secrets, control
         registry = CollectorRegistry()
         registry.register(self._collector)
         ProcessCollector(registry=registry)
@@ -111,6 +116,34 @@ class MetricsServer:
             "1 while the files of --secrets have changed, cannot be used, and the former ones stand.",
             (),
             (((), secret.rejected) for secret in secrets),
+        )
+
+    def _access(self) -> Iterator[Metric]:
+        """Yield what there is to say of users and rules; these metrics have no value without."""
+        controls = [] if self._control is None else [self._control]
+        yield gauges(
+            f"{self._prefix}_access_version",
+            "Version of the users and rules in force at this server.",
+            (),
+            (((), control.shared.rank.version) for control in controls),
+        )
+        yield counters(
+            f"{self._prefix}_access_conflicts_total",
+            "Times that this server saw two documents of users and rules that have one version.",
+            (),
+            (((), control.shared.conflicts) for control in controls),
+        )
+        yield counters(
+            f"{self._prefix}_unauthenticated_total",
+            "Calls without a key that is in force, by what was wrong with it.",
+            ("reason",),
+            (((reason,), count) for control in controls for reason, count in control.unauthenticated.copy().items()),
+        )
+        yield counters(
+            f"{self._prefix}_denied_total",
+            "Requests of users that lacked the right, by its verb.",
+            ("verb",),
+            (((verb,), count) for control in controls for verb, count in control.denied.copy().items()),
         )
 
 

@@ -135,7 +135,7 @@ class NameServer:
             self._service.settle()
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
         if self._options.metrics:
-            self._metrics_address = await self._metrics.start(self._options.metrics, secrets)
+            self._metrics_address = await self._metrics.start(self._options.metrics, secrets, self._control)
         self._intake.start(int(self._address.rpartition(":")[2]))
         self._standard.serving()
 

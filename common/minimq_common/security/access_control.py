@@ -43,6 +43,7 @@ class AccessControl:
         now_ms: returns the time of day.
 
     Attributes:
+        shared: the users and rules.
         unauthenticated: calls that were refused since nobody knows who made them, by the reason.
         denied: requests that were refused since their users lack a right, by the verb.
     """
@@ -54,7 +55,7 @@ class AccessControl:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._server_keys = server_keys
-        self._shared = shared
+        self.shared = shared
         self._now_ms = now_ms
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
@@ -68,14 +69,14 @@ class AccessControl:
 
     def start(self) -> None:
         """Follow changes from now on."""
-        self._shared.listen(self._changed)
+        self.shared.listen(self._changed)
         self._task = asyncio.create_task(self._look(), name="access-control")
 
     async def stop(self) -> None:
         """Follow changes no longer."""
         task, self._task = self._task, None
         if task is not None:
-            self._shared.ignore(self._changed)
+            self.shared.ignore(self._changed)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -96,7 +97,7 @@ class AccessControl:
         server = self._servers.get(key_hash)
         if server is not None:
             return server
-        if not self._shared.settled:  # a user that was removed while this server slept may be in its document
+        if not self.shared.settled:  # a user that was removed while this server slept may be in its document
             text = "this server has just started, and asks others whether users and rules have changed"
             raise SystemBusy(text, retry_after_s=_RETRY_S)
         known = self._users.get(key_hash)
@@ -128,7 +129,7 @@ class AccessControl:
 
     def _changed(self) -> None:
         """Go by the newest users and rules."""
-        document: AccessDocument | None = self._shared.document
+        document: AccessDocument | None = self.shared.document
         former, policy = self._policy, None if document is None else Policy(document)
         self._policy = policy
         self._let_go()
