@@ -36,7 +36,7 @@ SERVICES = {
 }
 METHODS = [method for service in SERVICES for method in service.methods]
 #: Name servers read these a part at a time, and name the first reason that they find.
-IN_PARTS = ("Register", "WatchRoutes")
+IN_PARTS = ("Register", "WatchRoutes", "SyncAccess")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noq
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _refused_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "Replicate":
+            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate":
                 answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
                 assert not answers, answers
             case _:

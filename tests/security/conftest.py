@@ -14,7 +14,13 @@ from minimq.local.certificate_authority import CertificateAuthority
 @pytest.fixture(scope="session")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A name server, which is the controller, a broker and its slave. They log as JSON and show their metrics."""
-    options = {"metrics": "127.0.0.1:0", "log_format": "json", "client_certificates": "required", "reflection": True}
+    options = {
+        "metrics": "127.0.0.1:0",
+        "log_format": "json",
+        "log_level": "debug",  # so that a test sees what is ever logged
+        "client_certificates": "required",
+        "reflection": True,
+    }
     folder = tmp_path_factory.mktemp("secure")
     with LocalCluster(
         brokers=1, slaves=1, data_dir=folder, secure=True, broker_options=options, nameserver_options=options

@@ -214,7 +214,11 @@ def test_nothing_secret_is_logged(secure: LocalCluster, authority: CertificateAu
         if len(line) == 64
     ]
     assert secrets
+    for path in (authority.server / "cluster.key", authority.admin):
+        secrets += re.findall(r"mq_[a-z2-7]{8}_(.{43})_", path.read_text())
+    assert [len(secret) for secret in secrets[-2:]] == [43, 43]
     for server in (*secure.nameservers, *secure.brokers):
         logged = server.log_path.read_text()
         assert [json.loads(line) for line in logged.splitlines()]
-        assert not any(secret in logged for secret in secrets)
+        shown = Path(f"/proc/{server.pid}/cmdline").read_text() + Path(f"/proc/{server.pid}/environ").read_text()
+        assert not any(secret in logged or secret in shown for secret in secrets)

@@ -1,4 +1,4 @@
-"""What callers have open is ended when their key or their right is: at once, and nothing of it is stored after that."""
+"""Streams end as soon as the key or the right of their caller does, and nothing of them is stored after that."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from minimq import Admin, Credentials, LocalCluster
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.administration.access_edits import add_rules
 from minimq.cli.main import main
-from minimq.errors import AccessConflict, InvalidArgument
+from minimq.errors import AccessConflict, AccessDenied, InvalidArgument, MiniMQError
 from minimq.local.access_file import AccessFile
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_proto.v1 import broker_pb2
@@ -65,6 +65,29 @@ def test_the_commands_change_all_servers(two: LocalCluster, tmp_path: Path) -> N
     assert [each["server"].partition(" ")[0] for each in found] == ["name", "name", "broker-a", "broker-b"]
     run(two, "user", "remove", "alice")
     assert "alice" not in run(two, "user", "list").stdout
+
+
+def test_a_user_may_do_what_the_rules_say_and_no_more_than_that_for_long(two: LocalCluster, tmp_path: Path) -> None:
+    file = tmp_path / "eve.minimq"
+    run(two, "topic", "create", "orders", "--queues", "1")
+    run(two, "user", "add", "eve", "--write", "orders", "--to", file)
+    with Producer(credentials=file) as producer:
+        queue = producer.send(Message("orders", b"allowed")).queue
+        with PullConsumer(credentials=file) as consumer:
+            consumer.assign([queue])
+            with pytest.raises(AccessDenied) as denied:
+                consumer.poll(PATIENCE_S)
+        assert "`minimq user allow eve --read orders`" in denied.value.message
+        run(two, "user", "allow", "eve", "--read", "orders")
+        with PullConsumer(credentials=file) as consumer:
+            consumer.assign([queue])
+            assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"allowed"]
+        run(two, "user", "rotate", "eve", "--drop-old", "--to", tmp_path / "later.minimq")
+        with pytest.raises(MiniMQError) as ended:
+            producer.send(Message("orders", b"too late"))
+        assert "the key in these credentials is not known here, or no longer" in str(ended.value)
+    with Producer(credentials=tmp_path / "later.minimq") as producer:
+        producer.send(Message("orders", b"again"))
 
 
 def test_a_change_of_the_file_reaches_all_servers_if_its_version_is_larger(two: LocalCluster) -> None:

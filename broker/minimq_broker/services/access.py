@@ -38,6 +38,7 @@ class AccessService:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._known: AccessSet | None = None  # from the log, as it was looked at last
+        self._recorded = AccessRank()  # of that
 
     @property
     def rank(self) -> AccessRank:
@@ -97,7 +98,7 @@ class AccessService:
         while True:
             try:
                 self._read_log(shared)
-                if shared.document is not None and not self._is_recorded(shared.rank):
+                if shared.document is not None and self._recorded < shared.rank:
                     await self._record(shared.document)
             except NotMaster:
                 pass  # the master has it from the name servers, as this broker has
@@ -111,22 +112,22 @@ class AccessService:
     def _read_log(self, shared: SharedAccess) -> None:
         """Take in the document that the log has. Raises `SystemBusy` while nobody may look into the store."""
         found = self._engine.state.access
-        if found is not None and found is not self._known:
-            shared.offer(decode(found.document), "log")
-        self._known = found
-
-    def _is_recorded(self, rank: AccessRank) -> bool:
-        return self._known is not None and _rank_of(self._known) >= rank
+        if found is self._known:
+            return
+        self._known, self._recorded = found, AccessRank()
+        if found is not None:
+            document = decode(found.document)
+            self._recorded = AccessRank(document.version, document.digest)
+            shared.offer(document, "log")
 
     async def _record(self, document: AccessDocument) -> None:
         fact = AccessSet(document.version, document.encoded())
         rank = AccessRank(document.version, document.digest)
 
         def decide(state: State) -> Fact | None:
-            return fact if state.access is None or _rank_of(state.access) < rank else None
+            former = state.access
+            if former is not None and AccessRank(former.version, decode(former.document).digest) >= rank:
+                return None
+            return fact
 
         await self._engine.writes.record(decide)
-
-
-def _rank_of(stored: AccessSet) -> AccessRank:
-    return AccessRank(stored.version, decode(stored.document).digest)

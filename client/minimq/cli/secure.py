@@ -153,6 +153,14 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
             f"{directory / user}.minimq exists: --force replaces it, which does not end the former one"
         )
     click.echo(CertificateAuthority(directory).issue(user, nameserver_addresses(nameservers)))
+    if (directory / "server" / ACCESS).exists():
+        from minimq.local.access_file import AccessFile
+
+        if user not in AccessFile(directory).read().users:
+            click.echo(
+                f"note: {ACCESS} has no user {user}: unless the running cluster has, `minimq user add {user}` adds one",
+                err=True,
+            )
 
 
 @secure.command("show")
