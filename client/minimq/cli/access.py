@@ -79,7 +79,7 @@ def status(context: click.Context, output: str) -> None:
 
     Example: minimq access status
     """
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(context.obj) as admin:
         found = admin.access_status()

@@ -12,8 +12,8 @@ import click
 from minimq.cli.base import option
 
 if TYPE_CHECKING:
+    from minimq.admin import Admin
     from minimq.administration.access_edits import AccessEdit
-    from minimq.administration.admin import Admin
     from minimq_common.security.access_document import AccessDocument
     from minimq_common.security.user_key import UserKey
 
@@ -49,7 +49,7 @@ def open_source(context: click.Context, secrets: Path | None) -> Iterator[Access
 
         yield AccessFile(secrets)
         return
-    from minimq.administration.admin import Admin
+    from minimq.admin import Admin
 
     with Admin(context.obj) as admin:
         yield _ClusterAccess(admin)
