@@ -69,6 +69,14 @@ class Channels(Generic[Stub]):
         self._channels[address] = channel, stub, trust
         return stub
 
+    def is_outdated(self, address: str) -> bool:
+        """Return whether there is something new to show since a channel was made, which was refused.
+
+        The next `stub` has it then.
+        """
+        known = self._channels.get(address)
+        return known is not None and self._security.trust(at_once=True) is not known[2]
+
     def addresses(self) -> list[str]:
         """Return the addresses to which there is a channel."""
         return list(self._channels)

@@ -137,13 +137,17 @@ class MetricsServer:
             f"{self._prefix}_unauthenticated_total",
             "Calls without a key that is in force, by what was wrong with it.",
             ("reason",),
-            (((reason,), count) for control in controls for reason, count in control.unauthenticated.copy().items()),
+            (
+                ((reason,), count)
+                for control in controls
+                for reason, count in control.refusals.unauthenticated.copy().items()
+            ),
         )
         yield counters(
             f"{self._prefix}_denied_total",
             "Requests of users that lacked the right, by its verb.",
             ("verb",),
-            (((verb,), count) for control in controls for verb, count in control.denied.copy().items()),
+            (((verb,), count) for control in controls for verb, count in control.refusals.denied.copy().items()),
         )
 
 

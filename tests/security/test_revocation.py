@@ -6,12 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import AccessDenied, MiniMQError, NotAuthenticated
 from minimq_common import rpc
 from minimq_common.security.certificates import Trust
@@ -22,6 +23,7 @@ from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
+ROUND_S = 0.2
 #: At the end of the year 9999.
 LATEST_MS = 253_402_300_799_000
 RULES = ["allow write topic orders", "allow read topic orders", "allow read group g-*"]
@@ -112,13 +114,18 @@ def stubs(secure: LocalCluster, credentials: CredentialsArgument | None, opened:
     return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
 
 
+def mutual(secure: LocalCluster, text: str) -> str:
+    """Return credentials with the certificate that the cluster wants as well."""
+    known, own = trust_of(secure.credentials), trust_of(Credentials.from_text(text))
+    return written([secure.nameserver], Trust(known.roots, known.pair, own.bearer), "Of a test.")
+
+
 class Sending:
     """A producer that sends as fast as it can, until it cannot."""
 
-    def __init__(self, secure: LocalCluster, text: str) -> None:
-        known, own = trust_of(secure.credentials), trust_of(Credentials.from_text(text))
-        mutual = written([secure.nameserver], Trust(known.roots, known.pair, own.bearer), "Of a test.")
-        self._credentials = Credentials.from_text(mutual)
+    def __init__(self, credentials: CredentialsArgument) -> None:
+        self._credentials = credentials
+        self._ends = False
         self.sent = 0
         self.error: MiniMQError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -126,11 +133,15 @@ class Sending:
 
     def _run(self) -> None:
         with Producer(credentials=self._credentials, send_timeout_s=PATIENCE_S) as producer:
-            while self.error is None:
+            while self.error is None and not self._ends:
                 try:
                     self.sent += len(producer.send_many([Message("orders", b"x")] * 1_000))
                 except MiniMQError as error:
                     self.error = error
+
+    def stop(self) -> None:
+        self._ends = True
+        self.join()
 
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -142,7 +153,7 @@ def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure
     with ExitStack() as opened:
         own = Idle(secure, text := admin.add_user(live, RULES), "g-live", opened)
         others = Idle(secure, admin.add_user("bystander", RULES), "g-other", opened)
-        sending = Sending(secure, text)
+        sending = Sending(Credentials.from_text(mutual(secure, text)))
         wait_until(lambda: sending.sent >= 20_000, PATIENCE_S, what="it sends")
         administrator, _ = stubs(secure, secure.credentials, opened)
         admin.disable_user(live)  # it returns when this is in force everywhere
@@ -156,6 +167,44 @@ def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure
         assert isinstance(rpc.from_rpc_error(raised.value, "broker"), NotAuthenticated)
         assert written_messages(administrator) == stored
         assert others.open() >= {"append", "pop", "session", "watch"}  # a pull ends with what was sent
+
+
+def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Admin, tmp_path: Path) -> None:
+    file = tmp_path / "rotating.minimq"
+
+    def write(text: str) -> None:
+        file.write_text(mutual(secure, text))
+
+    write(admin.add_user("rotating", RULES))
+    sending = Sending(file)
+    for _ in range(3):
+        wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
+        write(admin.rotate_key("rotating"))
+        admin.drop_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
+    wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
+    sending.stop()
+    assert sending.error is None
+
+
+def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
+    secure: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    file = tmp_path / "reader.minimq"
+    file.write_text(mutual(secure, admin.add_user("reader", ["allow read topic orders"])))
+    with PullConsumer(credentials=file, group="g-reader", start="earliest", rebalance_interval_s=ROUND_S) as consumer:
+        consumer.subscribe("orders")
+        text = wait_until(lambda: polled(consumer), PATIENCE_S, what="it is refused")
+        assert "`minimq user allow reader --group g-reader`" in str(text)
+        admin.add_rules("reader", ["allow read group g-*"])
+        wait_until(lambda: isinstance(found := polled(consumer), int) and found > 0, PATIENCE_S, what="it reads")
+
+
+def polled(consumer: PullConsumer) -> int | str:
+    """Return the number of messages of a poll, or the error."""
+    try:
+        return len(consumer.poll(ROUND_S))
+    except AccessDenied as error:
+        return error.message
 
 
 def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_nobody(

@@ -76,6 +76,10 @@ class Connection:
         """Return the stub of a broker, for streams; on the event loop only."""
         return self._broker_channels.stub(address)
 
+    def has_new_key(self, address: str) -> bool:
+        """Return whether the credentials were replaced since a broker has refused them; on the event loop only."""
+        return self._broker_channels.is_outdated(address)
+
     @property
     def is_forked(self) -> bool:
         """True in a fork of the process that made this."""

@@ -22,6 +22,7 @@ from minimq_common.errors import (
     InternalError,
     InvalidArgument,
     MiniMQError,
+    NotAuthenticated,
     SystemBusy,
     TransportError,
     Unavailable,
@@ -190,6 +191,8 @@ class NameServers:
             answer = await method(self.stub(address))(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:
             error = rpc.from_rpc_error(failure, peer)
+            if isinstance(error, NotAuthenticated) and self._channels.is_outdated(address):
+                return await self._ask_one(address, method, request, read, timeout_s)  # the credentials were replaced
             if isinstance(error, TransportError):
                 raise _NoAnswerError(_why_silent(failure, timeout_s)) from None
             raise error from None

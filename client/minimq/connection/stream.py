@@ -16,7 +16,7 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq_common.bound_check import check_answer
-from minimq_common.errors import Closed, InternalError, MiniMQError, Unavailable
+from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
 from minimq_common.rpc import from_rpc_error
 
 if TYPE_CHECKING:  # at run time it is the plain stub
@@ -154,9 +154,14 @@ class Stream(Generic[Request, Response]):
                 check_answer(response, self._peer)
                 self._on_response(response)
         except grpc.aio.AioRpcError as failure:
-            return from_rpc_error(failure, self._peer)
-        except InternalError as error:
+            error = from_rpc_error(failure, self._peer)
+            if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self._address):
+                return Unavailable(
+                    f"the credentials were replaced: {error.message}"
+                )  # another stream shows the new ones
             return error
+        except InternalError as false_answer:
+            return false_answer
         finally:
             connecting.cancel()
             with self._turn:

@@ -10,7 +10,7 @@ from functools import partial
 
 from minimq.connection.client import RouteCache
 from minimq.routes.retry_schedule import after_waiting
-from minimq_common.errors import GroupConflict, MiniMQError, SystemBusy, TopicNotFound
+from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: Name servers hear of a deletion within this time, in seconds; later the answer of a broker counts no more.
 _HEARD_S = 10.0
+#: Errors that users mend.
+_HEARD_AT_ONCE = (GroupConflict, AccessDenied, NotAuthenticated)
 #: A topic that is made anew so quickly, in seconds, is gone on with silently.
 _ANEW_S = 0.5
 
@@ -25,8 +27,9 @@ _ANEW_S = 0.5
 class Refusals:
     """Why brokers do not have a member in its group. Used by the member's task alone.
 
-    The user hears of a conflict at once. He hears of a broker without room when the time for the start is over and no
-    broker has taken the member: until then there may be room, and after it the queues of other brokers are read.
+    The user hears of a conflict at once, and of a key or a right that is lacking. He hears of a broker without room
+    when the time for the start is over and no broker has taken the member: until then there may be room, and after it
+    the queues of other brokers are read.
 
     Args:
         group: its name.
@@ -52,9 +55,9 @@ class Refusals:
 
     def refused(self, name: str, error: MiniMQError, now: float) -> None:
         """A broker does not take the member, or what it asks for."""
-        if isinstance(error, GroupConflict) or name not in self._taken_by:
+        if isinstance(error, _HEARD_AT_ONCE) or name not in self._taken_by:
             self._reasons[name] = error
-        if not isinstance(error, GroupConflict):  # which the user hears
+        if not isinstance(error, _HEARD_AT_ONCE):
             level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
             message = "group: refused group=%s broker=%s reason=%s"
             self._outages[name].failed(message, self._group, name, error, cause=error, level=level)
@@ -91,7 +94,7 @@ class Refusals:
 
     def _to_report(self, now: float) -> MiniMQError | None:
         for error in self._reasons.values():
-            if isinstance(error, GroupConflict):
+            if isinstance(error, _HEARD_AT_ONCE):
                 return error
         if self._was_taken or now < self._start_ends_at:
             return None

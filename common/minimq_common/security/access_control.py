@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
@@ -15,8 +14,9 @@ from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need
 from minimq_common.security.caller import KnownCaller, ServerCaller
 from minimq_common.security.keyed_channel import HEADER, SCHEME
+from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.security.user_key import UserKey, hash_of
+from minimq_common.security.user_key import UserKey, hash_of, id_of
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ class AccessControl:
 
     Attributes:
         shared: the users and rules.
-        unauthenticated: calls that were refused since nobody knows who made them, by the reason.
-        denied: requests that were refused since their users lack a right, by the verb.
+        refusals: what was refused.
     """
 
     def __init__(
@@ -57,13 +56,13 @@ class AccessControl:
         self._server_keys = server_keys
         self.shared = shared
         self._now_ms = now_ms
+        self.refusals = RefusalLog()
+        self._denied = self.refusals.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, tuple[Principal, KnownCaller]] = {}
         self._task: asyncio.Task[None] | None = None
-        self.unauthenticated: Counter[str] = Counter()
-        self.denied: Counter[str] = Counter()
         self._changed()
         self._look_at_servers()
 
@@ -103,27 +102,24 @@ class AccessControl:
         known = self._users.get(key_hash)
         if known is not None and not known[0].expires_ms:
             return known[1]
-        return self._user(key_hash)
+        return self._user(key_hash, text[len(SCHEME) :])
 
-    def _user(self, key_hash: str) -> KnownCaller:
+    def _user(self, key_hash: str, key: str) -> KnownCaller:
         policy = self._policy
         found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, self._now_ms())
         if isinstance(found, Refusal):
             user = "" if policy is None else policy.user_of(key_hash)
-            raise self._refusal(found.value, _why(found, user))
+            raise self._refusal(found.value, _why(found, user), key)
         assert policy is not None
         known = self._users.get(key_hash)
         if known is None:
             decide, sees_all = _decider(policy, found.user), policy.sees_all(found.user)
-            known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._deny, sees_all=sees_all)
+            known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._denied, sees_all=sees_all)
         return known[1]
 
-    def _refusal(self, reason: str, text: str) -> NotAuthenticated:
-        self.unauthenticated[reason] += 1
+    def _refusal(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
+        self.refusals.caller_refused(reason, id_of(key))
         return NotAuthenticated(text)
-
-    def _deny(self, user: str, need: Need | None) -> None:
-        self.denied["server" if need is None else need.verb.value] += 1
 
     # ---- changes ---------------------------------------------------------------------------------
 
@@ -159,7 +155,7 @@ class AccessControl:
         for key_hash in [each for each in self._servers if each not in hashes]:
             self._servers.pop(key_hash).end(Unavailable("the key of this server is not in cluster.key any more"))
         for key_hash in hashes:
-            self._servers.setdefault(key_hash, ServerCaller(self._deny))
+            self._servers.setdefault(key_hash, ServerCaller(self._denied))
 
     async def _look(self) -> None:
         while True:

@@ -207,6 +207,8 @@ def _said(user: str, need: Need) -> str:
     need = of_group(need)
     option = _OPTIONS.get((need.verb, need.resource))
     right = f"{option} {need.name}" if option else f"--right '{need}'"
+    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # which follows from what is really wanted
+        right = f"--read {need.name}`, or `--write {need.name}"
     whose = "a server" if user.startswith("%") else f"user {user}"
     return f"{whose} may not {need.verb.value} {need.resource.value} {need.name}".rstrip() + (
         "" if user.startswith("%") else f": an administrator gives the right by `minimq user allow {user} {right}`"

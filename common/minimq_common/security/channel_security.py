@@ -10,15 +10,18 @@ from minimq_common.security.certificates import Trust
 class ChannelSecurity(Protocol):
     """Known to whoever opens channels. Thread-safe."""
 
-    def trust(self) -> Trust | None:
+    def trust(self, *, at_once: bool = False) -> Trust | None:
         """Return whom a channel trusts and what it shows, as it is now; None for a channel without TLS.
 
         The same object as long as nothing has changed.
+
+        Args:
+            at_once: look at the files, even if somebody did a moment ago.
         """
 
 
 class _Plain:
-    def trust(self) -> None:
+    def trust(self, *, at_once: bool = False) -> None:
         """Return None: nothing is encrypted."""
         return
 

@@ -53,9 +53,9 @@ class CredentialsFile:
         """The addresses of the name servers; empty when it says none."""
         return tuple(self._content.get()[0].nameservers)
 
-    def trust(self) -> Trust:
+    def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom a channel trusts and what it shows, as it is now."""
-        return self._content.get()[1]
+        return self._content.get(at_once=at_once)[1]
 
 
 def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:

@@ -69,9 +69,9 @@ class ServerSecrets:
         self._warned_of, self._warned_at = 0.0, 0.0
         self._warn(self._files.get().report)
 
-    def trust(self) -> Trust:
+    def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom this server trusts and what it shows when it calls another one."""
-        return self._files.get().trust
+        return self._files.get(at_once=at_once).trust
 
     def keys(self) -> tuple[UserKey, ...]:
         """Return the keys by which servers know each other; none for a server that asks nobody for a key."""

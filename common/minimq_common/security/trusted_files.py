@@ -25,9 +25,9 @@ class TrustedFiles:
         self._roots = roots
         self._files = Watched([roots, *(pair or ())], self._make)
 
-    def trust(self) -> Trust:
+    def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom a channel trusts and what it shows, as it is now."""
-        return self._files.get()
+        return self._files.get(at_once=at_once)
 
     def _make(self, found: Sequence[bytes]) -> Trust:
         roots, *rest = found

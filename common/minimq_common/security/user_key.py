@@ -44,6 +44,12 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def id_of(text: str) -> str:
+    """Return the id in the text of a key, by which it may be named in logs; empty when it is no key."""
+    found = _TEXT.fullmatch(text)
+    return "" if found is None else found[1]
+
+
 def new_key(random: bytes) -> UserKey:
     """Make a key of random bytes, `ID_BYTES + SECRET_BYTES` of them."""
     if len(random) != ID_BYTES + SECRET_BYTES:

@@ -47,9 +47,13 @@ class Watched(Generic[T]):
         self._value = make([read_bounded(path) for path in self._paths])
         self._complaint = ""
 
-    def get(self) -> T:
-        """Return the value of the files as they are, or were when they were right."""
-        fresh_s = _FRESH_S if self._fresh_s is None else self._fresh_s
+    def get(self, *, at_once: bool = False) -> T:
+        """Return the value of the files as they are, or were when they were right.
+
+        Args:
+            at_once: look at them, however short ago somebody did.
+        """
+        fresh_s = 0.0 if at_once else _FRESH_S if self._fresh_s is None else self._fresh_s
         if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=False):
             try:
                 self._look()

@@ -1,0 +1,267 @@
+"""The Door of a server: who is let in, what is refused unread, and what ends by itself."""
+
+# ruff: noqa: ANN401 - requests and contexts are of any call
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import message_factory
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from minimq_common import rpc
+from minimq_common.call_boundary import CallBoundary
+from minimq_common.call_limits import CallLimits
+from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.security.access_control import AccessControl
+from minimq_common.security.access_document import AccessDocument, StoredKey, User
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, current_caller, serve_as
+from minimq_common.security.door import Door
+from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.user_key import UserKey, new_key
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+
+FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
+ALICE, SERVER, LATER_SERVER, NOBODY = (new_key(bytes([number]) * 37) for number in range(4))
+EXPIRES_MS = 1_000
+
+
+def document(version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> AccessDocument:
+    keys = {ALICE.id: StoredKey(ALICE.hash, expires_ms)}
+    return AccessDocument(version, {"alice": User(keys, rules=rules, disabled=disabled)})
+
+
+def shown(*keys: UserKey) -> list[tuple[str, str | bytes]]:
+    return [("user-agent", "test"), *(("authorization", f"Bearer {key.text}") for key in keys)]
+
+
+class World(NamedTuple):
+    """All that a server goes by."""
+
+    shared: SharedAccess
+    server_keys: list[UserKey]
+    clock: list[int]
+    control: AccessControl
+
+    def allow(self, version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> None:
+        self.shared.offer(document(version, *rules, expires_ms=expires_ms, disabled=disabled), "test")
+
+
+def world() -> World:
+    shared, keys, clock = SharedAccess(), [SERVER], [0]
+    control = AccessControl(lambda: keys, shared, lambda: clock[0])
+    control.start()
+    return World(shared, keys, clock, control)
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Return a test that runs a coroutine, in which `world` may be called."""
+
+    def run() -> None:
+        asyncio.run(test())  # type: ignore[arg-type]  # it is one
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_loop
+async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> None:
+    own = world()
+    with pytest.raises(SystemBusy, match="asks others whether users and rules have changed"):
+        own.control.identify(shown(ALICE))
+    assert own.control.identify(shown(SERVER)).user == "%servers"
+    own.shared.settle()
+    with pytest.raises(NotAuthenticated):  # there is no document, which lets in nobody
+        own.control.identify(shown(ALICE))
+    own.allow(1)
+    caller = own.control.identify(shown(ALICE))
+    assert (caller.user, own.control.identify(shown(ALICE))) == ("alice", caller)
+    for metadata, reason in (
+        (shown(), "`minimq user add` makes"),
+        (shown(NOBODY), "not known here"),
+        (shown(ALICE, ALICE), "not known here"),
+        ([("authorization", ALICE.text)], "not known here"),
+        ([("authorization", "Bearer " + "x" * 5_000)], "not known here"),
+        ([("authorization", b"Bearer")], "not known here"),
+    ):
+        with pytest.raises(NotAuthenticated, match=reason) as raised:
+            own.control.identify(metadata)
+        assert ALICE.text not in raised.value.message
+    assert own.control.refusals.unauthenticated == {"none": 1, "unknown": 2, "malformed": 4}
+    own.allow(2, disabled=True)
+    with pytest.raises(NotAuthenticated, match="`minimq user enable alice`"):
+        own.control.identify(shown(ALICE))
+    own.allow(3, expires_ms=EXPIRES_MS)
+    own.control.identify(shown(ALICE))
+    own.clock[0] = EXPIRES_MS
+    with pytest.raises(NotAuthenticated, match="`minimq user rotate alice`"):
+        own.control.identify(shown(ALICE))
+
+
+@on_loop
+async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1, "allow write topic t*")
+    caller = own.control.identify(shown(ALICE))
+    request = broker_pb2.AppendRequest(topic="t")
+    for key in (None, ("append", "t")):
+        caller.check(request, key)
+    with pytest.raises(AccessDenied, match=r"may not read topic t.*`minimq user allow alice --read t`"):
+        caller.check(broker_pb2.PullRequest(topic="t"))
+    with pytest.raises(AccessDenied, match="allow alice --group g`"):
+        caller.check(broker_pb2.PullRequest(topic="%RETRY%g"))
+    with pytest.raises(AccessDenied, match="--right 'backup cluster'"):
+        caller.check(replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()))
+    with pytest.raises(AccessDenied, match="only servers"):
+        caller.check(nameserver_pb2.RegisterRequest())
+    own.allow(2, "allow write topic t*", "allow read topic t")
+    caller.check(broker_pb2.PullRequest(topic="t"))
+    own.allow(3, "deny write topic t")
+    with pytest.raises(AccessDenied):
+        caller.check(request, ("append", "t"))
+    for number in range(MOST_DECISIONS + 100):
+        caller.allows(Need(Verb.READ, Resource.TOPIC, str(number)))
+    assert len(caller._decisions) <= MOST_DECISIONS
+
+
+@on_loop
+async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1, expires_ms=EXPIRES_MS)
+    began = asyncio.Queue[str]()
+
+    async def stream(key: UserKey) -> None:
+        caller = own.control.identify(shown(key))
+        with caller.streaming():
+            await began.put(caller.user)
+            await asyncio.Event().wait()
+
+    streams = [asyncio.create_task(stream(key)) for key in (ALICE, SERVER)]
+    for _ in streams:
+        await began.get()
+    own.clock[0] = EXPIRES_MS
+    with pytest.raises(Unavailable, match="the key of user alice is not in force any more"):
+        await streams[0]
+    own.server_keys.insert(0, LATER_SERVER)
+    own.control._look_at_servers()
+    await asyncio.sleep(0)
+    assert not streams[1].done()
+    own.server_keys.remove(SERVER)
+    with pytest.raises(Unavailable, match=r"not in cluster\.key any more"):
+        await streams[1]
+    with pytest.raises(NotAuthenticated):
+        own.control.identify(shown(SERVER))
+    own.control.identify(shown(LATER_SERVER))
+    await own.control.stop()
+
+
+class Noting:
+    """Decodes a request, and notes that it did."""
+
+    def __init__(self, kind: Any) -> None:
+        self.__self__ = kind
+        self.was_called = False
+
+    def __call__(self, data: bytes) -> Any:
+        self.was_called = True
+        return self.__self__.FromString(data)
+
+
+class Details(NamedTuple):
+    method: str
+    invocation_metadata: list[tuple[str, str | bytes]]
+
+
+@on_loop
+async def test_every_call_is_served_by_a_coroutine_and_one_without_a_rule_by_no_server() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1)
+    door, methods = Door(own.control), []
+
+    async def serve(request: Any, context: Any) -> None:
+        pass
+
+    async def generate(request: Any, context: Any) -> AsyncIterator[None]:
+        yield None
+
+    for service in (service for file in FILES for service in file.DESCRIPTOR.services_by_name.values()):
+        for method in service.methods_by_name.values():
+            sides = ("stream" if each else "unary" for each in (method.client_streaming, method.server_streaming))
+            make = getattr(grpc, f"{'_'.join(sides)}_rpc_method_handler")
+            decode = message_factory.GetMessageClass(method.input_type).FromString
+            generated = "reflection" in service.full_name
+            handler = make(generate if generated else serve, decode, bytes)
+            door.add_registered_method_handlers(service.full_name, {method.name: handler})
+            methods.append((f"/{service.full_name}/{method.name}", generated))
+    server = grpc.aio.server()
+    door.open(server)
+    for method, generated in methods:
+        for metadata in (shown(), shown(ALICE), shown(SERVER)):
+            found: Any = door.service(Details(method, metadata))  # type: ignore[arg-type]  # all that is looked at
+            behaviour = found.unary_unary or found.unary_stream or found.stream_unary or found.stream_stream
+            is_coroutine = inspect.iscoroutinefunction(behaviour)
+            assert is_coroutine or (generated and inspect.isasyncgenfunction(behaviour)), method
+    assert door.service(Details("/minimq.v1.Broker/Nothing", shown())) is None  # type: ignore[arg-type]
+    unknown = grpc.unary_unary_rpc_method_handler(serve, broker_pb2.QueueOffset.FromString, bytes)
+    door.add_registered_method_handlers("minimq.v1.Broker", {"Forgotten": unknown})
+    with pytest.raises(RuntimeError, match=r"/minimq\.v1\.Broker/Forgotten takes minimq\.v1\.QueueOffset"):
+        door.open(grpc.aio.server())
+    await own.control.stop()
+
+
+@on_loop
+async def test_what_a_stranger_sends_is_not_read_and_who_calls_is_known_to_what_serves() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1, "allow manage topic t")
+    callers, decode = [], Noting(broker_pb2.DeleteTopicRequest)
+
+    async def delete(request: Any, context: Any) -> broker_pb2.DeleteTopicResponse:
+        callers.append(current_caller().user)
+        return broker_pb2.DeleteTopicResponse()
+
+    door = Door(own.control)
+    handler = grpc.unary_unary_rpc_method_handler(
+        delete,
+        decode,
+        broker_pb2.DeleteTopicResponse.SerializeToString,
+    )
+    door.add_registered_method_handlers("minimq.v1.Broker", {"DeleteTopic": handler})
+    server = grpc.aio.server(interceptors=[CallLimits(), CallBoundary()], options=rpc.server_options())
+    door.open(server)
+    address = await rpc.bind(server, "127.0.0.1:0")
+    await server.start()
+    async with rpc.open_aio_channel(address) as channel:
+        call: Any = channel.unary_unary("/minimq.v1.Broker/DeleteTopic", bytes, bytes)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(bytes(16 << 20), metadata=shown(NOBODY))
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert isinstance(rpc.from_rpc_error(raised.value, "server"), NotAuthenticated)
+        assert not decode.was_called
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(broker_pb2.DeleteTopicRequest(topic="u").SerializeToString(), metadata=shown(ALICE))
+        assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert isinstance(rpc.from_rpc_error(raised.value, "server"), AccessDenied)
+        assert callers == []
+        await call(broker_pb2.DeleteTopicRequest(topic="t").SerializeToString(), metadata=shown(ALICE))
+        assert callers == ["alice"]
+    await server.stop(0)
+    await own.control.stop()
+
+
+def test_where_nobody_needs_a_key_everybody_may_do_everything() -> None:
+    assert current_caller() is ANY_CALLER
+    assert ANY_CALLER.sees_all
+    ANY_CALLER.check(nameserver_pb2.RegisterRequest())
+    serve_as(ANY_CALLER)
