@@ -12,6 +12,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import leases, newcomers, pull
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds
+from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -35,6 +36,7 @@ def mib(number: int) -> str:
         ("Names and texts", "consumer group |", f"{names.MAX_GROUP} characters"),
         ("Names and texts", "broker, cluster", f"{names.MAX_BROKER} characters"),
         ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
+        ("Names and texts", "name in a rule |", f"{access_rule._MOST_LETTERS} characters"),
         ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
         ("Names and texts", "filter of a topic", f"{protocol_bounds.MAX_FILTER:,} characters"),
         ("Names and texts", "different topics and filters", f"{protocol_bounds.MAX_AGREED:,} characters"),
@@ -63,6 +65,8 @@ def mib(number: int) -> str:
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(call_limits.MAX_REQUEST_BYTES)),
         ("Lists in one request", "decision on a transaction", mib(call_limits.MAX_DECISION_BYTES)),
+        ("Lists in one request", "document of users and rules", mib(access_document.MAX_DOCUMENT_BYTES)),
+        ("Lists in one request", "keys of a user", f"{access_document._MOST_KEYS}; "),
         ("Lists in one request", "request of a stream", mib(call_limits.MAX_STREAM_REQUEST_BYTES)),
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
         ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
