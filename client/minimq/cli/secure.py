@@ -163,6 +163,17 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
             )
 
 
+@secure.command()
+def new_key() -> None:
+    """Print a new key, for another line of cluster.key: servers show the first one, and take all of them.
+
+    Example: minimq secure new-key >> secrets/server/cluster.key
+    """
+    from minimq.administration.issued_key import issue_key
+
+    click.echo(issue_key().key.text)
+
+
 @secure.command("show")
 @_FOLDER
 @output_option

@@ -14,7 +14,7 @@ audit = logging.getLogger("minimq.audit")
 
 #: Seconds after which a refusal of a kind that was logged is logged again.
 _REPEAT_S = 60.0
-#: Kinds of refusals that are told apart; with more, all are logged anew.
+#: Kinds of refusals that are logged in that time; further ones are only counted.
 _MOST_KINDS = 1_000
 
 #: What servers alone may do, among the verbs.
@@ -67,6 +67,8 @@ class RefusalLog:
             self._logged[who, what] = since, more + 1
             return
         if len(self._logged) >= _MOST_KINDS:
-            self._logged.clear()
+            self._logged = {kind: last for kind, last in self._logged.items() if now < last[0] + _REPEAT_S}
+            if len(self._logged) >= _MOST_KINDS:  # somebody makes up keys: the log must not grow with each
+                return
         self._logged[who, what] = now, 0
         audit.warning(f"{text} before=%d", who, what, more, extra=ALWAYS_WRITTEN)

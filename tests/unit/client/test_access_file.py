@@ -19,6 +19,7 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.security.user_key import parse_key
 
 FOREVER_MS = 1 << 50
@@ -53,6 +54,17 @@ def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> N
     assert "version 1" in shown
     assert "admin" in shown
     assert not any(secret.split("_")[2] in shown for secret in (key.text, shared.strip()))
+
+
+def test_the_key_of_the_servers_is_replaced_line_by_line(folder: Path) -> None:
+    file = folder / "server" / "cluster.key"
+    (former,) = ServerSecrets(folder / "server", requires_certificates=False).keys()
+    added = run("secure", "new-key").stdout
+    with file.open("a") as opened:
+        opened.write(added)
+    both = ServerSecrets(folder / "server", requires_certificates=False)
+    assert [key.text for key in both.keys()] == [former.text, added.strip()]  # noqa: SIM118 - no dict
+    assert both.trust().bearer == former
 
 
 def test_a_new_authority_and_new_certificates_keep_the_keys(folder: Path) -> None:

@@ -1,0 +1,28 @@
+"""The log of refusals tells of each kind, and does not grow with what strangers make up."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from minimq_common.security import refusal_log
+from minimq_common.security.refusal_log import RefusalLog
+
+
+def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_the_bound(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            refusals.caller_refused("unknown", "aaaaaaaa")
+        assert [record.getMessage().partition(" before=")[2] for record in caplog.records] == ["0"]
+        for number in range(3 * refusal_log._MOST_KINDS):
+            refusals.caller_refused("unknown", f"{number:08}")
+        assert len(caplog.records) == refusal_log._MOST_KINDS
+        now = 61.0
+        refusals.caller_refused("unknown", "aaaaaaaa")
+        assert caplog.records[-1].getMessage().endswith("key=aaaaaaaa before=2")
+    assert refusals.unauthenticated["unknown"] == 4 + 3 * refusal_log._MOST_KINDS
