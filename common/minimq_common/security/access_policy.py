@@ -13,7 +13,9 @@ from minimq_common.security.access_document import ADMIN, AccessDocument, User
 from minimq_common.security.access_rule import Need, Resource, Rule, Verb, parse_rule
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
-_OF_GROUP = ("%RETRY%", "%DLQ%")
+_OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
+#: And transactions, by which its dead letters are resent.
+_TRANSACTIONS_OF_GROUP = ("%DLQ%",)
 
 _OF_ADMIN = "role admin"
 
@@ -115,7 +117,8 @@ class Policy:
     def decide(self, user: str, need: Need) -> AccessDecision:
         """Decide whether a user may do something. A rule that denies wins; without any rule nobody may.
 
-        The topics in which a group keeps its retries and dead letters are of the group: who may read it may use them.
+        The topics in which a group keeps its retries and dead letters, and the transactions by which these are resent,
+        are of the group: who may read it may use them.
         """
         need = of_group(need)
         found: User | None = self.document.users.get(user)
@@ -155,9 +158,8 @@ class Policy:
 
 def of_group(need: Need) -> Need:
     """Return a need as rules are about it."""
-    if need.resource is not Resource.TOPIC:
-        return need
-    for begin in _OF_GROUP:
+    begins = {Resource.TOPIC: _OF_GROUP, Resource.TRANSACTION: _TRANSACTIONS_OF_GROUP}.get(need.resource, ())
+    for begin in begins:
         if need.name.startswith(begin):
             verb = Verb.READ if need.verb is Verb.WRITE else need.verb
             return Need(verb, Resource.GROUP, need.name.removeprefix(begin))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX, RETRY_PREFIX
 from minimq_common.security.access_rule import Need, Resource, Verb
 
 
@@ -125,7 +125,7 @@ def _pop(request: Any) -> Requirement:  # noqa: ANN401
 def _create_topic(request: Any) -> Requirement:  # noqa: ANN401
     name = request.topic.topic
     # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
-    is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, DONE_PREFIX))
     return _all(Need(Verb.WRITE if is_used else Verb.MANAGE, Resource.TOPIC, name))
 
 
