@@ -3,7 +3,7 @@
 Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
-Running:    `Admin` (`DeadLetter`, `DeadLetterCount`), `LocalCluster`
+Running:    `Admin`, `LocalCluster`
 Sharing:    `Cluster`, the connection that several of these may use; `Credentials` for one with TLS
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
@@ -40,8 +40,6 @@ __all__ = [
     "allocation",
     # Running
     "Admin",
-    "DeadLetter",
-    "DeadLetterCount",
     "LocalCluster",
     # Shared
     "Cluster",
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
     from minimq.connection.cluster import Cluster
-    from minimq.dead_letters.dead_letter import DeadLetter
-    from minimq.dead_letters.letter_admin import DeadLetterCount
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
@@ -86,8 +82,6 @@ else:
         "ConsumeResult": "minimq.receiving.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "Credentials": "minimq_common.security.credentials",
-        "DeadLetter": "minimq.dead_letters.dead_letter",
-        "DeadLetterCount": "minimq.dead_letters.letter_admin",
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",

@@ -120,6 +120,20 @@ def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str
     assert {message.tries for message in again} == {2}
 
 
+def test_who_comes_back_in_time_keeps_what_it_has_by_extending_alone(
+    single: LocalCluster, filled: str, popper: RawPopper
+) -> None:
+    address = single.brokers[0].address
+    with RawPopper(address, filled, "b", filled) as other:
+        messages = other.take(100, invisible_s=3600)
+        other.die()
+    with RawPopper(address, filled, "b", filled) as back:
+        assert back.settle(messages, EXTEND, 3600) == []
+        # Much later than the grace of the stream that broke, which is 3 s, nobody else has got them.
+        assert popper.take(800, wait_s=5) == []
+        assert back.settle(messages) == []
+
+
 def test_leased_and_popped_members_do_not_mix_and_a_group_switches(
     single: LocalCluster, filled: str, popper: RawPopper
 ) -> None:

@@ -273,6 +273,8 @@ class PopQueue:
 
         An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing.
 
+        An epoch by which nothing is out, such as one of before a reset, is late as well, whatever it names.
+
         Raises:
             InvalidArgument: it names messages that were never handed out, or not in order. Nothing of it is taken.
             SystemBusy: the queue would fall into too many pieces.
@@ -281,7 +283,12 @@ class PopQueue:
         expired: list[tuple[int, int]] = []
         before, following = 0, self.next
         for first, end in settled.spans:
-            if not before <= first < end <= following:
+            is_past = end > following
+            if is_past and before <= first < end and not self._has_epoch(settled.epoch):
+                before = end
+                expired.append((first, end))
+                continue
+            if not before <= first < end or is_past:
                 raise InvalidArgument(
                     f"messages {first} to {end - 1} cannot be settled: offsets are given in order, and those that were "
                     f"handed out end at {following - 1}"
@@ -290,6 +297,9 @@ class PopQueue:
             self._settle_span(settled, max(first, self.done), end, found, expired)
         self._check_pieces(found)
         return found, expired
+
+    def _has_epoch(self, epoch: int) -> bool:
+        return any(run.epoch == epoch for run in self._runs)
 
     def _check_pieces(self, found: list[Run]) -> None:
         """Raise `SystemBusy` if these make too many pieces of the queue, unless there are no more than before."""

@@ -137,6 +137,8 @@ class PopService:
             if not (request.settles or request.takes):
                 self._clients.enter(group, client_id, stream)
                 stream.answers.expected -= 1  # it has no answer
+            elif request.settles and self._engine.tables.poppers.has(group, client_id):
+                self._clients.enter(group, client_id, stream)  # it has come back within its grace, and works
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
