@@ -217,7 +217,7 @@ class Broker:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared)
             control.start()
             self._ends.push_async_callback(control.stop)
-            door = Door(control, _IN_BAND)
+            door = Door(control, _IN_BAND, certificates=self._options.client_certificates == "required")
             entry = cast("grpc.aio.Server", door)
         broker_pb2_grpc.add_BrokerServicer_to_server(service, entry)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, entry)

@@ -171,7 +171,8 @@ class NameServer:
             return None
         self._control = AccessControl(secrets.keys, self._access.shared)
         self._control.start()
-        self._door = Door(self._control, _IN_BAND)
+        with_certificates = self._options.client_certificates == "required"
+        self._door = Door(self._control, _IN_BAND, certificates=with_certificates)
         return cast("grpc.aio.Server", self._door)
 
     def _make_server(self) -> grpc.aio.Server:

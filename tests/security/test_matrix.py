@@ -23,6 +23,7 @@ from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated
 from minimq_common.protocol_bounds import BOUNDS, Range
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
@@ -157,21 +158,28 @@ def calls(secure: LocalCluster) -> list[Call]:
 class Keys:
     """Channels to all servers with one key each."""
 
-    def __init__(self, secure: LocalCluster, opened: ExitStack) -> None:
+    def __init__(self, secure: LocalCluster, authority: CertificateAuthority, opened: ExitStack) -> None:
         self._secure = secure
+        self._authority = authority
         self._opened = opened
 
-    def channels(self, bearer: UserKey | None) -> dict[str, Any]:
-        known = trust_of(self._secure.credentials)
+    def of_user(self, name: str, text: str) -> dict[str, Any]:
+        """Return channels with the key in some credentials and a certificate of the user."""
+        bearer = key_of(text)
+        mutual = self._authority.credentials(name, [], bearer)
+        return self.channels(bearer, Credentials.from_text(mutual))
+
+    def channels(self, bearer: UserKey | None, own: CredentialsArgument | None = None) -> dict[str, Any]:
+        known = trust_of(own or self._secure.credentials)
         trust = Trust(known.roots, known.pair, bearer)
         addresses = (self._secure.nameserver, self._secure.brokers[0].address)
         return {each: self._opened.enter_context(rpc.open_channel(each, trust)) for each in addresses}
 
 
 @pytest.fixture(scope="module")
-def keys(secure: LocalCluster) -> Iterator[Keys]:
+def keys(secure: LocalCluster, authority: CertificateAuthority) -> Iterator[Keys]:
     with ExitStack() as opened:
-        yield Keys(secure, opened)
+        yield Keys(secure, authority, opened)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +203,7 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
     admin.rotate_key("revoked", drop_old=True)
     disabled = key_of(admin.add_user("disabled", roles=["admin"]))
     admin.disable_user("disabled")
+    misplaced = keys.channels(key_of(admin.add_user("other", roles=["admin"])))  # beside the certificate of admin
     unknown = {
         "none": None,
         "garbage": UserKey("", "garbage"),
@@ -203,13 +212,19 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
         "revoked": revoked,
         "disabled": disabled,
     }
-    powerless = keys.channels(key_of(admin.add_user("powerless")))
+    powerless = keys.of_user("powerless", admin.add_user("powerless"))
     before = state_of(secure, keys)
     for name, bearer in unknown.items():
         channels = keys.channels(bearer)
         for call in calls:
             found = outcome(call.make(channels[call.address]))
             assert (found is NotAuthenticated) == (call.kind is not CallerKind.ANYBODY), (name, str(call), found)
+    for call in calls:
+        found = outcome(call.make(misplaced[call.address]))
+        if call.kind is CallerKind.SERVER:
+            assert found in {NotAuthenticated, AccessDenied}, str(call)
+        else:
+            assert (found is NotAuthenticated) == (call.kind is CallerKind.USER), str(call)
     for call in calls:
         answers = call.make(powerless[call.address])
         if call.method.name == "WatchRoutes":  # what it may not see is left out
@@ -223,7 +238,7 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
 def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, calls: list[Call]) -> None:
     calls = [call for call in calls if all(need.name or need.resource is Resource.CLUSTER for need in call.needs)]
     rules = {f"allow {need}" for call in calls for need in call.needs}
-    entitled = keys.channels(key_of(admin.add_user("entitled", sorted(rules))))
+    entitled = keys.of_user("entitled", admin.add_user("entitled", sorted(rules)))
     for call in calls:
         found = outcome(call.make(entitled[call.address]))
         assert (found is AccessDenied) == (call.kind is CallerKind.SERVER), (str(call), found)

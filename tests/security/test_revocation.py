@@ -14,10 +14,9 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import AccessDenied, MiniMQError, NotAuthenticated
+from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common import rpc
-from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.security.credentials_file import written
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -107,17 +106,18 @@ class Idle:
 
 
 def stubs(secure: LocalCluster, credentials: CredentialsArgument | None, opened: ExitStack) -> tuple[Any, Any]:
-    known, own = trust_of(secure.credentials), trust_of(credentials)
-    trust = Trust(known.roots, known.pair, own.bearer)
+    trust = trust_of(credentials)
     broker = opened.enter_context(rpc.open_channel(secure.brokers[0].address, trust))
     nameserver = opened.enter_context(rpc.open_channel(secure.nameserver, trust))
     return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
 
 
-def mutual(secure: LocalCluster, text: str) -> str:
-    """Return credentials with the certificate that the cluster wants as well."""
-    known, own = trust_of(secure.credentials), trust_of(Credentials.from_text(text))
-    return written([secure.nameserver], Trust(known.roots, known.pair, own.bearer), "Of a test.")
+def mutual(secure: LocalCluster, name: str, text: str) -> str:
+    """Return the credentials of a user with the certificate that the cluster wants as well."""
+    bearer = trust_of(Credentials.from_text(text)).bearer
+    assert bearer is not None
+    authority = CertificateAuthority(secure.data_dir / "secrets")
+    return authority.credentials(name, [secure.nameserver], bearer)
 
 
 class Sending:
@@ -151,9 +151,9 @@ class Sending:
 def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure: LocalCluster, admin: Admin) -> None:
     live = "live"
     with ExitStack() as opened:
-        own = Idle(secure, text := admin.add_user(live, RULES), "g-live", opened)
-        others = Idle(secure, admin.add_user("bystander", RULES), "g-other", opened)
-        sending = Sending(Credentials.from_text(mutual(secure, text)))
+        own = Idle(secure, text := mutual(secure, live, admin.add_user(live, RULES)), "g-live", opened)
+        others = Idle(secure, mutual(secure, "bystander", admin.add_user("bystander", RULES)), "g-other", opened)
+        sending = Sending(Credentials.from_text(text))
         wait_until(lambda: sending.sent >= 20_000, PATIENCE_S, what="it sends")
         administrator, _ = stubs(secure, secure.credentials, opened)
         admin.disable_user(live)  # it returns when this is in force everywhere
@@ -173,7 +173,7 @@ def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Ad
     file = tmp_path / "rotating.minimq"
 
     def write(text: str) -> None:
-        file.write_text(mutual(secure, text))
+        file.write_text(mutual(secure, "rotating", text))
 
     write(admin.add_user("rotating", RULES))
     sending = Sending(file)
@@ -190,7 +190,7 @@ def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
     secure: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     file = tmp_path / "reader.minimq"
-    file.write_text(mutual(secure, admin.add_user("reader", ["allow read topic orders"])))
+    file.write_text(mutual(secure, "reader", admin.add_user("reader", ["allow read topic orders"])))
     with PullConsumer(credentials=file, group="g-reader", start="earliest", rebalance_interval_s=ROUND_S) as consumer:
         consumer.subscribe("orders")
         text = wait_until(lambda: polled(consumer), PATIENCE_S, what="it is refused")
@@ -212,8 +212,8 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
 ) -> None:
     live = "less"
     with ExitStack() as opened:
-        own = Idle(secure, admin.add_user(live, RULES), "g-less", opened)
-        others = Idle(secure, admin.add_user("more", RULES), "g-more", opened)
+        own = Idle(secure, mutual(secure, live, admin.add_user(live, RULES)), "g-less", opened)
+        others = Idle(secure, mutual(secure, "more", admin.add_user("more", RULES)), "g-more", opened)
         everything = own.open()
         assert everything == set(own.streams)
         admin.add_rules(live, ["allow read topic other"])
@@ -229,8 +229,8 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
 
 def test_a_client_id_in_its_grace_is_of_its_user_alone(secure: LocalCluster, admin: Admin) -> None:
     with ExitStack() as opened:
-        own = Idle(secure, admin.add_user("owner", RULES), "g-id", opened)
-        thief, _ = stubs(secure, Credentials.from_text(admin.add_user("thief", RULES)), opened)
+        own = Idle(secure, mutual(secure, "owner", admin.add_user("owner", RULES)), "g-id", opened)
+        thief, _ = stubs(secure, Credentials.from_text(mutual(secure, "thief", admin.add_user("thief", RULES))), opened)
         own.streams["session"].close()
         heartbeat = broker_pb2.SessionRequest(client_id="g-id", heartbeat=broker_pb2.Heartbeat())
         with pytest.raises(grpc.RpcError) as raised:

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_control import USER_URI
 from minimq_common.security.certificates import CertificateReport, Pair
 
 _OWN_DAYS, _DAYS = 3650, 397
@@ -67,7 +68,7 @@ class Signer:
 
     def sign_user(self, user: str) -> Pair:
         """Return a certificate, and its key, of a user."""
-        identity = x509.UniformResourceIdentifier(f"minimq://user/{user}")
+        identity = x509.UniformResourceIdentifier(f"{USER_URI}{user}")
         return self._sign(user, [identity], [ExtendedKeyUsageOID.CLIENT_AUTH])
 
     def _sign(self, common_name: str, names: list[x509.GeneralName], usages: list[x509.ObjectIdentifier]) -> Pair:

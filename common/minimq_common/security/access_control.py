@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import AccessDocument
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.4
 #: When somebody may come back to a server that has just started, in seconds.
 _RETRY_S = 0.1
+#: By this and the name a certificate names a user, among its alternative names.
+USER_URI = "minimq://user/"
+_CERTIFICATE_NAMES = "x509_subject_alternative_name"
 #: Longest key that is looked at.
 _MOST_LETTERS = 200
 
@@ -103,6 +107,14 @@ class AccessControl:
         if known is not None and not known[0].expires_ms:
             return known[1]
         return self._user(key_hash, text[len(SCHEME) :])
+
+    def check_certificate(self, caller: KnownCaller, context: Any) -> None:  # noqa: ANN401 - of any call
+        """Raise `NotAuthenticated` if the certificate of a call is that of another user than the key."""
+        names = context.auth_context().get(_CERTIFICATE_NAMES, ())
+        users = [name for name in names if name.startswith(USER_URI.encode())]
+        if users and not isinstance(caller, ServerCaller) and f"{USER_URI}{caller.user}".encode() not in users:
+            text = f"the certificate in these credentials is not of user {caller.user}, whose key is beside it"
+            raise self._refusal("certificate", f"{text}: `minimq secure issue DIR {caller.user}` makes one")
 
     def _user(self, key_hash: str, key: str) -> KnownCaller:
         policy = self._policy

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # at run time the class has no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
 _Serve = Callable[..., Any]
+#: Takes a caller and the context of its call, and raises if they do not belong together.
+_Meet = Callable[[KnownCaller, Any], None]
 
 
 class Door(grpc.GenericRpcHandler):
@@ -30,10 +32,12 @@ class Door(grpc.GenericRpcHandler):
     Args:
         control: knows the callers.
         in_band: full names of the streams that check each request by themselves; of others the Door does it.
+        certificates: callers show certificates: the user that one names has to be that of the key.
     """
 
-    def __init__(self, control: AccessControl, in_band: Collection[str] = ()) -> None:
+    def __init__(self, control: AccessControl, in_band: Collection[str] = (), *, certificates: bool = False) -> None:
         self._control = control
+        self._meet: _Meet = control.check_certificate if certificates else _meet_anybody
         self._in_band = frozenset(in_band)
         self._handlers: dict[str, _Handler] = {}
         self._kinds: dict[str, CallerKind] = {}
@@ -78,7 +82,8 @@ class Door(grpc.GenericRpcHandler):
                 caller.refuse_server_call()
         except MiniMQError as error:
             return _refusing(error)
-        return _bound(handler, caller, checks=kind is CallerKind.USER and method not in self._in_band)
+        checks = kind is CallerKind.USER and method not in self._in_band
+        return _bound(handler, caller, self._meet, checks=checks)
 
 
 def request_name(handler: _Handler) -> str:
@@ -96,20 +101,25 @@ def _refusing(error: MiniMQError) -> _Handler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _bound(handler: _Handler, caller: KnownCaller, *, checks: bool) -> _Handler:
+def _meet_anybody(_: KnownCaller, __: object) -> None:
+    pass
+
+
+def _bound(handler: _Handler, caller: KnownCaller, meet: _Meet, *, checks: bool) -> _Handler:
     """Return a handler for one call of a caller."""
     serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     if handler.request_streaming or handler.response_streaming:
-        wrapped = _streamed(serve, caller, checks=checks)
+        wrapped = _streamed(serve, caller, meet, checks=checks)
     else:
-        wrapped = _single(serve, caller)
+        wrapped = _single(serve, caller, meet)
     kind = f"{_kind(handler.request_streaming)}_{_kind(handler.response_streaming)}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")
     return make(wrapped, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
 
 
-def _single(serve: _Serve, caller: Caller) -> _Serve:
+def _single(serve: _Serve, caller: KnownCaller, meet: _Meet) -> _Serve:
     async def single(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call, here and below
+        meet(caller, context)
         caller.check(request)
         serve_as(caller)
         return await serve(request, context)
@@ -117,13 +127,14 @@ def _single(serve: _Serve, caller: Caller) -> _Serve:
     return single
 
 
-def _streamed(serve: _Serve, caller: KnownCaller, *, checks: bool) -> _Serve:
+def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, *, checks: bool) -> _Serve:
     def checked(requests: Any) -> Any:  # noqa: ANN401
         return _AllowedRequests(requests, caller) if checks else requests
 
     if inspect.isasyncgenfunction(serve):
 
         async def generated(requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ANN401
+            meet(caller, context)
             serve_as(caller)
             with caller.streaming():
                 async for response in serve(checked(requests), context):
@@ -132,6 +143,7 @@ def _streamed(serve: _Serve, caller: KnownCaller, *, checks: bool) -> _Serve:
         return generated
 
     async def streamed(requests: Any, context: Any) -> None:  # noqa: ANN401
+        meet(caller, context)
         serve_as(caller)
         with caller.streaming():
             await serve(checked(requests), context)
