@@ -168,10 +168,6 @@ def end_of_process() -> threading.Event:
     return end
 
 
-#: How often a member without leases looks at the list of members; RocketMQ's do so every 20 seconds.
-_LOOK_S = 0.4
-
-
 @dataclass(frozen=True)
 class Setting:
     """The place where a group is at work.
@@ -211,8 +207,7 @@ def member(setting: Setting, client_id: str, journal: Path) -> None:
 def member_without_leases(setting: Setting, client_id: str, journal: Path) -> None:
     """A member that asks nobody before it takes its share.
 
-    Now and then it looks at the list of members, each at times of its own. When that has changed it commits, drops what
-    is not its share any more, and reads the rest from where the group has committed.
+    It looks at the list of members once, as it starts: it keeps its share when others join.
     """
     end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
@@ -220,16 +215,12 @@ def member_without_leases(setting: Setting, client_id: str, journal: Path) -> No
         queues = admin.route(setting.topic).read_queues()
     consumer = PullConsumer(setting.nameserver, group=setting.group, client_id=client_id, **setting.options)
     reader = Reader(consumer, lines, client_id)
-    known: list[str] = []
-    look_at = 0.0
+    members: list[str] = []
+    while client_id not in members:  # the list is written after its process is started
+        time.sleep(0.01)
+        members = json.loads(setting.list_of_members.read_text()) if setting.list_of_members.exists() else []
+    consumer.assign(strategy.allocate(setting.group, client_id, queues, members))
     while not end.is_set():
-        if time.monotonic() >= look_at:
-            look_at = time.monotonic() + _LOOK_S
-            listed = json.loads(setting.list_of_members.read_text())
-            if listed != known:
-                known = listed
-                consumer.commit()
-                consumer.assign(strategy.allocate(setting.group, client_id, queues, known))
         reader.step()
     consumer.close()
     lines.add(Ended(time.monotonic(), strategy.rounds))

@@ -125,6 +125,15 @@ class Group:
         wait_until(lambda: self.settled(among), "the shares have not settled")
         self.end_stretch()
 
+    def wait_delivered(self, client_id: str) -> None:
+        """Return when a member has received messages."""
+
+        def has_received() -> bool:
+            self.read()
+            return bool(self.journal(client_id).polls)
+
+        wait_until(has_received, f"{client_id} receives nothing")
+
     def end_stretch(self) -> None:
         if self.stretches and self.stretches[-1][1] == float("inf"):
             self.stretches[-1] = self.stretches[-1][0], time.monotonic()

@@ -53,8 +53,8 @@ def test_members_that_come_and_go() -> None:
 
 @pytest.mark.timeout(60 + 15 * ROUNDS)
 def test_members_that_ask_nobody_are_found_out() -> None:
-    """The checks can fail: without leases messages are delivered twice, in all but a few runs."""
-    assert any(run("leases-off", 3 * ROUNDS)["verdict"]["unexplained"] > 0 for _ in range(8))
+    """The checks can fail: without leases messages are delivered twice."""
+    assert run("leases-off", 3)["verdict"]["unexplained"] > 0
 
 
 @pytest.mark.timeout(60 + 15 * ROUNDS)
