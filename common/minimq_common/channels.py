@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+import grpc
 import grpc.aio
 
 from minimq_common import rpc
@@ -12,6 +13,8 @@ from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 Stub = TypeVar("Stub")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 #: Options of channels to brokers.
 BROKER_OPTIONS: Mapping[str, int] = dict(rpc.CHANNEL_OPTIONS)
@@ -69,13 +72,41 @@ class Channels(Generic[Stub]):
         self._channels[address] = channel, stub, trust
         return stub
 
-    def is_outdated(self, address: str) -> bool:
-        """Return whether there is something new to show since a channel was made, which was refused.
+    async def call(
+        self,
+        address: str,
+        method: Callable[[Stub], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        timeout_s: float,
+    ) -> Response:
+        """Return the answer to a call, which is repeated if it was refused for credentials that were replaced since.
 
-        The next `stub` has it then.
+        Args:
+            address: HOST:PORT.
+            method: picks the method of a stub.
+            request: of the call.
+            timeout_s: seconds that one try may take.
+
+        Raises:
+            grpc.aio.AioRpcError: as gRPC does.
+        """
+        while True:
+            stub = self.stub(address)
+            try:
+                return await method(stub)(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as failure:
+                if failure.code() is not grpc.StatusCode.UNAUTHENTICATED or not self.is_outdated(address, stub):
+                    raise
+
+    def is_outdated(self, address: str, stub: Stub) -> bool:
+        """Return whether the next `stub` for an address has newer credentials than one that was refused.
+
+        Args:
+            address: HOST:PORT.
+            stub: of the refused call. Another call may have opened the newer channel since.
         """
         known = self._channels.get(address)
-        return known is not None and self._security.trust(at_once=True) is not known[2]
+        return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
 
     def addresses(self) -> list[str]:
         """Return the addresses to which there is a channel."""

@@ -12,7 +12,7 @@ import grpc.aio
 
 from minimq_common.bound_check import check_answer
 from minimq_common.channels import Channels
-from minimq_common.errors import MiniMQError, NotAuthenticated, Unavailable
+from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.rpc import from_rpc_error
 
 if TYPE_CHECKING:  # at run time it is the plain stub
@@ -67,11 +67,9 @@ class BrokerCalls:
         give_up = time.monotonic() + reconnect_s
         while True:
             try:
-                return check_answer(await method(self._channels.stub(address))(request, timeout=timeout_s), peer)
+                return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
             except grpc.aio.AioRpcError as failure:
                 error = from_rpc_error(failure, peer)
-            if isinstance(error, NotAuthenticated) and self._channels.is_outdated(address):
-                continue  # the credentials were replaced
             if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
                 raise error
             await asyncio.sleep(_PAUSE_S)

@@ -76,9 +76,12 @@ class Connection:
         """Return the stub of a broker, for streams; on the event loop only."""
         return self._broker_channels.stub(address)
 
-    def has_new_key(self, address: str) -> bool:
-        """Return whether the credentials were replaced since a broker has refused them; on the event loop only."""
-        return self._broker_channels.is_outdated(address)
+    def has_new_key(self, address: str, stub: BrokerAsyncStub) -> bool:
+        """Return whether the credentials were replaced since `stub` was made, which a broker has refused.
+
+        On the event loop only.
+        """
+        return self._broker_channels.is_outdated(address, stub)
 
     @property
     def is_forked(self) -> bool:

@@ -22,7 +22,6 @@ from minimq_common.errors import (
     InternalError,
     InvalidArgument,
     MiniMQError,
-    NotAuthenticated,
     SystemBusy,
     TransportError,
     Unavailable,
@@ -188,11 +187,9 @@ class NameServers:
     ) -> T:
         peer = f"name server {address}"
         try:
-            answer = await method(self.stub(address))(request, timeout=timeout_s)
+            answer = await self._channels.call(address, method, request, timeout_s)
         except grpc.aio.AioRpcError as failure:
             error = rpc.from_rpc_error(failure, peer)
-            if isinstance(error, NotAuthenticated) and self._channels.is_outdated(address):
-                return await self._ask_one(address, method, request, read, timeout_s)  # the credentials were replaced
             if isinstance(error, TransportError):
                 raise _NoAnswerError(_why_silent(failure, timeout_s)) from None
             raise error from None
@@ -341,7 +338,7 @@ class NameServers:
         """Return the answer of one name server. Raises what it refused with, and `TransportError`."""
         peer = f"name server {address}"
         try:
-            return check_answer(await method(self.stub(address))(request, timeout=timeout_s), peer)
+            return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
         except grpc.aio.AioRpcError as error:
             raise rpc.from_rpc_error(error, peer) from None
 

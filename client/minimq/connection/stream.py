@@ -147,7 +147,8 @@ class Stream(Generic[Request, Response]):
 
     async def _run(self) -> MiniMQError | None:
         """Hand out all answers; return why there are no more."""
-        call = self._method(self._connection.broker_stub(self._address))()
+        stub = self._connection.broker_stub(self._address)
+        call = self._method(stub)()
         connecting = asyncio.create_task(self._connect(call))
         try:
             async for response in call:
@@ -155,7 +156,7 @@ class Stream(Generic[Request, Response]):
                 self._on_response(response)
         except grpc.aio.AioRpcError as failure:
             error = from_rpc_error(failure, self._peer)
-            if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self._address):
+            if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self._address, stub):
                 return Unavailable(
                     f"the credentials were replaced: {error.message}"
                 )  # another stream shows the new ones

@@ -54,7 +54,7 @@ class Watched(Generic[T]):
             at_once: look at them, however short ago somebody did.
         """
         fresh_s = 0.0 if at_once else _FRESH_S if self._fresh_s is None else self._fresh_s
-        if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=False):
+        if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=at_once):
             try:
                 self._look()
             finally:

@@ -264,6 +264,8 @@ def test_an_authority_is_replaced_without_a_restart_of_anybody(signer: Signer, t
             write(later.pair.certificate, later.sign_user("alice"))
             told.append(await check(channels.stub(peer.address)))
             assert channels.stub(peer.address) is not first
+            assert channels.is_outdated(peer.address, first)  # although another call has opened the newer channel
+            assert not channels.is_outdated(peer.address, channels.stub(peer.address))
             told.append(await check(first))  # its connection goes on
             async with rpc.open_aio_channel(peer.address, Trust(former.pair.certificate)) as channel:
                 told.append(await check(health_pb2_grpc.HealthStub(channel)))
