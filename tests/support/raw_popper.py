@@ -53,6 +53,7 @@ class RawPopper:
 
     def close(self) -> None:
         """Say that it goes, and wait until the broker has heard it. Idempotent."""
+        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
         self._requests.put(None)
         with suppress(grpc.RpcError):
             list(self._answers)

@@ -28,12 +28,14 @@ class PopStream:
         answers: what is to be written to it.
         clients: groups, and under which names it takes for them.
         subscribed: filters of the topics that it takes from for these, and hashes of the tags.
+        leaving: those of the clients that close.
         tasks: that begin groups.
     """
 
     answers: PopAnswers
     clients: set[tuple[str, str]] = field(default_factory=set)
     subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
+    leaving: set[tuple[str, str]] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 

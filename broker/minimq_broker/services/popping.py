@@ -94,19 +94,17 @@ class PopService:
         stream = PopStream(PopAnswers(self._reader))
         writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, stream), "pop-receiver")
-        grace_s = self._grace_s
         try:
             while await stream.answers.some():
                 await writer.write_alone(stream.answers.take, stream.answers.size_hint)
-            if not receiver.cancelled() and receiver.exception() is None:  # it has said that it goes
-                grace_s = 0.0
         finally:
             receiver.cancel()
             stream.answers.close()
             for task in stream.tasks:
                 task.cancel()
-            for group, client_id in stream.clients:
-                asyncio.get_running_loop().call_later(grace_s, self._gone, group, client_id)
+            for client in stream.clients:
+                grace_s = 0.0 if client in stream.leaving else self._grace_s
+                asyncio.get_running_loop().call_later(grace_s, self._gone, *client)
         raise_failure(receiver)
 
     async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopStream) -> None:
@@ -130,15 +128,13 @@ class PopService:
                 raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
             check_bounds(request)
             current_caller().check(request)
-            if not (request.settles or request.takes or request.cancels):
+            if not (request.settles or request.takes or request.cancels or request.leaves):
                 raise InvalidArgument("a request takes messages, settles some or cancels takes, and this one does not")
             group, client_id = check_group(request.group), check_client_id(request.client_id)
             self._engine.writes.check()
             if not (request.settles or request.takes):
-                self._clients.enter(group, client_id, stream)
                 stream.answers.expected -= 1  # it has no answer
-            elif request.settles and self._engine.tables.poppers.has(group, client_id):
-                self._clients.enter(group, client_id, stream)  # it has come back within its grace, and works
+            self._enter_or_leave(group, client_id, request, stream)
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
@@ -155,6 +151,15 @@ class PopService:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
             self._refuse(request, error, stream)
         return None
+
+    def _enter_or_leave(self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopStream) -> None:
+        """Note what a request shows of its consumer besides its takes: it is there, is back, or closes."""
+        is_alone = not (request.settles or request.takes)
+        is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
+        if is_back or (is_alone and request.cancels):
+            self._clients.enter(group, client_id, stream)
+        if request.leaves and (group, client_id) in stream.clients:
+            stream.leaving.add((group, client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopStream) -> None:
         """Answer all of a request by an error; one without anything by an answer without an id."""

@@ -148,6 +148,7 @@ class PopStream:
         """Say that the consumer goes, and wait until the broker has heard it."""
         if not self.ended:
             self._flush()
+            self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
             self._stream.finish()
             try:
                 async with asyncio.timeout(timeout_s):

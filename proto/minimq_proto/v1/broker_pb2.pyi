@@ -413,9 +413,14 @@ class PopRequest(google.protobuf.message.Message):
     SETTLES_FIELD_NUMBER: builtins.int
     TAKES_FIELD_NUMBER: builtins.int
     CANCELS_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
     group: builtins.str
     client_id: builtins.str
     """Who asks: what it has is freed when its last stream is over for longer than a grace."""
+    leaves: builtins.bool
+    """The consumer closes: what it has is freed when this stream ends, without a grace. A stream that ends without this may
+    be a connection that broke.
+    """
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
         """Decided before the takes, in this order. Each stands by itself: one that is refused leaves the others as they are."""
@@ -436,8 +441,9 @@ class PopRequest(google.protobuf.message.Message):
         settles: collections.abc.Iterable[global___PopSettle] | None = ...,
         takes: collections.abc.Iterable[global___PopTake] | None = ...,
         cancels: collections.abc.Iterable[builtins.int] | None = ...,
+        leaves: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "settles", b"settles", "takes", b"takes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "leaves", b"leaves", "settles", b"settles", "takes", b"takes"]) -> None: ...
 
 global___PopRequest = PopRequest
 
