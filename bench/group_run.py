@@ -258,7 +258,8 @@ def drain(run: Run) -> None:
     """Let the group read to the end, and end it."""
     run.group.end_stretch()
     ends = stored(run.cluster)
-    if sum(ends.values()) != run.outcome["acknowledged"] or run.outcome["errors"]:
+    # There may be more: what a broker answers too late is sent to another one.
+    if sum(ends.values()) < run.outcome["acknowledged"] or run.outcome["errors"]:
         raise SystemExit(f"the producer was told {run.outcome}, stored are {sum(ends.values())}")
     run.outcome["ends"] = ends
 
