@@ -213,7 +213,7 @@ class Broker:
     ) -> StandardServices:
         """Let a server serve all calls: if there are keys, those of callers that are known alone."""
         door, entry = None, server
-        if self._access is not None and self._secrets is not None and self._secrets.keys():
+        if self._access is not None and self._secrets is not None:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared)
             control.start()
             self._ends.push_async_callback(control.stop)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.errors import NotAuthenticated, SystemBusy
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need
@@ -151,10 +151,11 @@ class AccessControl:
         policy, now_ms = self._policy, self._now_ms()
         for key_hash, (_, caller) in [*self._users.items()]:
             found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, now_ms)
-            if isinstance(found, Refusal):
+            if isinstance(found, Refusal) or found.user != caller.user:
                 del self._users[key_hash]
                 caller.revoke()
-                log.info("access: a caller is let go user=%s reason=%s", caller.user, found.value)
+                reason = found.value if isinstance(found, Refusal) else "the key is another user's"
+                log.info("access: a caller is let go user=%s reason=%r", caller.user, reason)
             else:
                 self._users[key_hash] = found, caller
 
@@ -165,7 +166,7 @@ class AccessControl:
         self._keys = keys
         hashes = {key.hash for key in keys}
         for key_hash in [each for each in self._servers if each not in hashes]:
-            self._servers.pop(key_hash).end(Unavailable("the key of this server is not in cluster.key any more"))
+            self._servers.pop(key_hash).revoke()
         for key_hash in hashes:
             self._servers.setdefault(key_hash, ServerCaller(self._denied))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.outage_log import OutageLog
-from minimq_common.security.access_document import AccessDocument, from_toml
+from minimq_common.security.access_document import MAX_DOCUMENT_BYTES, AccessDocument, from_toml
 from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.watched import Watched
@@ -87,7 +87,7 @@ class AccessFolder:
         return self._seen
 
     def _open(self) -> None:
-        self._file = Watched([self._path], self._read, fresh_s=_LOOK_S / 2)
+        self._file = Watched([self._path], self._read, fresh_s=_LOOK_S / 2, most_bytes=MAX_DOCUMENT_BYTES)
         self._seen = self._file.get()
         self.shared.offer(self._seen, ACCESS)
 
@@ -99,7 +99,19 @@ class AccessFolder:
 
 
 def access_of(directory: Path | None) -> AccessFolder | None:
-    """Return the users and rules in a folder of secrets; None when nobody needs a key. Raises `InvalidArgument`."""
-    if directory is None or not any((directory / name).exists() for name in (ACCESS, CLUSTER_KEY)):
+    """Return the users and rules in a folder of secrets; None when nobody needs a key.
+
+    Raises:
+        InvalidArgument: a file cannot be used, or the keys of servers are lacking, without which all would be let in.
+    """
+    if directory is None:
         return None
-    return AccessFolder(directory / ACCESS)
+    if (directory / CLUSTER_KEY).exists():
+        return AccessFolder(directory / ACCESS)
+    if (directory / ACCESS).exists():
+        raise InvalidArgument(
+            f"{directory} has {ACCESS} and no {CLUSTER_KEY}, by which servers know each other: copy it from another "
+            f"server, or take {ACCESS} away if nobody shall need a key"
+        )
+    log.warning("access: nobody needs a key here, since there is no file cluster.key directory=%s", directory)
+    return None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from minimq_common.errors import AccessDenied, MiniMQError, Unavailable
+from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, Unavailable
 from minimq_common.security.access_policy import of_group
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallerKind, Requirement, requirement_of
@@ -105,11 +105,13 @@ class KnownCaller(Caller):
         self._passed: set[Hashable] = set()
         self._streams: set[_LiveStream] = set()
         self._forgot = False
+        self._is_let_go = False
 
     def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401
         """Raise `AccessDenied` unless the caller may make a request."""
         if key is not None and key in self._passed:
             return
+        self._check_in_force()
         self._require(requirement_of(request))
         if key is not None:
             if len(self._passed) >= MOST_DECISIONS:
@@ -134,6 +136,7 @@ class KnownCaller(Caller):
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
+        self._check_in_force()
         task = asyncio.current_task()
         assert task is not None
         stream = _LiveStream(task)
@@ -153,7 +156,8 @@ class KnownCaller(Caller):
         self._decide, self.sees_all = decide, sees_all
         self._decisions = {need: decide(need) for need in former}
         self._passed.clear()
-        if self._forgot or any(allowed and not self._decisions[need] for need, allowed in former.items()):
+        has_lost, self._forgot = self._forgot, False
+        if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
             self.end(Unavailable(f"the rights of user {self.user} have changed: this stream is to be opened anew"))
 
     def end(self, reason: MiniMQError) -> None:
@@ -162,11 +166,12 @@ class KnownCaller(Caller):
             stream.end(reason)
 
     def revoke(self) -> None:
-        """Allow nothing any more, and end all streams."""
+        """Allow nothing any more, and end all streams; calls whose request is still to come are refused then."""
+        self._is_let_go = True
         self._decide, self.sees_all = _never, False
         self._decisions.clear()
         self._passed.clear()
-        self.end(Unavailable(f"the key of user {self.user} is not in force any more: this stream is ended"))
+        self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
     def refuse_server_call(self) -> NoReturn:
         """Raise `AccessDenied`, for what only servers may do."""
@@ -174,6 +179,14 @@ class KnownCaller(Caller):
         raise AccessDenied(
             f"user {self.user} may not do that: only servers of the cluster may, which show the key in cluster.key"
         )
+
+    @property
+    def _key(self) -> str:
+        return f"the key of user {self.user}"
+
+    def _check_in_force(self) -> None:
+        if self._is_let_go:
+            raise NotAuthenticated(f"{self._key} is not in force any more")
 
     def _require(self, requirement: Requirement) -> None:
         if requirement.standing is CallerKind.SERVER:
@@ -189,6 +202,10 @@ class ServerCaller(KnownCaller):
 
     def __init__(self, denied: Denied) -> None:
         super().__init__("%servers", _describes, denied, sees_all=True)
+
+    @property
+    def _key(self) -> str:
+        return "the key of this server, which is not in cluster.key any more,"
 
     def _require(self, requirement: Requirement) -> None:
         if requirement.standing is not CallerKind.SERVER and not requirement.or_server:

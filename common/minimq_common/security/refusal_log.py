@@ -14,8 +14,12 @@ audit = logging.getLogger("minimq.audit")
 
 #: Seconds after which a refusal of a kind that was logged is logged again.
 _REPEAT_S = 60.0
-#: Kinds of refusals that are logged in that time; further ones are only counted.
-_MOST_KINDS = 1_000
+#: Kinds of refusals of one user, or of strangers for one reason, that are logged in that time; further ones are only
+#: counted. Each has its own, so that nobody silences the log for others by keys or names that are made up.
+_MOST_KINDS = 200
+
+#: Stands for all kinds for which there is no room.
+_OTHERS = "others"
 
 #: What servers alone may do, among the verbs.
 SERVER = "server"
@@ -34,7 +38,8 @@ class RefusalLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        #: By user or reason: when each kind was logged, and how many came since; the first one first.
+        self._logged: dict[str, dict[str, tuple[float, int]]] = {}
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[str] = Counter()
 
@@ -62,13 +67,16 @@ class RefusalLog:
 
     def _note(self, text: str, who: str, what: str) -> None:
         now = self._clock()
-        since, more = self._logged.get((who, what), (-_REPEAT_S, 0))
+        kinds = self._logged.setdefault(who, {})
+        since, more = kinds.get(what, (-_REPEAT_S, 0))
         if now < since + _REPEAT_S:
-            self._logged[who, what] = since, more + 1
+            kinds[what] = since, more + 1
             return
-        if len(self._logged) >= _MOST_KINDS:
-            self._logged = {kind: last for kind, last in self._logged.items() if now < last[0] + _REPEAT_S}
-            if len(self._logged) >= _MOST_KINDS:  # somebody makes up keys: the log must not grow with each
-                return
-        self._logged[who, what] = now, 0
+        kinds.pop(what, None)
+        while kinds and now >= next(iter(kinds.values()))[0] + _REPEAT_S:
+            del kinds[next(iter(kinds))]
+        if len(kinds) >= _MOST_KINDS and what != _OTHERS:
+            self._note(text, who, _OTHERS)
+            return
+        kinds[what] = now, 0
         audit.warning(f"{text} before=%d", who, what, more, extra=ALWAYS_WRITTEN)

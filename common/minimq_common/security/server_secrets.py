@@ -6,7 +6,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -37,11 +37,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Material:
-    """All that is in the folder, and fits."""
+    """The certificate and its key, and what is made of them, when they fit."""
 
     trust: Trust
     report: CertificateReport
-    keys: tuple[UserKey, ...]
     server: grpc.ServerCertificateConfiguration
     context: ssl.SSLContext
 
@@ -62,20 +61,28 @@ class ServerSecrets:
     def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
         self._directory = directory
         self._requires_certificates = requires_certificates
-        names = [CERTIFICATE, KEY, ROOTS]
-        if (directory / CLUSTER_KEY).exists():
-            names.append(CLUSTER_KEY)
-        self._files = Watched([directory / name for name in names], self._make)
+        self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
+        #: Apart from the others: a key that is taken away is not let in while a certificate cannot be used.
+        self._keys: Watched[tuple[UserKey, ...]] | None = None
+        key_file = directory / CLUSTER_KEY
+        if key_file.exists():
+            self._keys = Watched([key_file], lambda found: _server_keys(found[0], key_file))
+        self._trust = self._files.get().trust
         self._warned_of, self._warned_at = 0.0, 0.0
         self._warn(self._files.get().report)
 
     def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom this server trusts and what it shows when it calls another one."""
-        return self._files.get(at_once=at_once).trust
+        trust = self._files.get(at_once=at_once).trust
+        if self._keys is not None:
+            trust = replace(trust, bearer=self._keys.get(at_once=at_once)[0])
+        if trust != self._trust:
+            self._trust = trust
+        return self._trust
 
     def keys(self) -> tuple[UserKey, ...]:
         """Return the keys by which servers know each other; none for a server that asks nobody for a key."""
-        return self._files.get().keys
+        return () if self._keys is None else self._keys.get()
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return what a server of gRPC listens with."""
@@ -109,7 +116,8 @@ class ServerSecrets:
     def rejected(self) -> bool:
         """True while the files have changed and cannot be used, so that the former ones stand."""
         self._files.get()
-        return self._files.rejected
+        self.keys()
+        return self._files.rejected or (self._keys is not None and self._keys.rejected)
 
     def _warn(self, report: CertificateReport) -> None:
         """Log that the certificate ends soon, once a day; called for each new connection."""
@@ -124,9 +132,8 @@ class ServerSecrets:
         log.warning(text, "ends soon" if left > 0 else "has ended", self._directory, ends)
 
     def _make(self, found: Sequence[bytes]) -> _Material:
-        certificate, key, roots, *rest = found
-        keys = _server_keys(rest[0], self._directory / CLUSTER_KEY) if rest else ()
-        trust = Trust(roots, Pair(certificate, key), keys[0] if keys else None)
+        certificate, key, roots = found
+        trust = Trust(roots, Pair(certificate, key))
         try:
             report = meet_itself(trust, mutual=self._requires_certificates)
             context = server_context(trust, requires_certificates=self._requires_certificates)
@@ -136,7 +143,7 @@ class ServerSecrets:
                 f"force, of the key {KEY}, and signed by {ROOTS}: `minimq secure renew` makes new ones"
             ) from None
         pairs = [(key, certificate)]
-        return _Material(trust, report, keys, grpc.ssl_server_certificate_configuration(pairs, roots), context)
+        return _Material(trust, report, grpc.ssl_server_certificate_configuration(pairs, roots), context)
 
 
 def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:

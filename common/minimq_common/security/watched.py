@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 #: Seconds for which nobody looks again.
 _FRESH_S = 1.0
+#: Most bytes of a file of secrets.
+MOST_BYTES = 256 << 10
 
 
 class Watched(Generic[T]):
@@ -28,23 +30,29 @@ class Watched(Generic[T]):
     Args:
         paths: of the files.
         make: takes what is in them, in their order.
-
         fresh_s: seconds for which nobody looks again, if it is not one.
+        most_bytes: of one file.
 
     Raises:
         InvalidArgument: a file cannot be read, or `make` raises it.
     """
 
     def __init__(
-        self, paths: Sequence[Path], make: Callable[[Sequence[bytes]], T], *, fresh_s: float | None = None
+        self,
+        paths: Sequence[Path],
+        make: Callable[[Sequence[bytes]], T],
+        *,
+        fresh_s: float | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._paths = tuple(paths)
         self._make = make
         self._fresh_s = fresh_s
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()  # held while files are read; a look that is under way serves all
         self._looked_at = time.monotonic()
         self._marks = self._signs()
-        self._value = make([read_bounded(path) for path in self._paths])
+        self._value = make(self._read())
         self._complaint = ""
 
     def get(self, *, at_once: bool = False) -> T:
@@ -73,7 +81,7 @@ class Watched(Generic[T]):
             self._complaint = ""  # the former files are back, as they were
             return
         try:
-            self._value = self._make([read_bounded(path) for path in self._paths])
+            self._value = self._make(self._read())
         except InvalidArgument as error:
             if error.message != self._complaint:
                 self._complaint = error.message
@@ -82,24 +90,23 @@ class Watched(Generic[T]):
         self._marks, self._complaint = marks, ""
         log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
 
+    def _read(self) -> list[bytes]:
+        return [read_bounded(path, self._most_bytes) for path in self._paths]
+
     def _signs(self) -> tuple[object, ...]:
         """Return what changes when a file does."""
         return tuple(_sign(path) for path in self._paths)
 
 
-#: Most bytes of a file of secrets.
-_MOST_BYTES = 256 << 10
-
-
-def read_bounded(path: Path) -> bytes:
+def read_bounded(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return what is in a file of secrets. Raises `InvalidArgument` when it cannot be read or is too large."""
     try:
         with path.open("rb") as opened:
-            data = opened.read(_MOST_BYTES + 1)
+            data = opened.read(most_bytes + 1)
     except OSError as error:
         raise InvalidArgument(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > _MOST_BYTES:
-        raise InvalidArgument(f"{path} has more than {_MOST_BYTES} bytes: it is no file of secrets")
+    if len(data) > most_bytes:
+        raise InvalidArgument(f"{path} has more than {most_bytes} bytes: it is no file of secrets")
     return data
 
 

@@ -23,7 +23,7 @@ from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Una
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument, StoredKey, User
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, current_caller, serve_as
+from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
 from minimq_common.security.door import Door
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
@@ -162,6 +162,46 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     with pytest.raises(NotAuthenticated):
         own.control.identify(shown(SERVER))
     own.control.identify(shown(LATER_SERVER))
+    await own.control.stop()
+
+
+@on_loop
+async def test_a_call_that_began_before_its_key_ended_is_refused_when_its_request_comes() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1)
+    calls: list[tuple[KnownCaller, Any]] = [
+        (own.control.identify(shown(ALICE)), broker_pb2.GetStatusRequest()),
+        (own.control.identify(shown(SERVER)), controller_pb2.ReportRequest()),
+    ]
+    for caller, request in calls:
+        caller.check(request)
+    own.allow(2, disabled=True)
+    own.server_keys[:] = [LATER_SERVER]
+    own.control._look_at_servers()
+    for caller, request in calls:
+        with pytest.raises(NotAuthenticated, match="not in force any more"):
+            caller.check(request)
+        with pytest.raises(NotAuthenticated, match="not in force any more"), caller.streaming():
+            pass
+    await own.control.stop()
+
+
+@on_loop
+async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() -> None:
+    own = world()
+    own.shared.settle()
+    own.allow(1, "allow read topic t")
+    former = own.control.identify(shown(ALICE))
+    former.check(broker_pb2.PullRequest(topic="t"))
+    users = {"alice": User(rules=("allow read topic t",)), "bob": User({ALICE.id: StoredKey(ALICE.hash)})}
+    own.shared.offer(AccessDocument(2, users), "test")
+    caller = own.control.identify(shown(ALICE))
+    assert caller.user == "bob"
+    with pytest.raises(AccessDenied):
+        caller.check(broker_pb2.PullRequest(topic="t"))
+    with pytest.raises(NotAuthenticated):
+        former.check(broker_pb2.PullRequest(topic="t"))
     await own.control.stop()
 
 

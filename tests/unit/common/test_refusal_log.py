@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from minimq_common.security import refusal_log
+from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.refusal_log import RefusalLog
 
 
@@ -21,8 +22,13 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
         assert [record.getMessage().partition(" before=")[2] for record in caplog.records] == ["0"]
         for number in range(3 * refusal_log._MOST_KINDS):
             refusals.caller_refused("unknown", f"{number:08}")
-        assert len(caplog.records) == refusal_log._MOST_KINDS
+        assert len(caplog.records) == refusal_log._MOST_KINDS + 1
+        assert caplog.messages[-1].endswith("reason=unknown key=others before=0")
+        refusals.request_denied("alice", Need(Verb.READ, Resource.TOPIC, "t"))  # whom strangers do not silence
+        assert caplog.messages[-1].endswith("user=alice need='read topic t' before=0")
         now = 61.0
         refusals.caller_refused("unknown", "aaaaaaaa")
-        assert caplog.records[-1].getMessage().endswith("key=aaaaaaaa before=2")
-    assert refusals.unauthenticated["unknown"] == 4 + 3 * refusal_log._MOST_KINDS
+        assert caplog.messages[-1].endswith("key=aaaaaaaa before=2")
+        refusals.caller_refused("unknown", "bbbbbbbb")  # there is room again
+        assert caplog.messages[-1].endswith("key=bbbbbbbb before=0")
+    assert refusals.unauthenticated["unknown"] == 5 + 3 * refusal_log._MOST_KINDS

@@ -20,12 +20,14 @@ from minimq_common import rpc
 from minimq_common.channels import Channels
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import watched
+from minimq_common.security.access_folder import access_of
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.channel_security import PLAIN
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets, check_secrets
 from minimq_common.security.trusted_files import security_of_files
+from minimq_common.security.user_key import new_key
 
 HOST = "127.0.0.1"
 FOR_EVER = CertificateReport((), float("inf"))
@@ -102,6 +104,33 @@ def test_one_that_does_not_fit_is_refused_with_the_reason(
     with pytest.raises(InvalidArgument, match=reason) as raised:
         ServerSecrets(directory, requires_certificates=False)
     assert str(directory) in raised.value.message
+
+
+def test_a_key_of_servers_that_is_taken_away_ends_while_the_certificate_cannot_be_used(
+    signer: Signer, tmp_path: Path
+) -> None:
+    directory = fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
+    keys = [new_key(bytes([number]) * 37) for number in range(2)]
+    file = directory / "cluster.key"
+    file.write_text("".join(f"{key.text}\n" for key in keys))
+    found = ServerSecrets(directory, requires_certificates=False)
+    before = found.trust()
+    assert (before.bearer, found.keys(), found.trust() is before) == (keys[0], tuple(keys), True)
+    (directory / "tls.crt").write_text("garbage")
+    file.write_text(keys[1].text)
+    assert found.keys() == (keys[1],)
+    assert (found.trust().bearer, found.trust().pair, found.rejected) == (keys[1], before.pair, True)
+
+
+def test_a_folder_with_users_and_no_keys_of_servers_is_refused_and_one_without_both_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert access_of(None) is None
+    assert access_of(tmp_path) is None
+    assert "nobody needs a key here" in caplog.text
+    (tmp_path / "access.toml").write_text("version = 1")
+    with pytest.raises(InvalidArgument, match=r"has access\.toml and no cluster\.key"):
+        access_of(tmp_path)
 
 
 def test_one_that_ends_soon_is_logged_once_a_day(
