@@ -37,6 +37,8 @@ class PopDraft:
         missed = self.queue.unsettled_before(first)
         self.queue.drop_before(first)
         self._done = first
+        # Whoever repeats the changes drops first, and what follows cannot be true of messages that are gone.
+        self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
         return missed
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:

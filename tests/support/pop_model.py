@@ -1,0 +1,178 @@
+"""The truth about single messages of a queue that a group pops, as it follows from what consumers are told."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import PopOutcome, PopQueue, Settle, Take
+from minimq_broker.core.pop_runs import PopMoved, Run, RunState
+from minimq_broker.store.pop_drafts import PopStep
+from minimq_common.errors import InvalidArgument, SystemBusy
+
+
+class Told(NamedTuple):
+    """What is known of one message that was handed out and is not settled."""
+
+    state: RunState
+    tries: int
+    until_ms: int
+    epoch: int
+    client: str
+
+    @classmethod
+    def of(cls, run: Run) -> Told:
+        return cls(run.state, run.tries, run.until_ms, run.epoch, run.client)
+
+
+class PopLimits(NamedTuple):
+    """Messages of a queue that may be in hand, and pieces of it with which nothing new is handed out."""
+
+    held: int
+    pieces: int
+
+
+@dataclass
+class PopModel:
+    """A queue as one group pops it: `next` was never handed out, and what is before `start` is none of its."""
+
+    messages: dict[int, Told] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    next: int = 0
+    start: int = 0
+
+    def copy(self) -> PopModel:
+        return PopModel(self.messages.copy(), self.done.copy(), self.next, self.start)
+
+    @property
+    def held(self) -> int:
+        """Number of messages in hand."""
+        return sum(told.state is RunState.OUT for told in self.messages.values())
+
+    @property
+    def pieces(self) -> int:
+        """Number of runs: neighbours of which the same is true make one."""
+        first = min(self.messages, default=self.next)
+        return sum(1 for _ in itertools.groupby(map(self.messages.get, range(first, self.next))))
+
+    def is_full(self, limits: PopLimits) -> bool:
+        """Tell whether a take may bring nothing though messages are there."""
+        if self.held >= limits.held:
+            return True
+        return self.next - min(self.messages, default=self.next) >= limits.pieces <= self.pieces
+
+    def check(self, queue: PopQueue | None, end: int) -> None:
+        """Compare the queue of a broker; `end` is where messages end."""
+        if queue is None:
+            assert not self.messages
+            return
+        at, before, found = queue.done, None, dict[int, Told]()
+        for run in queue.runs:
+            assert at == run.first < run.end
+            assert before is None or not run.continues(before)
+            before, at = run, run.end
+            if run.state is not RunState.DONE:
+                found.update(dict.fromkeys(range(run.first, run.end), Told.of(run)))
+        assert at == queue.next == self.next
+        assert found == self.messages
+        assert queue.done == min(self.messages, default=self.next)
+        assert queue.held == self.held
+        assert queue.due_ms <= queue.earliest_ms()
+        assert queue.unsettled_before(end) == len(self.messages) + max(0, end - self.next)
+
+    # ---- what becomes of messages --------------------------------------------------------------------
+
+    def drop_before(self, first: int) -> int:
+        """Forget what is deleted; return how many of these messages nobody had settled."""
+        missed = sum(at not in self.done for at in range(self.start, first))
+        if first > self.start:
+            self.messages = {at: told for at, told in self.messages.items() if at >= first}
+            self.done.update(range(self.start, first))
+            self.next = max(self.next, first)
+        return missed
+
+    def free(self, client: str) -> None:
+        """A consumer is gone."""
+        for at, told in self.messages.items():
+            if told.client == client:
+                self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "")
+
+    def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
+        """Learn what was handed out; nothing may be kept back, unless the queue is full."""
+        end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
+        passed = self._pass_unwanted(step.key, wanted, fact)
+        is_there = due or (self.next < end and not wanted.again_only)
+        assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
+        assert sum(run.count for run in step.runs) <= wanted.most
+        tries = {run.tries for run in step.runs}
+        assert tries <= {1} or 1 not in tries, "those that failed may take others along"
+        assert max(tries, default=0) <= 3 or sum(run.count for run in step.runs) == 1
+        for run in step.runs:
+            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client)
+            assert told == Told.of(run)
+            for at in range(run.first, run.end):
+                before = self.messages.get(at)
+                if before is None:
+                    assert at == self.next < end, "it is settled, or nobody has sent it"
+                    self.next += 1
+                else:
+                    assert before.until_ms <= now_ms, "it is in two hands"
+                assert run.tries == (before.tries if before else 0) + 1
+                self.messages[at] = told
+
+    def _pass_unwanted(self, key: PopKey, wanted: Take, fact: PopMoved | None) -> bool:
+        """Learn from the fact whether messages that nobody wants were passed over."""
+        for queue in fact.queues if fact is not None else ():
+            for run in queue.runs:
+                is_new = run.state is RunState.DONE and run.first == self.next
+                if is_new and queue.queue_id == key.queue_id and run.end == wanted.unwanted[1]:
+                    assert wanted.unwanted[0] <= run.first
+                    self.done.update(range(run.first, run.end))
+                    self.next = run.end
+                    return True
+        return False
+
+    def settle(self, step: PopStep, settle: Settle, limits: PopLimits) -> None:
+        """Learn what became of messages, and that only those have expired that others have got."""
+        is_known = any(told.epoch == settle.epoch for told in self.messages.values())
+        if is_known and settle.spans[-1][1] > self.next:  # cut off the log, or of before a reset
+            assert isinstance(step.error, InvalidArgument)
+            return
+        if isinstance(step.error, SystemBusy):
+            trial = self.copy()
+            for first, end in settle.spans:
+                trial._answer(first, end, settle)
+            assert trial.pieces > 2 * limits.pieces
+            return
+        assert step.error is None
+        expired = {at for first, end in step.expired for at in range(first, end) if at >= self.start}
+        for first, end in settle.spans:
+            wrong = {*range(first, end)} if end > self.next else self._answer(first, end, settle)
+            # What is before the start is of before a reset: nobody knows what became of it.
+            assert {at for at in wrong if at >= self.start} == {at for at in expired if first <= at < end}
+
+    def _answer(self, first: int, end: int, settle: Settle) -> set[int]:
+        """Take an answer in, and return the messages that are not those of its handle any more."""
+        expired = set[int]()
+        for at in range(first, end):
+            told = self.messages.get(at)
+            if told is None:
+                assert at in self.done or at < self.start
+                continue
+            is_out = told.state is RunState.OUT
+            if told.epoch != settle.epoch:
+                expired.add(at)
+            elif settle.outcome is PopOutcome.DONE:
+                del self.messages[at]
+                self.done.add(at)
+            elif settle.outcome is PopOutcome.FREE:
+                self.messages[at] = told._replace(state=RunState.FREE, until_ms=settle.until_ms, client="")
+            elif settle.outcome is PopOutcome.RETURN and is_out:
+                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, told.epoch, "")
+            elif settle.outcome is PopOutcome.EXTEND and is_out:
+                self.messages[at] = told._replace(until_ms=settle.until_ms)
+            else:
+                expired.add(at)
+        return expired

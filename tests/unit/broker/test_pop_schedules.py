@@ -1,0 +1,49 @@
+"""Queues that are popped: hand-outs, answers, deadlines, faults and clocks in any order, against single messages."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from minimq_broker.core import pop_queue
+from minimq_broker.services import pop_clock
+from minimq_broker.services.pop_clock import PopClock
+from support.chance import SEED
+from support.pop_model import PopLimits
+from support.pop_world import PopWorld, Times
+
+#: How many schedules; MINIMQ_TEST_SCHEDULES=100000 for a long run.
+SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "150"))
+#: The number of the first one, so that several runs add up to a longer one.
+FIRST = int(os.environ.get("MINIMQ_TEST_FIRST_SCHEDULE", "0"))
+#: How many of them make one test, so that processes can share a long run.
+CHUNK = 250
+
+
+@pytest.mark.rounds
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
+@pytest.mark.parametrize("limits", [PopLimits(100_000, 4_096), PopLimits(60, 6)], ids=["wide", "narrow"])
+def test_a_message_is_in_one_hand_until_it_is_settled(
+    limits: PopLimits, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_queue, "MAX_HELD", limits.held)
+    monkeypatch.setattr(pop_queue, "MAX_RUNS", limits.pieces)
+    times = Times()
+    monkeypatch.setattr(pop_clock, "now_ms", times.now_ms)
+    monkeypatch.setattr(pop_clock, "time", times)
+    for number in range(first, min(first + CHUNK, FIRST + SCHEDULES)):
+        play(f"{SEED} {number}", times, limits)
+
+
+def play(seed: str, times: Times, limits: PopLimits) -> None:
+    """Play one schedule."""
+    times.begin()
+    world = PopWorld(random.Random(seed), times, PopClock, limits)
+    try:
+        world.play(40)
+    except Exception as error:
+        first, _, _ = seed.partition(" ")
+        trace = "\n".join(map(str, world.trace[-60:]))
+        raise AssertionError(f"MINIMQ_TEST_SEED={first}, schedule {seed!r}:\n{trace}\n{error!r}") from error
