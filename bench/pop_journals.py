@@ -6,6 +6,7 @@ Times are those of the monotonic clock, which all processes of a machine share.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -38,8 +39,9 @@ class Did(StrEnum):
     #: It is about to acknowledge it, and has.
     ACKS = "acks"
     ACKED = "acked"
-    #: It is about to give it up.
+    #: It is about to give it up, and has.
     RELEASES = "releases"
+    RELEASED = "released"
     #: It has kept it for longer.
     KEPT = "kept"
     #: It was told that others had got it.
@@ -115,6 +117,7 @@ class Worker:
             self._note(Did.RELEASES, asked, message, delay_ms)
             with suppress(Unavailable, DeadlineExceeded):
                 self._consumer.release(message, delay_ms / 1000)
+                self._note(Did.RELEASED, asked, message, delay_ms)
             return
         if what < 0.13:
             with suppress(Unavailable, DeadlineExceeded):
@@ -187,30 +190,38 @@ class _Hand:
 
     def __init__(self, worker: str, took: Line, killed_at: float | None) -> None:
         self.worker, self.took = worker, took
-        #: Until when nobody else may get it.
-        self.until = took.asked + INVISIBLE_S
-        self._killed_at = killed_at
+        #: From when to when nobody else may get it. What comes late begins another such time.
+        self._kept = [(took.asked, took.asked + INVISIBLE_S)]
+        #: When others may get it because its worker has died.
+        self._freed_at = math.inf if killed_at is None else killed_at + GRACE_S
         self.acks: float | None = None
         self.acked: float | None = None
 
     def add(self, line: Line) -> None:
+        begin, end = self._kept[-1]
         match line.did:
             case Did.ACKS:
                 self.acks = line.at
             case Did.ACKED:
                 self.acked = line.at
             case Did.KEPT:
-                self.until = line.asked + INVISIBLE_S
+                self._keep(line.asked, line.asked + INVISIBLE_S)
             case Did.RELEASES:
-                self._killed_at = None
-                self.until = line.asked + line.number / 1000
+                self._kept[-1] = begin, min(end, line.asked + line.number / 1000)
+            case Did.RELEASED:
+                self._freed_at = math.inf  # it has to wait whoever dies
+                self._keep(line.asked, line.asked + line.number / 1000)
             case Did.LOST:
                 pass
 
-    @property
-    def free_at(self) -> float:
-        """When others may get it at the earliest."""
-        return self.until if self._killed_at is None else min(self.until, self._killed_at + GRACE_S)
+    def _keep(self, begin: float, end: float) -> None:
+        if begin <= self._kept[-1][1]:
+            begin, _ = self._kept.pop()
+        self._kept.append((begin, end))
+
+    def has(self, at: float) -> bool:
+        """Tell whether nobody else may get it at a time."""
+        return at < self._freed_at and any(begin <= at < end for begin, end in self._kept)
 
 
 def judge(journals: Mapping[str, Path], killed: Mapping[str, float], faults: Iterable[float], stored: int) -> Verdict:
@@ -253,9 +264,9 @@ def _judge_message(verdict: Verdict, offset: int, hands: list[_Hand], moments: l
             if former.acked is not None and took.asked > former.acked:
                 verdict.again += 1
                 verdict.find("again", offset, former.worker, "acked", former.acked, hand.worker, "asked", took.asked)
-            elif took.at < former.free_at:
+            elif former.has(took.at):
                 verdict.two_hands += 1
-                verdict.find("two hands", offset, former.worker, "to", former.free_at, hand.worker, "at", took.at)
+                verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
         if took.number < expected or (took.number > expected and not unseen) or tries[took.number] > 1:
             verdict.tries += 1

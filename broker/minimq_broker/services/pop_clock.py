@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from minimq_broker.services.clock import now_ms
+_MS = 1_000_000
 
 
 class PopClock:
@@ -15,8 +15,12 @@ class PopClock:
     """
 
     def __init__(self, not_before_ms: int = 0) -> None:
-        self._ahead_ms = max(now_ms(), not_before_ms) - time.monotonic_ns() // 1_000_000
+        self._ahead_ns = max(time.time_ns(), not_before_ms * _MS) - time.monotonic_ns()
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970."""
-        return self._ahead_ms + time.monotonic_ns() // 1_000_000
+        """Return the time in ms since 1970, as far as it is over."""
+        return (self._ahead_ns + time.monotonic_ns()) // _MS
+
+    def after_ms(self, duration_ms: int) -> int:
+        """Return the first ms since 1970 at which so many are over, the begun one aside: nothing ends too early."""
+        return -((self._ahead_ns + time.monotonic_ns()) // -_MS) + duration_ms

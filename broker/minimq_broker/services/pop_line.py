@@ -240,7 +240,7 @@ class PopLine:
         key = PopKey(self._group, *queue)
         stored = self._stored(queue)
         unwanted = self._unwanted(key, queue, take.tags, stored[0]) if take.tags else (0, 0)
-        until_ms = self._clock.now_ms() + take.invisible_ms
+        until_ms = self._clock.after_ms(take.invisible_ms)
         self._asked[queue_id] += take.most
         self._under_way[queue_id] += 1
         self._turn -= take.most

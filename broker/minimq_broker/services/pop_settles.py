@@ -5,6 +5,7 @@ from __future__ import annotations
 from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_queue import PopOutcome, Settle
 from minimq_broker.core.state import State
+from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.pop_drafts import PopStep
 from minimq_common.errors import InvalidArgument
 from minimq_common.protocol_bounds import MIN_INVISIBLE_MS
@@ -18,7 +19,7 @@ _OUTCOMES = {
 }
 
 
-def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, now_ms: int) -> PopStep:
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock) -> PopStep:
     """Return what a settle asks of its queue.
 
     Raises:
@@ -35,7 +36,7 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, now_ms: 
         raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
     turns = iter(settle.spans)
     spans = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
-    until_ms = now_ms + settle.duration_ms
+    until_ms = clock.after_ms(settle.duration_ms)
     if outcome is PopOutcome.FREE and not settle.duration_ms:
         until_ms = 0
     return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms))

@@ -31,7 +31,6 @@ def test_a_message_is_in_one_hand_until_it_is_settled(
     monkeypatch.setattr(pop_queue, "MAX_HELD", limits.held)
     monkeypatch.setattr(pop_queue, "MAX_RUNS", limits.pieces)
     times = Times()
-    monkeypatch.setattr(pop_clock, "now_ms", times.now_ms)
     monkeypatch.setattr(pop_clock, "time", times)
     for number in range(first, min(first + CHUNK, FIRST + SCHEDULES)):
         play(f"{SEED} {number}", times, limits)
