@@ -2,6 +2,9 @@
 
 A producer numbers its batches and says with each of them which numbers it will never send again. The numbers above are
 remembered; one below that is not remembered may have been stored and forgotten, and is refused.
+
+The numbers of a producer are apart in each topic: its id is no secret, and whoever may write to one topic must not be
+able to use up those of another one.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from minimq_common.errors import StaleSequence
 #: Batches remembered of one producer. Its windows hold some ten; more pile up only while one of them is tried elsewhere
 #: for seconds, during which a producer makes thousands. It is also the bound of a row of the checkpoint: some 2 MiB.
 MAX_BATCHES = 1 << 16
-#: A repeat comes seconds after the first try: so many producers do not begin to write to one broker within that time.
-MAX_PRODUCERS = 10_000
+#: A repeat comes seconds after the first try: so many producers do not begin to write to one broker within that time,
+#: each counted once for each topic. They take 55 MB.
+MAX_PRODUCERS = 100_000
 #: Batches remembered of all producers: at most 100 MB of memory, and 15 MB of the checkpoint.
 MAX_TOTAL = 500_000
 
@@ -33,8 +37,15 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_ms: int
 
 
+class ProducerKey(NamedTuple):
+    """A producer in one topic."""
+
+    producer_id: int
+    topic_id: int
+
+
 class Producer(msgspec.Struct, array_like=True):
-    """The record of one producer; also its row in the checkpoint.
+    """The record of one producer in one topic; also its row in the checkpoint.
 
     Attributes:
         last: log position of what it wrote last.
@@ -72,16 +83,17 @@ class Producer(msgspec.Struct, array_like=True):
             self.sequences.insert(index, sequence)
             self.places.insert(index, place)
 
-    def forget_topic(self, topic_id: int) -> None:
-        """Forget what is stored in a topic."""
-        kept = [index for index, place in enumerate(self.places) if place.topic_id != topic_id]
-        self.sequences = [self.sequences[index] for index in kept]
-        self.places = [self.places[index] for index in kept]
+    def part(self, topic_id: int) -> Producer:
+        """Return what is stored in one topic, of a row of a release that kept all topics of a producer together."""
+        kept = [index for index, place in enumerate(self.places) if place.topic_id == topic_id]
+        sequences, places = [self.sequences[index] for index in kept], [self.places[index] for index in kept]
+        return Producer(self.last, self.settled, sequences, places)
 
 
 class ProducerTable:
-    """The producers that wrote to one broker, within bounds: those that wrote least recently are forgotten first.
+    """The producers that wrote to one broker, each once for each topic, within bounds.
 
+    Those that wrote least recently are forgotten first.
     What it holds depends only on what was added in which order. Used by the thread that changes the state.
     """
 
@@ -92,30 +104,33 @@ class ProducerTable:
         self._max_batches = max_batches
         self._max_total = max(max_total, max_batches)
         #: In the order of their latest batches, unless they were loaded and that has not mattered yet.
-        self._producers: OrderedDict[int, Producer] = OrderedDict()
+        self._producers: OrderedDict[ProducerKey, Producer] = OrderedDict()
         self._ordered = True
         self._total = 0
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[ProducerKey]:
         return iter(self._producers)
 
-    def find(self, producer_id: int, sequence: int) -> Place | None:
+    def find(self, key: ProducerKey, sequence: int) -> Place | None:
         """Return where a batch is stored, None when it is not remembered."""
-        producer = self._producers.get(producer_id)
+        producer = self._producers.get(key)
         return producer.find(sequence) if producer else None
 
-    def settled(self, producer_id: int) -> int:
+    def settled(self, key: ProducerKey) -> int:
         """Return the sequence number below which a producer sends nothing any more; 0 when it is not known."""
-        producer = self._producers.get(producer_id)
+        producer = self._producers.get(key)
         return producer.settled if producer else 0
 
-    def add(self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int) -> list[int]:
+    def add(
+        self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int
+    ) -> list[ProducerKey]:
         """Remember a batch that ends at a log position. Returns the producers that are forgotten for it."""
-        producer = self._producers.get(producer_id)
+        key = ProducerKey(producer_id, place.topic_id)
+        producer = self._producers.get(key)
         if producer is None:
-            producer = self._producers[producer_id] = Producer()
+            producer = self._producers[key] = Producer()
         else:
-            self._producers.move_to_end(producer_id)
+            self._producers.move_to_end(key)
         producer.last = position
         before = len(producer.sequences)
         producer.settle(settled_before)
@@ -125,40 +140,48 @@ class ProducerTable:
         self._total += len(producer.sequences) - before
         return self._shrink()
 
-    def forget_topic(self, topic_id: int) -> list[int]:
-        """Forget what is stored in a topic. Returns the producers that had written to it."""
-        found = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if any(place.topic_id == topic_id for place in producer.places)
-        ]
-        for producer_id in found:
-            producer = self._producers[producer_id]
-            before = len(producer.sequences)
-            producer.forget_topic(topic_id)
-            self._total += len(producer.sequences) - before
+    def forget_topic(self, topic_id: int) -> list[ProducerKey]:
+        """Forget all about a topic. Returns the producers that had written to it."""
+        found = [key for key in self._producers if key.topic_id == topic_id]
+        for key in found:
+            self._total -= len(self._producers.pop(key).sequences)
         return found
 
-    def row(self, producer_id: int) -> Producer | None:
+    def row(self, key: ProducerKey) -> Producer | None:
         """Return what the checkpoint holds of a producer, to be saved at once; None when it is forgotten."""
-        return self._producers.get(producer_id)
+        return self._producers.get(key)
 
-    def load(self, producer_id: int, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+    def load(self, key: ProducerKey, row: Any) -> None:  # noqa: ANN401 - as it was decoded
         """Take a row of a checkpoint in; they may come in any order."""
-        producer = self._producers[producer_id] = msgspec.convert(row, Producer)
-        self._total += len(producer.sequences)
+        self._put(key, msgspec.convert(row, Producer))
+
+    def load_former(self, producer_id: int, row: Any) -> list[ProducerKey]:  # noqa: ANN401 - as it was decoded
+        """Take in a row of a release that kept all topics of a producer together. Returns the rows that it becomes."""
+        former = msgspec.convert(row, Producer)
+        keys = [
+            ProducerKey(producer_id, topic_id) for topic_id in dict.fromkeys(each.topic_id for each in former.places)
+        ]
+        for key in keys:
+            if key not in self._producers:
+                self._put(key, former.part(key.topic_id))
+        return keys
+
+    def _put(self, key: ProducerKey, producer: Producer) -> None:
+        replaced = self._producers.get(key, Producer())
+        self._producers[key] = producer
+        self._total += len(producer.sequences) - len(replaced.sequences)
         self._ordered = False
 
-    def _shrink(self) -> list[int]:
+    def _shrink(self) -> list[ProducerKey]:
         """Forget producers until all is within the bounds, and return them."""
         forgotten = []
         while len(self._producers) > self._max_producers or self._total > self._max_total:
             if not self._ordered:
                 self._producers = OrderedDict(sorted(self._producers.items(), key=lambda item: item[1].last))
                 self._ordered = True
-            producer_id, producer = self._producers.popitem(last=False)
+            key, producer = self._producers.popitem(last=False)
             self._total -= len(producer.sequences)
-            forgotten.append(producer_id)
+            forgotten.append(key)
         return forgotten
 
 
@@ -174,31 +197,32 @@ class PendingBatches:
 
     def __init__(self, table: ProducerTable) -> None:
         self._table = table
-        self._places: dict[tuple[int, int], Place] = {}
-        self._settled: dict[int, int] = {}
+        self._places: dict[tuple[ProducerKey, int], Place] = {}
+        self._settled: dict[ProducerKey, int] = {}
 
-    def find(self, producer_id: int, sequence: int) -> Repeated | None:
+    def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
         """Return where a batch was, or will be, stored; None when it is new.
 
         Raises:
             StaleSequence: it cannot be told whether it was stored.
         """
-        place = self._table.find(producer_id, sequence)
+        place = self._table.find(key, sequence)
         if place is not None:
             return Repeated(place, applied=True)
-        place = self._places.get((producer_id, sequence))
+        place = self._places.get((key, sequence))
         if place is not None:
             return Repeated(place, applied=False)
-        settled = max(self._table.settled(producer_id), self._settled.get(producer_id, 0))
+        settled = max(self._table.settled(key), self._settled.get(key, 0))
         if sequence < settled:
             raise StaleSequence(
-                f"batch {sequence} of producer {producer_id:016x} comes too late: all below {settled} are settled "
+                f"batch {sequence} of producer {key.producer_id:016x} comes too late: all below {settled} are settled "
                 "and forgotten, so that it may be stored already"
             )
         return None
 
     def add(self, producer_id: int, sequence: int, settled_before: int, place: Place) -> None:
         """Note a batch that will be written."""
-        self._places[producer_id, sequence] = place
-        if settled_before > self._settled.get(producer_id, 0):
-            self._settled[producer_id] = settled_before
+        key = ProducerKey(producer_id, place.topic_id)
+        self._places[key, sequence] = place
+        if settled_before > self._settled.get(key, 0):
+            self._settled[key] = settled_before

@@ -363,11 +363,11 @@ class State:
             self.changed.add(("started", group, topic_id))
 
     def _remember(self, batch: BatchApplied, position: int) -> None:
-        self.changed.add(("producer", batch.producer_id))
+        self.changed.add(("producer", batch.producer_id, batch.place.topic_id))
         for forgotten in self.producers.add(
             batch.producer_id, batch.sequence, batch.settled_before, batch.place, position
         ):
-            self.changed.add(("producer", forgotten))
+            self.changed.add(("producer", *forgotten))
 
     def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value
@@ -385,7 +385,7 @@ class State:
         for group in self.index.groups(topic.topic_id):
             self._forget_rows(group, topic.topic_id)
         self.index.forget_topic(topic.topic_id)
-        self.changed.update(("producer", producer_id) for producer_id in self.producers.forget_topic(topic.topic_id))
+        self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)
 
     def note_name(self, name: str) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Topic
 from minimq_broker.core.pop_queue import PopQueue, PopRow
+from minimq_broker.core.producers import Producer, ProducerKey
 from minimq_broker.core.staged_batches import StageKey
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import LogPlace, TermStart
@@ -75,6 +76,18 @@ def _note_row(state: State, *key: Any) -> None:
     state.index.add(*key)
 
 
+def _producer_row(state: State, *key: Any) -> Producer | None:
+    return state.producers.row(ProducerKey(*key)) if len(key) > 1 else None  # one of a former release goes
+
+
+def _load_producer(state: State, row: Any, producer_id: Any, *topic_id: Any) -> None:
+    if topic_id:
+        state.producers.load(msgspec.convert((producer_id, *topic_id), ProducerKey), row)
+        return
+    state.changed.add(("producer", producer_id))
+    state.changed.update(("producer", *key) for key in state.producers.load_former(producer_id, row))
+
+
 def _popped_row(state: State, *key: Any) -> PopRow | None:
     queue = state.popped.get(key)
     return None if queue is None else queue.row()
@@ -95,10 +108,7 @@ _ROWS: dict[str, _Row] = {
     "used": _row_of(lambda state: state.used, str, int),
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
-    "producer": _Row(
-        lambda state, producer_id: state.producers.row(producer_id),
-        lambda state, row, producer_id: state.producers.load(msgspec.convert(producer_id, int), row),
-    ),
+    "producer": _Row(_producer_row, _load_producer),
     "popped": _Row(_popped_row, _load_popped),
     "staged": _Row(
         lambda state, *key: state.transactions.stage_row(*key),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.producers import Place, ProducerTable
+from minimq_broker.core.producers import Place, ProducerKey, ProducerTable
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
@@ -286,11 +286,10 @@ class _Walk:
         about = batch.read_header(data)
         if not about.producer_id:
             return
-        number = about.producer_id, about.sequence
-        former = self._producers.find(*number)
         place = Place(*header.queue, header.base_offset, header.stored_ms)
-        self._producers.add(*number, about.settled_before, place, self.position)
-        if former is not None and former.topic_id == place.topic_id:
+        former = self._producers.find(ProducerKey(about.producer_id, place.topic_id), about.sequence)
+        self._producers.add(about.producer_id, about.sequence, about.settled_before, place, self.position)
+        if former is not None:
             raise CorruptEntry(
                 f"queue {self._name_of(header.queue)} offset {header.base_offset} is batch {about.sequence} of "
                 f"producer {about.producer_id:016x} again, which is in queue {former.queue_id} at offset "

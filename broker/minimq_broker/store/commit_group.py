@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 
 from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
 from minimq_broker.core.pop_runs import handle_epoch
-from minimq_broker.core.producers import PendingBatches, Place
+from minimq_broker.core.producers import PendingBatches, Place, ProducerKey
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
@@ -93,7 +93,7 @@ class CommitGroup:
         Raises:
             TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
             StaleSequence: it may have been stored before, and it is not known any more.
-            InvalidArgument: it was stored in another topic before, or cannot be staged without a number.
+            InvalidArgument: it was staged for another topic before, or cannot be staged without a number.
             TransactionEnded: its transaction is decided.
             SystemBusy: too many batches wait for the end of their transactions.
             StoreFull: the disk is nearly full.
@@ -222,10 +222,9 @@ class CommitGroup:
     def _found(self, job: AppendJob, topic: Topic) -> bool:
         """Answer a batch that was sent before by where it is."""
         header = job.header
-        repeated = self._pending.find(header.producer_id, header.sequence)
+        repeated = self._pending.find(ProducerKey(header.producer_id, topic.topic_id), header.sequence)
         if repeated is None:
             return False
-        _check_same_topic(job, topic, repeated.place.topic_id)
         _answer(job, repeated.place, SendStatus.ALREADY_STORED)
         if repeated.applied:  # what is on disk stays there, whatever becomes of the group
             self.early.append(job)

@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
-from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerTable, Repeated
+from minimq_broker.core.producers import (
+    MAX_BATCHES,
+    PendingBatches,
+    Place,
+    Producer,
+    ProducerKey,
+    ProducerTable,
+    Repeated,
+)
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
 from minimq_common import batch
-from minimq_common.errors import InvalidArgument, MiniMQError, StaleSequence
+from minimq_common.errors import MiniMQError, StaleSequence
 from support.stores import numbered_batch
 
 
@@ -33,8 +41,16 @@ def filled(table: ProducerTable, *numbers: tuple[int, int, int]) -> ProducerTabl
     return table
 
 
-def remembered(table: ProducerTable, producer_id: int) -> list[int]:
-    return [sequence for sequence in range(100) if table.find(producer_id, sequence)]
+def key(producer_id: int, topic_id: int = 1) -> ProducerKey:
+    return ProducerKey(producer_id, topic_id)
+
+
+def keys(*producer_ids: int) -> list[ProducerKey]:
+    return [key(producer_id) for producer_id in producer_ids]
+
+
+def remembered(table: ProducerTable, producer_id: int, topic_id: int = 1) -> list[int]:
+    return [sequence for sequence in range(100) if table.find(key(producer_id, topic_id), sequence)]
 
 
 # ---- the table ----------------------------------------------------------------------------------
@@ -44,62 +60,87 @@ def test_what_is_settled_is_forgotten_and_the_rest_is_found() -> None:
     table = filled(ProducerTable(), (7, 0, 0), (7, 1, 0), (7, 4, 0), (7, 3, 0), (8, 1, 0), (7, 5, 3))
 
     assert remembered(table, 7) == [3, 4, 5]
-    assert table.find(7, 4) == place(4)
-    assert (table.settled(7), table.settled(8), table.settled(9)) == (3, 0, 0)
+    assert table.find(key(7), 4) == place(4)
+    assert (table.settled(key(7)), table.settled(key(8)), table.settled(key(9))) == (3, 0, 0)
     assert remembered(table, 8) == [1]
 
 
 def test_what_is_settled_never_grows_less() -> None:
     table = filled(ProducerTable(), (7, 9, 8), (7, 8, 0))
-    assert table.settled(7) == 8
+    assert table.settled(key(7)) == 8
     assert remembered(table, 7) == [8, 9]
 
 
 def test_beyond_the_bound_the_oldest_numbers_count_as_settled() -> None:
     table = filled(ProducerTable(max_batches=3), *((7, sequence, 0) for sequence in (5, 1, 9, 7)))
     assert remembered(table, 7) == [5, 7, 9]
-    assert table.settled(7) == 5
+    assert table.settled(key(7)) == 5
     filled(table, (7, 6, 0))
     assert remembered(table, 7) == [6, 7, 9]
 
 
 def test_the_producer_that_wrote_least_recently_is_forgotten() -> None:
     table = filled(ProducerTable(max_producers=2), (1, 0, 0), (2, 0, 0), (1, 1, 0))
-    assert table.add(3, 0, 0, place(0), 3) == [2]
-    assert sorted(table) == [1, 3]
-    assert table.row(2) is None
+    assert table.add(3, 0, 0, place(0), 3) == keys(2)
+    assert sorted(table) == keys(1, 3)
+    assert table.row(key(2)) is None
 
 
 def test_the_sum_of_all_batches_is_bounded() -> None:
     table = ProducerTable(max_batches=4, max_total=6)
     filled(table, *((1, sequence, 0) for sequence in range(3)), *((2, sequence, 0) for sequence in range(3)))
-    assert table.add(3, 0, 0, place(0), 6) == [1]
+    assert table.add(3, 0, 0, place(0), 6) == keys(1)
     filled(table, (2, 3, 3), *((3, sequence, 0) for sequence in range(1, 4)))
     assert (remembered(table, 2), remembered(table, 3)) == ([3], [0, 1, 2, 3])
-    table.forget_topic(1)
-    filled(table, *((producer_id, 50, 0) for producer_id in range(10, 14)))
-    assert sorted(table) == [2, 3, 10, 11, 12, 13]
+    assert sorted(table.forget_topic(1)) == keys(2, 3)
+    filled(table, *((producer_id, 50, 0) for producer_id in range(10, 16)))
+    assert sorted(table) == keys(*range(10, 16))
 
 
 def test_rows_bring_back_the_same_table_in_any_order() -> None:
     table = filled(ProducerTable(max_producers=3), (5, 1, 0), (3, 2, 1), (9, 3, 0), (5, 4, 2))
     again = ProducerTable(max_producers=3)
-    for producer_id in sorted(table):
-        again.load(producer_id, msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(producer_id))))
+    for each in sorted(table):
+        again.load(each, msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(each))))
 
     assert {number: again.row(number) for number in again} == {number: table.row(number) for number in table}
     for producer_id in (20, 21, 22):
         assert again.add(producer_id, 0, 0, place(0), 9) == table.add(producer_id, 0, 0, place(0), 9)
 
 
-def test_a_topic_takes_its_batches_along_and_leaves_what_is_settled() -> None:
+def test_a_topic_takes_its_producers_along_and_leaves_those_of_others() -> None:
     table = filled(ProducerTable(), (7, 1, 0), (8, 1, 0))
     table.add(7, 2, 1, place(2, topic_id=2), 5)
 
-    assert table.forget_topic(2) == [7]
-    assert remembered(table, 7) == [1]
-    assert table.settled(7) == 1
+    assert table.forget_topic(2) == [key(7, 2)]
+    assert (remembered(table, 7), remembered(table, 7, 2)) == ([1], [])
     assert table.forget_topic(2) == []
+
+
+def test_who_writes_to_another_topic_under_the_id_of_a_producer_uses_up_none_of_its_numbers() -> None:
+    table = filled(ProducerTable(), (7, 1, 0))
+    table.add(7, 900, 900, place(0, topic_id=2), 5)
+    pending = PendingBatches(table)
+    pending.add(7, 2, 2, place(1, topic_id=2))
+    assert pending.find(key(7), 2) is None
+    assert pending.find(key(7), 1) == Repeated(place(1), applied=True)
+    with pytest.raises(StaleSequence):
+        pending.find(key(7, 2), 3)
+
+
+def test_a_row_of_a_release_that_kept_all_topics_together_is_parted_and_goes() -> None:
+    state = State()
+    former = Producer(9, 3, [3, 4, 5], [place(3), place(4, topic_id=2), place(5)])
+    load_row(state, ("producer", 7), msgspec.to_builtins(former))
+    assert (remembered(state.producers, 7), remembered(state.producers, 7, 2)) == ([3, 5], [4])
+    assert state.producers.settled(key(7, 2)) == 3
+    changes = dict(changed_rows(state))
+    assert changes["producer", 7] is None
+    again = State()
+    for row in (("producer", 7, 2), ("producer", 7, 1)):
+        load_row(again, row, msgspec.to_builtins(changes[row]))
+    load_row(again, ("producer", 7), msgspec.to_builtins(former))  # it is not newer than those
+    assert describe(again) == describe(state)
 
 
 def test_numbers_of_64_bits() -> None:
@@ -107,26 +148,26 @@ def test_numbers_of_64_bits() -> None:
     table = ProducerTable()
     table.add(large, large, large - 5, place(0), 1)
     again = ProducerTable()
-    again.load(large, msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(large))))
-    assert again.find(large, large) == place(0)
-    assert again.settled(large) == large - 5
+    again.load(key(large), msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(key(large)))))
+    assert again.find(key(large), large) == place(0)
+    assert again.settled(key(large)) == large - 5
 
 
 def test_what_is_pending_lies_on_top_of_the_table() -> None:
     table = filled(ProducerTable(), (7, 3, 2))
     pending = PendingBatches(table)
-    assert pending.find(7, 3) == Repeated(place(3), applied=True)
+    assert pending.find(key(7), 3) == Repeated(place(3), applied=True)
     with pytest.raises(StaleSequence, match=r"batch 1 of producer 0000000000000007 .* all below 2 are settled"):
-        pending.find(7, 1)
-    assert pending.find(7, 6) is None
+        pending.find(key(7), 1)
+    assert pending.find(key(7), 6) is None
     pending.add(7, 9, 6, place(9))
 
-    assert pending.find(7, 9) == Repeated(place(9), applied=False)
-    assert pending.find(7, 3) == Repeated(place(3), applied=True)
-    assert pending.find(7, 6) is None
+    assert pending.find(key(7), 9) == Repeated(place(9), applied=False)
+    assert pending.find(key(7), 3) == Repeated(place(3), applied=True)
+    assert pending.find(key(7), 6) is None
     with pytest.raises(StaleSequence, match="all below 6"):
-        pending.find(7, 5)
-    assert PendingBatches(table).find(7, 9) is None
+        pending.find(key(7), 5)
+    assert PendingBatches(table).find(key(7), 9) is None
 
 
 # ---- rows of the checkpoint ---------------------------------------------------------------------
@@ -148,7 +189,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
             apply_batches(state, producer_id, range(5000 * number, 5000 * (number + 1)), window=8)
         costs.append({row: len(msgspec.msgpack.encode(value)) for row, value in changed_rows(state)})
         state.saved()
-    assert costs[0].keys() == {("end", 1, 0), ("producer", 1), ("producer", 2)}
+    assert costs[0].keys() == {("end", 1, 0), ("producer", 1, 1), ("producer", 2, 1)}
     assert costs[2].keys() == costs[0].keys()
     assert max(costs[2].values()) < 400
 
@@ -156,7 +197,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
 def test_the_largest_row_is_bounded() -> None:
     state = State()
     apply_batches(state, 1, range(1 << 40, (1 << 40) + MAX_BATCHES + 100), window=1 << 20)
-    assert len(msgspec.msgpack.encode(dict(changed_rows(state))["producer", 1])) < 3_000_000
+    assert len(msgspec.msgpack.encode(dict(changed_rows(state))["producer", 1, 1])) < 3_000_000
 
 
 def test_a_producer_that_is_forgotten_loses_its_row() -> None:
@@ -165,8 +206,8 @@ def test_a_producer_that_is_forgotten_loses_its_row() -> None:
     for producer_id in (1, 2, 3):
         apply_batches(state, producer_id, range(1), window=0)
     changes = dict(changed_rows(state))
-    assert changes["producer", 1] is None
-    assert changes["producer", 2] is not None
+    assert changes["producer", 1, 1] is None
+    assert changes["producer", 2, 1] is not None
 
 
 # ---- any order of events ------------------------------------------------------------------------
@@ -202,30 +243,34 @@ class Remembered:
 
     def __init__(self) -> None:
         #: All that was stored in topics that are there, of producers that are not forgotten.
-        self.stored: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self.settled: dict[int, int] = {}
-        self.recent: list[int] = []
+        self.stored: dict[tuple[ProducerKey, int], tuple[int, int, int]] = {}
+        self.settled: dict[ProducerKey, int] = {}
+        self.recent: list[ProducerKey] = []
 
-    def kept(self, producer_id: int) -> list[int]:
-        every = sorted(sequence for number, sequence in self.stored if number == producer_id)
-        return [sequence for sequence in every if sequence >= self.settled.get(producer_id, 0)]
+    def kept(self, producer: ProducerKey) -> list[int]:
+        every = sorted(sequence for each, sequence in self.stored if each == producer)
+        return [sequence for sequence in every if sequence >= self.settled.get(producer, 0)]
 
     def add(self, send: Send, at: tuple[int, int, int]) -> None:
-        producer_id = send.producer_id
-        self.stored[producer_id, send.sequence] = at
-        self.recent = [number for number in self.recent if number != producer_id] + [producer_id]
-        settled = max(self.settled.get(producer_id, 0), send.sequence - send.unsettled)
-        self.settled[producer_id] = settled
-        kept = self.kept(producer_id)
+        producer = key(send.producer_id, at[0])
+        self.stored[producer, send.sequence] = at
+        self.recent = [each for each in self.recent if each != producer] + [producer]
+        settled = max(self.settled.get(producer, 0), send.sequence - send.unsettled)
+        self.settled[producer] = settled
+        kept = self.kept(producer)
         if len(kept) > KEPT:
-            self.settled[producer_id] = kept[-KEPT]
+            self.settled[producer] = kept[-KEPT]
         if len(self.recent) > MAX_PRODUCERS:
-            gone = self.recent.pop(0)
-            del self.settled[gone]
-            self.stored = {key: at for key, at in self.stored.items() if key[0] != gone}
+            self.forget(self.recent[0])
+
+    def forget(self, producer: ProducerKey) -> None:
+        self.recent.remove(producer)
+        del self.settled[producer]
+        self.stored = {number: at for number, at in self.stored.items() if number[0] != producer}
 
     def forget_topic(self, topic_id: int) -> None:
-        self.stored = {key: at for key, at in self.stored.items() if at[0] != topic_id}
+        for producer in [each for each in self.recent if each.topic_id == topic_id]:
+            self.forget(producer)
 
 
 class AppendMachine(RuleBasedStateMachine):
@@ -291,7 +336,7 @@ class AppendMachine(RuleBasedStateMachine):
     def send(self, sends: list[Send], *, fails: bool) -> None:
         group = self.new_group()
         jobs = [self.job(send) for send in sends]
-        before = {producer_id: self.model.kept(producer_id) for producer_id in range(5)}
+        before = {producer: self.model.kept(producer) for producer in self.model.recent}
         for job in jobs:
             try:
                 group.add_batch(job)
@@ -302,7 +347,7 @@ class AppendMachine(RuleBasedStateMachine):
             return
         new: dict[Send, AppendJob] = {}
         for send, job in zip(sends, jobs, strict=True):
-            self.compare(send, job, new, known=send.sequence in before[send.producer_id])
+            self.compare(send, job, new, known=send.sequence in before.get(self.producer_of(send), []))
         for send, job in new.items():  # only now: what is forgotten for them is known until they are written
             self.model.add(send, (self.state.topic(send.topic).topic_id, job.stored_queue_id, job.base_offset))
         self.commit(group)
@@ -311,26 +356,27 @@ class AppendMachine(RuleBasedStateMachine):
         data = numbered_batch(send.producer_id, send.sequence, unsettled=send.unsettled)
         return AppendJob(send.topic, send.queue_id, data, batch.read_header(data), lambda _: None)
 
+    def producer_of(self, send: Send) -> ProducerKey:
+        topic = self.state.topics.get(send.topic)
+        return key(send.producer_id, -1 if topic is None else topic.topic_id)
+
     def compare(self, send: Send, job: AppendJob, new: dict[Send, AppendJob], *, known: bool) -> None:
         """Check the answer to one batch of a group, of which some are new and written together with it."""
         topic = self.state.topics.get(send.topic)
-        former = self.model.stored.get((send.producer_id, send.sequence))
-        settled = self.model.settled.get(send.producer_id, 0)
+        producer = self.producer_of(send)
+        former = self.model.stored.get((producer, send.sequence))
+        settled = self.model.settled.get(producer, 0)
         for other, its_job in new.items():
-            if other.producer_id == send.producer_id:
+            if self.producer_of(other) == producer:
                 settled = max(settled, other.sequence - other.unsettled)
                 if other.sequence == send.sequence:
-                    its_topic = self.state.topic(other.topic)
-                    former = its_topic.topic_id, its_job.stored_queue_id, its_job.base_offset
+                    former = producer.topic_id, its_job.stored_queue_id, its_job.base_offset
         if send.producer_id == 0 or topic is None:
             assert not isinstance(job.error, StaleSequence)
             assert job.status is SendStatus.OK
         elif isinstance(job.error, StaleSequence):
             assert not known
             assert send.sequence < settled
-        elif isinstance(job.error, InvalidArgument):
-            assert former
-            assert former[0] != topic.topic_id
         elif job.error is None and job.status is SendStatus.ALREADY_STORED:
             assert former == (topic.topic_id, job.stored_queue_id, job.base_offset)
         else:
