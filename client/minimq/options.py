@@ -27,6 +27,8 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(nameserver, str | Sequence):
         raise InvalidArgument(f"nameserver is {nameserver!r}: give 'HOST:PORT' or a Cluster")
     parts = nameserver.split(",") if isinstance(nameserver, str) else nameserver
+    if not all(isinstance(part, str) for part in parts):
+        raise InvalidArgument(f"nameserver is {nameserver!r}: each address must be text, HOST:PORT")
     addresses = tuple(check_address(part.strip()) for part in parts if part.strip())
     if not addresses:
         raise InvalidArgument("no name server is given: write HOST:PORT")
@@ -44,6 +46,8 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     Raises:
         InvalidArgument: there is no such option; the text says which may be meant, or which there are.
     """
+    if not hasattr(options, "__dataclass_fields__"):
+        raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
     names = [field.name for field in dataclasses.fields(options)]
     unknown = sorted(changes.keys() - set(names))
     if unknown:

@@ -224,6 +224,27 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
     assert [body for what, body in seen if what == "failed"] == [b"2"]
 
 
+def test_a_cancelled_send_many_reads_no_further_messages(single: LocalCluster) -> None:
+    dropped = threading.Event()
+
+    def endless() -> Iterator[Message]:
+        try:
+            while True:
+                yield Message("t", b"x")
+        finally:
+            dropped.set()
+
+    async def run() -> None:
+        async with Producer(single.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            await producer.send(Message("t", b"x"))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await producer.send_many(endless())
+            assert await asyncio.to_thread(dropped.wait, PATIENCE_S)
+
+    asyncio.run(run())
+
+
 def test_a_large_message_whose_send_is_cancelled_is_not_overtaken(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 1)
 

@@ -97,9 +97,8 @@ class TopicService:
             raise TopicNotFound(f"topic {name!r} does not exist: names that begin with % are never made by themselves")
         if not self._auto_create_queues:
             raise TopicNotFound(
-                f"topic {name!r} does not exist here, and this broker makes none by itself: create it with "
-                f"`minimq topic create {name}`, or, if it exists, start the broker that carries it; with "
-                "--auto-create-queues 8 brokers make topics"
+                f"topic {name!r} does not exist: create it with `minimq topic create {name}`, or, if it exists, start "
+                "the broker that carries it; this broker makes none by itself, since --auto-create-queues is 0"
             )
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:

@@ -10,6 +10,7 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
+from minimq.arguments import check_permission
 from minimq.routes.away import check_route
 from minimq_common.errors import (
     InvalidArgument,
@@ -83,6 +84,7 @@ class TopicAdmin:
         """
         check_topic(name)
         check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)
+        check_permission(permission)
         if not permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
         wanted = broker_pb2.Topic(
@@ -154,6 +156,8 @@ class TopicAdmin:
         """
         check_topic(name)
         check_queue_counts(read_queues=read_queues, write_queues=write_queues)
+        if permission is not None:
+            check_permission(permission)
         request = broker_pb2.UpdateTopicRequest(
             topic=name,
             read_queues=read_queues,

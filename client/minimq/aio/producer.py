@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
+from minimq.arguments import check_message_type
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -113,6 +115,9 @@ class Producer:
     ) -> list[SendReceipt]:
         """Send messages in large batches and wait until all are on disk; see `minimq.Producer.send_many`.
 
+        If it is cancelled, it reads no further messages, apart from those of the batch at which it is; those that it
+        has read are sent.
+
         Args:
             messages: what to send. A plain iterable is read by a thread; an asynchronous one on the loop, a batch at a
                 time.
@@ -121,7 +126,12 @@ class Producer:
         """
         if isinstance(messages, AsyncIterable):
             return await self._send_stream(messages, queue, selector)
-        return await asyncio.to_thread(self._core.send_many, messages, queue, selector)
+        cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self._core.send_many, messages, queue, selector, cancelled)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything handed in is on disk or has failed; see `minimq.Producer.flush`."""
@@ -154,6 +164,7 @@ class Producer:
         """Hand a message in if that can be done at once; otherwise return what does it in its turn."""
         core = self._core
         core.check_process()
+        check_message_type(message)
         if self._behind or len(message.body) >= _LARGE_BYTES or not core.knows(message.topic):
             return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome))
         item = core.prepare(message, queue, selector, outcome)

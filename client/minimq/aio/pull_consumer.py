@@ -97,12 +97,12 @@ class PullConsumer(ConsumerFace):
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`."""
         async with self._turn:
-            await self._reader.pause(list(queues), paused=True)
+            await self._reader.pause(queues, paused=True)
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
         async with self._turn:
-            await self._reader.pause(list(queues), paused=False)
+            await self._reader.pause(queues, paused=False)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""

@@ -9,6 +9,7 @@ from minimq.filtering.compiler import compile_expression
 from minimq.filtering.expression import SystemName, names_in
 from minimq.filtering.parser import parse
 from minimq_common.errors import InvalidArgument
+from minimq_common.words import kind_of
 
 #: Characters that a where-expression may have.
 MAX_LENGTH: Final = 4096
@@ -48,6 +49,8 @@ def compile_filter(text: str) -> PropertyFilter:
         InvalidArgument: the text is no such expression; the error shows the place. Or it has more than 4,096
             characters, or more than 32 levels of parentheses.
     """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"where is {kind_of(text)}: give the text of an expression")
     if len(text) > MAX_LENGTH:
         raise InvalidArgument(f"where: the expression has {len(text):,} characters, the limit is {MAX_LENGTH:,}")
     if not text.strip():

@@ -15,6 +15,7 @@ from string import ascii_lowercase
 from types import TracebackType
 from typing import Self
 
+from minimq.arguments import check_between
 from minimq.connection.client import ClusterClient
 from minimq.local.broker_process import BrokerProcess
 from minimq.local.certificate_authority import CertificateAuthority
@@ -30,6 +31,8 @@ _ANSWER_S = 1.0
 #: A certificate that ends within this time is made anew at a start, in seconds.
 _RENEW_S = 30 * 86_400
 _LOOK_AGAIN_S = 0.01
+#: Name servers, and slaves of each broker: each is a process of this machine.
+_MOST_SERVERS = 99
 
 _SET_FOR_NAMESERVERS = frozenset({"listen", "controller_dir"})
 _SET_FOR_BROKERS = frozenset(
@@ -78,7 +81,7 @@ class LocalCluster:
             slaves: how many slaves each of them has.
             port: port of the first name server, the others have those after it; with 0 free ones are chosen.
             data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
-            nameservers: how many name servers, at least 1.
+            nameservers: how many name servers, 1 to 99.
             cluster: name of the cluster.
             secure: with TLS, and for nobody without a key: clients need the `credentials` of a user.
             broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
@@ -87,12 +90,9 @@ class LocalCluster:
         Raises:
             InvalidArgument: a value breaks one of these rules, or the library for certificates is lacking.
         """
-        if slaves < 0:
-            raise InvalidArgument(f"slaves is {slaves}: it must be at least 0")
-        if not 1 <= brokers <= len(ascii_lowercase):
-            raise InvalidArgument(f"brokers is {brokers}: it must be 1 to {len(ascii_lowercase)}")
-        if nameservers < 1:
-            raise InvalidArgument(f"nameservers is {nameservers}: it must be at least 1")
+        check_between("slaves", slaves, 0, _MOST_SERVERS)
+        check_between("brokers", brokers, 1, len(ascii_lowercase))
+        check_between("nameservers", nameservers, 1, _MOST_SERVERS)
         if not 0 <= port <= 65_536 - nameservers:
             raise InvalidArgument(f"port is {port}: it must be 0 to 65535")
         self._cluster = check_cluster(cluster)

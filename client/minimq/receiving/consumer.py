@@ -185,6 +185,7 @@ class Consumer:
 
     def _subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
         self._process.check()
+        self._client.check_open()
         if not self.group:
             raise InvalidArgument(
                 "a consumer without a group can only be assigned queues: give it a group to subscribe"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
@@ -206,28 +205,6 @@ def invisible_ms(value: object, name: str = "invisible_s", shortest_ms: int = MI
             f"{name} is {value!r}: it must be from {shortest_ms / 1000:g} to {MAX_INVISIBLE_MS // 1000} seconds"
         )
     return round(value * 1000)
-
-
-def check_offset(queue: MessageQueue, offset: object) -> None:
-    """Raise `InvalidArgument` unless an offset is one that a queue can have."""
-    if type(offset) is not int or not 0 <= offset < 1 << 63:
-        raise InvalidArgument(
-            f"the offset of queue {queue} is {offset!r}: it must be a whole number from 0 on, below 2^63"
-        )
-
-
-def check_timeout(value: object) -> None:
-    """Raise `InvalidArgument` unless a timeout is a number of seconds that can be waited for; below 0 is no wait."""
-    if isinstance(value, bool) or not (isinstance(value, int | float) and value <= threading.TIMEOUT_MAX):
-        raise InvalidArgument(
-            f"timeout is {value!r}: it must be a number of seconds, up to {threading.TIMEOUT_MAX:.0f}"
-        )
-
-
-def check_count(name: str, value: object) -> None:
-    """Raise `InvalidArgument` unless an argument is a whole number from 1 on."""
-    if type(value) is not int or value < 1:
-        raise InvalidArgument(f"{name} is {value!r}: it must be a whole number from 1 on")
 
 
 def _are_delays(value: object) -> bool:

@@ -136,11 +136,11 @@ class PullConsumer(ConsumerFace):
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`. Raises `InvalidArgument`."""
-        complete(lambda: self._reader.pause(list(queues), paused=True))
+        complete(lambda: self._reader.pause(queues, paused=True))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again. Raises `InvalidArgument`."""
-        complete(lambda: self._reader.pause(list(queues), paused=False))
+        complete(lambda: self._reader.pause(queues, paused=False))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""

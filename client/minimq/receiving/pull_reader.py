@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from minimq.arguments import check_count, check_timeout, queue_list, queue_offsets
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_call import as_coroutine
@@ -16,7 +17,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.assigned_queues import AssignedQueues
 from minimq.receiving.commits import Progress
 from minimq.receiving.consumer import Consumer
-from minimq.receiving.consumer_options import ConsumerOptions, check_count, check_offset, check_timeout
+from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Waits
@@ -94,7 +95,7 @@ class PullReader(Consumer):
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.model == "broadcasting":
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
-        wanted = sorted(set(queues))
+        wanted = sorted(set(queue_list("queues", queues)))
         for topic in sorted({queue.topic for queue in wanted}):
             await self._waits.result(partial(self._routes.find_within, topic, self._options.start_timeout_s))
         offsets = {queue: await self._waits.result(partial(self._start_offset, queue)) for queue in wanted}
@@ -112,10 +113,12 @@ class PullReader(Consumer):
         if self._poll_batch is not None and not self._undone():
             self._poll_batch.over = True  # a loop goes on there, and not with what it has of before
 
-    async def pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
+    async def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
         self._process.check()
-        await self._waits.result(as_coroutine(partial(self._fetcher.pause, queues, paused=paused)))
+        await self._waits.result(
+            as_coroutine(partial(self._fetcher.pause, queue_list("queues", queues), paused=paused))
+        )
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
@@ -201,14 +204,12 @@ class PullReader(Consumer):
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
         self._recover()
-        for queue, offset in (offsets or {}).items():
-            check_offset(queue, offset)
         if offsets is None:
             await self._commit_all(automatic=False)
         else:
             commits = self._fetcher.commits
             retry_s = self._options.request_timeout_s
-            await self._waits.result(partial(commits.record, commits.progress(offsets), retry_s=retry_s))
+            await self._waits.result(partial(commits.record, commits.progress(queue_offsets(offsets)), retry_s=retry_s))
 
     async def close(self) -> None:
         """Commit what was in hand, leave the group, end, after `halt`; see `minimq.PullConsumer.close`. Idempotent."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
+from minimq.arguments import check_count, check_timeout
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
@@ -17,8 +18,6 @@ from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import (
     ConsumerChanges,
     ConsumerOptions,
-    check_count,
-    check_timeout,
 )
 from minimq.receiving.listener import AsyncListener, AsyncListenerAdapter, Listener, ListenerAdapter, ListenerCalls
 from minimq.receiving.message_dispatcher import MessageDispatcher

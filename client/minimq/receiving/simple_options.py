@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minimq.receiving.consumer_options import check_count, invisible_ms
+from minimq.arguments import check_count
+from minimq.receiving.consumer_options import invisible_ms
 from minimq.transport.start_position import Start, start_position
 
 

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
+from minimq.arguments import check_count, check_timeout
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, new_client_id
-from minimq.receiving.consumer_options import check_count, check_timeout, invisible_ms
+from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.pop_places import PopPlace, PopPlaces
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage

@@ -94,6 +94,9 @@ class AutoCreate:
         masters = self._masters.find(to_change=True)
         answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.CreateTopic, request)
         if not answers:
+            texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
+            if len(failures) == len(masters) and len(texts) == 1 and all(texts):
+                raise TopicNotFound(*texts)
             # A broker that failed may have the option: what it says comes before the refusals.
             what = f"topic {topic} was not made automatically"
             raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))

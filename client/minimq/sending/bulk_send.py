@@ -84,6 +84,7 @@ class BulkSend:
         options: of the producer.
         find: returns the route of a topic, or raises.
         choose: returns the queue where a message must go, None for any; without it all may go anywhere.
+        cancelled: once it is set, no further messages are read; those that were read are sent.
     """
 
     def __init__(
@@ -92,12 +93,14 @@ class BulkSend:
         options: ProducerOptions,
         find: Callable[[str], TopicRoute],
         choose: Callable[[Message], MessageQueue | None] | None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         self._sender = sender
         self._buffer = sender.buffer
         self._options = options
         self._find = find
         self._choose = choose
+        self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
         #: Batches that are to be sent now.
         self._leaving: deque[tuple[Destination, _OpenBatch]] = deque()
@@ -140,7 +143,7 @@ class BulkSend:
 
     def _send_all(self, messages: Iterator[Message]) -> None:
         wanted = _FIRST_PART
-        while part := list(islice(messages, wanted)):
+        while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
             size = bytes_of_bodies(part)
             if size > 2 * self._options.batch_bytes:  # the messages are suddenly much larger than before
                 for message in part:

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.arguments import check_function
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -117,6 +118,7 @@ class Producer:
         """
         future: ReceiptFuture[SendReceipt] = ReceiptFuture()
         if callback is not None:
+            check_function("callback", callback)
             future.add_done_callback(partial(_call_back, callback, self._callback_faults))
         self._core.send(message, queue, selector, future)
         return future

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, check_timeout
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.auto_create import AutoCreate
@@ -115,6 +116,7 @@ class ProducerCore:
     def _prepare(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
     ) -> PendingMessage:
+        check_message_type(message)
         size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
         self._find(message.topic)
         if selector is not None or queue is not None:
@@ -164,9 +166,20 @@ class ProducerCore:
     # ---- many at once ---------------------------------------------------------------------------
 
     def send_many(
-        self, messages: Iterable[Message], queue: MessageQueue | None, selector: Selector | None
+        self,
+        messages: Iterable[Message],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        cancelled: threading.Event | None = None,
     ) -> list[SendReceipt]:
-        """Send messages in large batches and wait for all; see `Producer.send_many`."""
+        """Send messages in large batches and wait for all; see `Producer.send_many`.
+
+        Args:
+            messages: what to send.
+            queue: where all must go.
+            selector: chooses the queue of each.
+            cancelled: ends the reading of `messages` when another thread sets it.
+        """
         choose: Callable[[Message], MessageQueue | None] | None = None
         if queue is not None or selector is not None:
 
@@ -174,8 +187,8 @@ class ProducerCore:
                 return self._destination(message, queue, selector)
 
         self._process.check()
-        bulk = BulkSend(self._sender, self._options, self._find, choose)
-        given = iter(messages)
+        bulk = BulkSend(self._sender, self._options, self._find, choose, cancelled)
+        given = iter(check_iterable("messages", messages, "messages"))
         if self._interceptors:
             given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
         try:
@@ -252,6 +265,7 @@ class ProducerCore:
         if selector is not None:
             if queue is not None:
                 raise InvalidArgument("give either queue or selector: the selector chooses the queue")
+            check_function("selector", selector)
             queue = selector(self._queues_of(self._find(message.topic)), message)
             chosen: object = queue
             if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
@@ -261,7 +275,10 @@ class ProducerCore:
 
     @staticmethod
     def _check_queue(topic: str, queue: MessageQueue | None) -> None:
-        if queue is not None and queue.topic != topic:
+        if queue is None:
+            return
+        check_queue("queue", queue)
+        if queue.topic != topic:
             raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
 
     # ---- all of them ----------------------------------------------------------------------------
@@ -274,6 +291,8 @@ class ProducerCore:
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
         self._process.check()
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
@@ -290,6 +309,8 @@ class ProducerCore:
         """
         if self._process.is_forked:
             return
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         with self._closing:
             if self._closed:
                 return

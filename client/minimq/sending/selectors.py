@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from minimq.arguments import check_text
 from minimq.sending.key_hash import consistent_hash, java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
@@ -31,6 +32,7 @@ def by_hash(key: str | None = None) -> Selector:
     """
     if key is None:
         return lambda queues, message: queues[abs(java_hash(_first_key(message))) % len(queues)]
+    check_text("key", key)
     # Java takes the remainder first, so that the smallest integer, which has no absolute value there, does no harm.
     number = abs(java_hash(key))
     return lambda queues, message: queues[number % len(queues)]
@@ -51,6 +53,7 @@ def by_consistent_hash(key: str | None = None) -> Selector:
     across = _Across()
     if key is None:
         return lambda queues, message: across.of(queues)[consistent_hash(_first_key(message), len(queues))]
+    check_text("key", key)
     return lambda queues, message: across.of(queues)[consistent_hash(key, len(queues))]
 
 

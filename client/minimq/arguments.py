@@ -1,0 +1,97 @@
+"""Checks of the arguments that users give, with one style of text: the name, what was given, what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message, MessageQueue, Permission
+from minimq_common.words import kind_of
+
+T = TypeVar("T")
+
+#: The longest that a thread of Python can wait, in seconds: 292 years.
+_LONGEST_S = (1 << 63) // 10**9
+
+
+def check_message_type(message: object) -> None:
+    """Raise `InvalidArgument` unless it is a `Message`."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"the message is {kind_of(message)}: give a minimq.Message")
+
+
+def check_iterable(name: str, values: Iterable[T], of: str) -> Iterable[T]:
+    """Return an iterable. Raises `InvalidArgument` if it is none, such as a single value where several are wanted.
+
+    Args:
+        name: of the argument.
+        values: what was given.
+        of: the values in plural.
+    """
+    if not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} is {kind_of(values)}: give an iterable of {of}")
+    return values
+
+
+def queue_list(name: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Return queues as a list. Raises `InvalidArgument` unless each of them is a `MessageQueue`."""
+    found = list(check_iterable(name, queues, "MessageQueue"))
+    for queue in found:
+        check_queue(name, queue)
+    return found
+
+
+def queue_offsets(offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
+    """Return offsets by queue. Raises `InvalidArgument` unless they are offsets that queues can have."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidArgument(f"offsets is {kind_of(offsets)}: give a mapping of MessageQueue to offset")
+    for queue, offset in offsets.items():
+        check_queue("offsets", queue)
+        if type(offset) is not int or not 0 <= offset < 1 << 63:
+            raise InvalidArgument(
+                f"the offset of queue {queue} is {offset!r}: it must be a whole number from 0 on, below 2^63"
+            )
+    return offsets
+
+
+def check_queue(name: str, queue: object) -> None:
+    """Raise `InvalidArgument` unless it is a `MessageQueue`."""
+    if not isinstance(queue, MessageQueue):
+        raise InvalidArgument(f"{name} has {kind_of(queue)}: give a MessageQueue")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless it can be called."""
+    if not callable(value):
+        raise InvalidArgument(f"{name} is {value!r}: it must be a function")
+
+
+def check_timeout(value: object, name: str = "timeout") -> None:
+    """Raise `InvalidArgument` unless it is a number of seconds that can be waited for; below 0 is no wait."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _LONGEST_S):
+        raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_LONGEST_S}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless it is a whole number from 1 on."""
+    if type(value) is not int or value < 1:
+        raise InvalidArgument(f"{name} is {value!r}: it must be a whole number from 1 on")
+
+
+def check_between(name: str, value: object, least: int, most: int) -> None:
+    """Raise `InvalidArgument` unless it is a whole number from `least` to `most`."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgument(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
+
+
+def check_permission(permission: object) -> None:
+    """Raise `InvalidArgument` unless it is a `Permission`."""
+    if not isinstance(permission, Permission):
+        raise InvalidArgument(f"permission is {permission!r}: give a Permission, such as Permission.READ")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless it is text."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {kind_of(value)}: give text")
