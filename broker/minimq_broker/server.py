@@ -47,8 +47,8 @@ from minimq_common.call_boundary import CallBoundary
 from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.metrics import MetricsServer
+from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_control import AccessControl
-from minimq_common.security.access_document import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.door import Door
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of

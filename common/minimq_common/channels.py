@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import grpc
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+
+if TYPE_CHECKING:
+    from minimq_common.security.certificates import Trust
 
 Stub = TypeVar("Stub")
 Request = TypeVar("Request")

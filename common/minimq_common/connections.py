@@ -38,6 +38,11 @@ def peer_address(peer: str) -> str:
     return _address(host.strip("[]"), port)
 
 
+def address_of(peer: str) -> str:
+    """Return the address of a client, for the log: "127.0.0.1:40000", where gRPC has "ipv4:127.0.0.1:40000"."""
+    return unquote(peer).partition(":")[2] or peer
+
+
 def cut(addresses: Collection[str]) -> list[str]:
     """End the connections to some addresses at once; return those that were found. It takes time: not for a loop.
 

@@ -18,11 +18,13 @@ from typing import NamedTuple
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
-from minimq_common.security.access_document import MAX_DOCUMENT_BYTES
 
 #: Bytes of the largest frame: it carries a whole batch, the largest body (4 MiB by default, 32 MiB at most) with its
 #: columns.
 MAX_FRAME_BYTES = 64 << 20
+
+#: Most bytes of the document of users and rules, in either form.
+MAX_DOCUMENT_BYTES = 1 << 20
 
 #: Queues that one request names, and offsets that one commit has. Clients say more in several requests, 1,000 in each.
 MAX_NAMED = 4_096

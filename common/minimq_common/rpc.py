@@ -7,7 +7,6 @@ import errno
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, cast
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -15,11 +14,11 @@ import grpc.aio
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.protocol_bounds import MAX_FRAME_BYTES
-from minimq_common.security.certificates import Trust
 from minimq_common.security.keyed_channel import KeyedChannel
 from minimq_proto.v1 import errors_pb2
 
 if TYPE_CHECKING:
+    from minimq_common.security.certificates import Trust
     from minimq_common.security.server_secrets import ServerSecrets
 
 #: Why a peer is not reached on whose host no process has the port.
@@ -148,11 +147,6 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
     # gRPC's own word for a frame over its limit; a server of ours that is busy says so by its code.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
 }
-
-
-def address_of(peer: str) -> str:
-    """Return the address of a client, for the log: "127.0.0.1:40000", where gRPC has "ipv4:127.0.0.1:40000"."""
-    return unquote(peer).partition(":")[2] or peer
 
 
 # Channels and ports are opened here and nowhere else: a test looks for others.

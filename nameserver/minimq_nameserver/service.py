@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common import rpc
+from minimq_common import connections, rpc
 from minimq_common.errors import (
     BrokerConflict,
     InvalidArgument,
@@ -263,7 +263,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         assert task is not None
         self._access_streams.add(task)
         try:
-            peer = f"broker at {rpc.address_of(context.peer())}"
+            peer = f"broker at {connections.address_of(context.peer())}"
             own = self._access
             await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)
         finally:
@@ -375,7 +375,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         change = self._table.forget(check_broker(request.broker_name))
         if change is not None:
             text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
-            log.info(text, request.broker_name, rpc.address_of(context.peer()), extra=ALWAYS_WRITTEN)
+            log.info(text, request.broker_name, connections.address_of(context.peer()), extra=ALWAYS_WRITTEN)
             self._carry_out(change)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=change is not None)
 

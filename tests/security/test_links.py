@@ -24,8 +24,8 @@ from minimq.errors import InvalidArgument, Unavailable
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.certificates import Trust
+from minimq_common.security.channel_security import VARIABLE
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.security.credentials_file import VARIABLE
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.command import COMMAND, environment

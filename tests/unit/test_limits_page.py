@@ -65,7 +65,7 @@ def mib(number: int) -> str:
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(call_limits.MAX_REQUEST_BYTES)),
         ("Lists in one request", "decision on a transaction", mib(call_limits.MAX_DECISION_BYTES)),
-        ("Lists in one request", "document of users and rules", mib(access_document.MAX_DOCUMENT_BYTES)),
+        ("Lists in one request", "document of users and rules", mib(protocol_bounds.MAX_DOCUMENT_BYTES)),
         ("Lists in one request", "keys of a user", f"{access_document._MOST_KEYS}; "),
         ("Lists in one request", "request of a stream", mib(call_limits.MAX_STREAM_REQUEST_BYTES)),
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),

@@ -130,7 +130,7 @@ def _use_credentials(context: click.Context, _option: click.Parameter, credentia
     """Let all clients of this process use credentials, and the name servers in them unless others were given."""
     if credentials is None:
         return
-    from minimq_common.security.credentials_file import VARIABLE, open_credentials
+    from minimq_common.security.channel_security import VARIABLE, open_credentials
 
     former = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = credentials

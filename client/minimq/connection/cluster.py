@@ -10,9 +10,8 @@ from typing import Self
 from minimq.connection.connection import Connection
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq.transport.dropped import WhenDropped
-from minimq_common.security.channel_security import PLAIN
+from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.security.credentials_file import open_credentials
 
 
 class Cluster:

@@ -23,7 +23,7 @@ from minimq.local.server_process import ServerProcess, flags_from
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import open_credentials
+from minimq_common.security.channel_security import open_credentials
 
 _START_TRIES = 3
 _REGISTERED_S = 15.0

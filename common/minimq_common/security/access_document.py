@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_rule import parse_rule
 
-#: Most bytes of a document, in either form.
-MAX_DOCUMENT_BYTES = 1 << 20
 MAX_VERSION = (1 << 63) - 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

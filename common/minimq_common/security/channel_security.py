@@ -1,10 +1,22 @@
-"""Where a channel finds out whether it is encrypted, and whom it trusts."""
+"""Where a channel finds out whether it is encrypted, and whom it trusts.
+
+What reads credentials is loaded for who has some.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import os
+from typing import TYPE_CHECKING, Final, Protocol
 
-from minimq_common.security.certificates import Trust
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.credentials import Credentials, CredentialsArgument
+
+if TYPE_CHECKING:
+    from minimq_common.security.certificates import Trust
+    from minimq_common.security.credentials_file import CredentialsFile
+
+#: Names the credentials file where nothing else does.
+VARIABLE = "MINIMQ_CREDENTIALS"
 
 
 class ChannelSecurity(Protocol):
@@ -28,3 +40,26 @@ class _Plain:
 
 #: Of channels without TLS.
 PLAIN: Final[ChannelSecurity] = _Plain()
+
+
+def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
+    """Open the credentials that were given, or those that the variable names; None when there are none.
+
+    Args:
+        given: by the user; "" for none, whatever the variable says.
+
+    Raises:
+        InvalidArgument: they cannot be used.
+    """
+    if given is None:
+        given = os.environ.get(VARIABLE, "")
+    if not isinstance(given, Credentials):
+        if not isinstance(given, str | os.PathLike):
+            raise InvalidArgument("credentials are neither the path of a file nor a Credentials object")
+        path = os.fspath(given)
+        if not path:
+            return None
+        given = Credentials(path)
+    from minimq_common.security.credentials_file import CredentialsFile  # noqa: PLC0415 - as above
+
+    return CredentialsFile(given)

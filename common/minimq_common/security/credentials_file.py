@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +10,9 @@ import msgspec
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
-from minimq_common.security.credentials import Credentials, CredentialsArgument
+from minimq_common.security.credentials import Credentials
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
-
-#: Names the file where nothing else does.
-VARIABLE = "MINIMQ_CREDENTIALS"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -58,26 +53,6 @@ class CredentialsFile:
         return self._content.get(at_once=at_once)[1]
 
 
-def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
-    """Open the credentials that were given, or those that the variable names; None when there are none.
-
-    Args:
-        given: by the user; "" for none, whatever the variable says.
-
-    Raises:
-        InvalidArgument: they cannot be used.
-    """
-    if isinstance(given, Credentials):
-        return CredentialsFile(given)
-    if given is None:
-        path = os.environ.get(VARIABLE)
-        return CredentialsFile(Credentials(path)) if path else None
-    if not isinstance(given, str | os.PathLike):
-        raise InvalidArgument("credentials are neither the path of a file nor a Credentials object")
-    path = os.fspath(given)
-    return CredentialsFile(Credentials(path)) if path else None
-
-
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     """Return the text of a credentials file.
 
@@ -86,6 +61,8 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
         trust: the rest of it.
         about: a sentence for who opens it.
     """
+    import json  # noqa: PLC0415 - for who writes one
+
     lines = [f"# {about}", "# Keep it secret: whoever has it is taken for this user."]
     if nameservers:
         lines.append(f"nameservers = {json.dumps(list(nameservers))}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from minimq_common.security.user_key import UserKey
+if TYPE_CHECKING:
+    from minimq_common.security.user_key import UserKey
 
 #: Where a key stands among the metadata of a call, and what stands before it.
 HEADER, SCHEME = "authorization", "Bearer "

@@ -61,6 +61,13 @@ def test_a_name_loads_what_it_needs_and_no_more() -> None:
     assert "grpc" not in loaded
 
 
+def test_a_producer_without_credentials_loads_nothing_of_tls() -> None:
+    program = "import sys; from minimq import Producer; Producer(credentials='').close(); print(*sys.modules)"
+    loaded = set(python(program).split())
+    assert "minimq.sending.sender" in loaded
+    assert loaded.isdisjoint({"tomllib", "json", "hashlib", "urllib.parse", "minimq_common.security.certificates"})
+
+
 def test_names_are_listed_before_they_are_loaded() -> None:
     assert set(minimq.__all__) <= set(python("import minimq; print(*dir(minimq))").split())
     assert set(python("from minimq import *; print(*dir())").split()) >= set(minimq.__all__)

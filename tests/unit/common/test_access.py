@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq_common import protocol_bounds
 from minimq_common.errors import InvalidArgument
-from minimq_common.security import access_document
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, newer
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
@@ -222,7 +222,7 @@ def test_a_document_travels_as_it_is() -> None:
         ("version = 1\n[users.'a b']", "no name for one"),
         ("version = 1\n[users.alice.keys.abcdefgh]\nhash = 'mq_secret'", "a key that is none"),
         (TOML + f"[users.bob.keys.{KEY.id}]\nhash = '{KEY.hash}'", "that another user has"),
-        ("version = 1 #" + "x" * access_document.MAX_DOCUMENT_BYTES, "the limit is"),
+        ("version = 1 #" + "x" * protocol_bounds.MAX_DOCUMENT_BYTES, "the limit is"),
         ('version = "1"', "Expected `int`"),
         ("[", "cannot be read"),
     ],

@@ -10,7 +10,8 @@ from minimq import Cluster, Credentials, ProducerOptions
 from minimq.errors import InvalidArgument
 from minimq.local.certificate_signer import Signer
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import VARIABLE, CredentialsFile, open_credentials, written
+from minimq_common.security.channel_security import VARIABLE, open_credentials
+from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.user_key import new_key
 
 SIGNER = Signer.new()
