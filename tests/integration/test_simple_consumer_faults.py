@@ -129,13 +129,19 @@ def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluste
     assert [type(error) for error in errors] == [InvalidArgument], errors[:3]
 
 
-def test_what_others_have_got_is_not_rejected(pair: LocalCluster, topic: str) -> None:
+def test_what_others_have_got_or_is_done_is_neither_rejected_nor_kept(pair: LocalCluster, topic: str) -> None:
     fill(pair, topic, 1)
     with simple(pair, topic) as consumer, simple(pair, topic) as other:
         [message] = consumer.receive(1, invisible_s=1, timeout=PATIENCE_S)
         [again] = other.receive(1, timeout=PATIENCE_S)
         with pytest.raises(HandleExpired):
             consumer.reject(message)
+        other.ack(again)
+        for late in (consumer.reject, consumer.extend):  # it is done
+            with pytest.raises(HandleExpired):
+                late(message)
+        with pytest.raises(HandleExpired):
+            other.reject(again)
         other.ack(again)
     with Admin(pair.nameserver) as admin, pytest.raises(TopicNotFound):
         admin.describe_topic(f"%DLQ%{topic}")

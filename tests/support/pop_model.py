@@ -160,6 +160,8 @@ class PopModel:
             told = self.messages.get(at)
             if told is None:
                 assert at in self.done or at < self.start
+                if settle.outcome is PopOutcome.EXTEND:
+                    expired.add(at)  # it is done
                 continue
             is_out = told.state is RunState.OUT
             if told.epoch != settle.epoch:

@@ -271,7 +271,8 @@ class PopQueue:
     def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]]]:
         """Return the runs that follow from an answer, and the messages that somebody else has got since.
 
-        An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing.
+        An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing. What is
+        done is not kept: whoever works at it hears of it.
 
         An epoch by which nothing is out, such as one of before a reset, is late as well, whatever it names.
 
@@ -294,6 +295,8 @@ class PopQueue:
                     f"handed out end at {following - 1}"
                 )
             before = end
+            if first < self.done and settled.outcome is PopOutcome.EXTEND:
+                expired.append((first, min(end, self.done)))
             self._settle_span(settled, max(first, self.done), end, found, expired)
         self._check_pieces(found)
         return found, expired
@@ -325,12 +328,11 @@ class PopQueue:
         while first < end:
             run = runs[i]
             stop = min(run.end, end)
-            if run.state is not DONE:
-                after = _after(run, settled, first, stop)
-                if after is None:
-                    expired.append((first, stop))
-                else:
-                    found.append(after)
+            after = _after(run, settled, first, stop) if run.state is not DONE else None
+            if after is not None:
+                found.append(after)
+            elif run.state is not DONE or settled.outcome is PopOutcome.EXTEND:
+                expired.append((first, stop))
             first = stop
             i += 1
 

@@ -180,6 +180,7 @@ class SimpleConsumer:
             invisible_s: seconds from now on; that of the consumer unless given.
 
         Raises:
+            HandleExpired: somebody else has got some of them since, or they are settled.
             MiniMQError: as of `ack`.
         """
         kept_ms = self._reader.kept_ms(invisible_s)
@@ -193,7 +194,7 @@ class SimpleConsumer:
             reason: why, in at most 200 characters; `minimq dlq list` counts by it.
 
         Raises:
-            HandleExpired: somebody else has got some of them since, and none is sent.
+            HandleExpired: somebody else has got some of them since, or they are settled; none is sent.
             Unavailable: some were not sent; they come again after their invisible duration.
             MiniMQError: as of `ack`.
         """
