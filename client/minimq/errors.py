@@ -1,4 +1,4 @@
-"""The errors that minimq raises, and those that servers answer with. `MiniMQError` is the base of all of them."""
+"""The errors that minimq raises, and those that servers return. `MiniMQError` is the base of all of them."""
 
 from minimq_common.errors import (
     AccessConflict,

@@ -1,7 +1,7 @@
-"""The errors of minimq: one tree, and what to do about each error written on its class.
+"""The errors of minimq: one tree, in which each class states how clients react to it.
 
     MiniMQError
-    ├── UsageError              the caller did something that cannot work; trying again will not help
+    ├── UsageError            invalid use; a retry will not help
     │   ├── InvalidArgument         ├── MessageTooLarge
     │   └── Closed
     ├── ServerError             a broker or a name server refused
@@ -22,8 +22,8 @@
         ├── DataDirectoryInUse      ├── DataDirectoryVersion  ├── CorruptEntry
         ├── CopyNeeded              └── CopyInterrupted
 
-What a client does after an error stands on its class, in marks; the retry loop reads them and never lists
-classes. No mark at all: the call fails at once.
+Marks on a class define how a client reacts to the error; the retry loop reads the marks and never lists classes.
+Without a mark, the call fails at once.
 
     mark            what a producer does                                       on
     retriable       tries again, elsewhere if it may                           TransportError, NoPermission, SystemBusy,
@@ -49,22 +49,22 @@ if TYPE_CHECKING:
 
 
 class MiniMQError(Exception):
-    """Anything that minimq raises on purpose. The text names the cause and, where there is one, the remedy."""
+    """The base class of all errors of minimq. The text names the cause and, if there is one, the remedy."""
 
     #: Stable name that travels between processes.
     code: ClassVar[str] = "UNKNOWN"
     #: The same call may succeed later or elsewhere.
     retriable: ClassVar[bool] = False
-    #: What the client believes about the topic's route is probably out of date.
+    #: The client's copy of the topic's route is probably out of date.
     refresh_route: ClassVar[bool] = False
-    #: Something is wrong with the broker itself, so that others are the better choice for a while.
+    #: The broker itself has a problem, so that others are a better choice for a while.
     avoid_broker: ClassVar[bool] = False
-    #: Whether the server said something; if not, it is worth asking whether it is there again.
+    #: Whether the server answered at all; if not, clients probe it until it answers again.
     answered: ClassVar[bool] = True
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        #: Seconds the server asks the caller to wait before the next try; 0 when it has no opinion.
+        #: Seconds that the server asks the caller to wait before a retry; 0 if it suggests no delay.
         self.retry_after_s = retry_after_s
 
     @property
@@ -73,20 +73,20 @@ class MiniMQError(Exception):
         return str(self.args[0])
 
     def with_message(self, message: str) -> Self:
-        """Return the same error, with everything that it carries, under another text."""
+        """Return a copy of the error, with all its attributes, under another text."""
         error = copy.copy(self)
         error.args = (message,)
         return error
 
 
 class UsageError(MiniMQError):
-    """The caller did something that cannot work; trying again will not help."""
+    """An invalid use of the interface; a retry will not help."""
 
     code = "USAGE"
 
 
 class InvalidArgument(UsageError):
-    """A name, a number or a message breaks a rule that the text names."""
+    """A name, a number or a message violates a rule that the text names."""
 
     code = "INVALID_ARGUMENT"
 
@@ -98,7 +98,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class Closed(UsageError):
-    """The producer, the consumer or the admin client was closed before the call, or was made before a fork."""
+    """The client was closed before the call, or created before a fork."""
 
     code = "CLOSED"
 
@@ -110,14 +110,14 @@ class ServerError(MiniMQError):
 
 
 class TopicNotFound(ServerError):
-    """No broker carries the topic, or the broker that was asked does not."""
+    """No broker carries the topic, or the called broker does not."""
 
     code = "TOPIC_NOT_FOUND"
     refresh_route = True
 
     @classmethod
     def nowhere(cls, topic: str) -> Self:
-        """Return the error for a topic of which none of the servers that run knows."""
+        """Return the error for a topic that no running server knows."""
         from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # noqa: PLC0415 - it has errors of this module
 
         if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
@@ -148,7 +148,7 @@ class TopicUnavailable(ServerError):
 
 
 class TopicExists(ServerError):
-    """A topic of that name is there already, with other settings."""
+    """A topic of that name already exists, with other settings."""
 
     code = "TOPIC_EXISTS"
 
@@ -176,7 +176,7 @@ class NotDrained(ServerError):
 
 
 class OffsetOutOfRange(ServerError):
-    """The offset is not stored: it was deleted, or is not written yet. The text says the valid range."""
+    """The offset is not stored: it was deleted, or is not written yet. The text names the valid range."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
@@ -188,21 +188,21 @@ class CorruptBatch(ServerError):
 
 
 class StaleSequence(ServerError):
-    """A batch has a number that its producer has settled: it may be stored already, and the broker knows no more."""
+    """A batch has a settled sequence number: it may be stored already, and the broker has forgotten it."""
 
     code = "STALE_SEQUENCE"
 
 
 class Fenced(ServerError):
-    """The lease under which the call was made is over: another member may own the queue."""
+    """The lease of the call has ended: another member may own the queue."""
 
     code = "FENCED"
 
 
 class HandleExpired(ServerError):
-    """Messages cannot be settled by their receipt handles any more: they were handed out again, or are gone.
+    """Receipt handles are no longer valid: their messages were redelivered, or are gone.
 
-    `handles` are those handles, as text. All others that were given at once are settled.
+    `handles` contains these handles, as text. All other messages of the call are settled.
     """
 
     code = "HANDLE_EXPIRED"
@@ -219,25 +219,25 @@ class GroupConflict(ServerError):
 
 
 class GroupNotFound(ServerError):
-    """No broker has heard of the consumer group."""
+    """No broker knows the consumer group."""
 
     code = "GROUP_NOT_FOUND"
 
 
 class NotAuthenticated(ServerError):
-    """The server does not know who calls: there was no key, or one that is not in force. The text says why."""
+    """The server cannot authenticate the caller: the key is missing or not valid. The text names the reason."""
 
     code = "NOT_AUTHENTICATED"
 
 
 class AccessDenied(ServerError):
-    """The user has no right to do that. The text names the right, and the command that gives it."""
+    """The user lacks a right. The text names the right, and the command that grants it."""
 
     code = "ACCESS_DENIED"
 
 
 class AccessConflict(ServerError):
-    """Users and rules have changed since they were looked at."""
+    """Users and rules have changed since they were read."""
 
     code = "ACCESS_CONFLICT"
 
@@ -250,31 +250,31 @@ class BrokerConflict(ServerError):
 
 
 class StaleTerm(ServerError):
-    """A replica acted as the master of a term that is over."""
+    """A replica acted as the master of a term that has ended."""
 
     code = "STALE_TERM"
 
 
 class TermEnding(ServerError):
-    """The lease of a master is not renewed: another replica was promoted and waits for its end."""
+    """The lease of a master is not renewed, because another promoted replica waits for its end."""
 
     code = "TERM_ENDING"
 
 
 class ReplicaSetChanged(ServerError):
-    """The record of a replica set is not what the caller knew: it may look at it and try again."""
+    """The record of a replica set has changed: the caller may read it and retry."""
 
     code = "REPLICA_SET_CHANGED"
 
 
 class NotInSync(ServerError):
-    """A replica is not promoted, since it may lack messages that were acknowledged."""
+    """A replica is not promoted, since it may lack acknowledged messages."""
 
     code = "NOT_IN_SYNC"
 
 
 class SystemBusy(ServerError):
-    """The server has more to do than it may hold; it says after which time to try again."""
+    """The server is at a limit; it suggests a delay before a retry."""
 
     code = "SYSTEM_BUSY"
     retriable = True
@@ -287,7 +287,7 @@ class SystemBusy(ServerError):
 
 
 class StoreFull(ServerError):
-    """The disk of the broker is full; it goes on serving reads."""
+    """The disk of the broker is full; it continues to serve reads."""
 
     code = "STORE_FULL"
     retriable = True
@@ -295,7 +295,7 @@ class StoreFull(ServerError):
 
 
 class NotMaster(ServerError):
-    """The broker is not the master of its replica set, or not any more: only the master writes."""
+    """The broker is not, or no longer, the master of its replica set: only the master writes."""
 
     code = "NOT_MASTER"
     retriable = True
@@ -303,7 +303,7 @@ class NotMaster(ServerError):
 
 
 class NotEnoughReplicas(ServerError):
-    """Too few replicas have what was written, or are there to have it: it may be stored, and is not safe."""
+    """Too few replicas have confirmed the write, or are in sync: it may be stored, but is not safe."""
 
     code = "NOT_ENOUGH_REPLICAS"
     retriable = True
@@ -323,7 +323,7 @@ class TransactionExpired(ServerError):
 
 
 class InternalError(ServerError):
-    """The server failed in a way that it did not foresee; its log says more."""
+    """The server failed unexpectedly; its log has the details."""
 
     code = "INTERNAL"
     retriable = True
@@ -331,7 +331,7 @@ class InternalError(ServerError):
 
 
 class TransportError(MiniMQError):
-    """No answer came."""
+    """No answer arrived."""
 
     code = "TRANSPORT"
     retriable = True
@@ -341,13 +341,13 @@ class TransportError(MiniMQError):
 
 
 class Unavailable(TransportError):
-    """The server is not reached, or the connection broke before the answer."""
+    """The server cannot be reached, or the connection broke before the answer."""
 
     code = "UNAVAILABLE"
 
 
 class DeadlineExceeded(TransportError):
-    """The answer did not come in time."""
+    """The answer did not arrive in time."""
 
     code = "DEADLINE_EXCEEDED"
 
@@ -373,7 +373,7 @@ class SendFailed(MiniMQError):
 
 
 class CannotListen(MiniMQError):
-    """A server cannot have the address it was told to serve at: it is taken, or not this machine's."""
+    """A server cannot listen at its address: the address is in use, or does not belong to this machine."""
 
     code = "CANNOT_LISTEN"
 
@@ -403,13 +403,13 @@ class CorruptEntry(StoreError):
 
 
 class CopyNeeded(StoreError):
-    """A log cannot be made to go on like another one: everything has to be copied anew."""
+    """A log cannot continue another one: everything has to be copied again."""
 
     code = "COPY_NEEDED"
 
 
 class CopyInterrupted(StoreError):
-    """The data directory holds a part of a copy, which did not come to its end."""
+    """The data directory contains an incomplete copy."""
 
     code = "COPY_INTERRUPTED"
 

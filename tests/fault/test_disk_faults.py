@@ -171,7 +171,7 @@ def test_a_lone_broker_whose_store_failed_is_not_healthy_until_it_is_restarted(t
             producer.send(Message("t", b"x"))
         wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.NOT_SERVING, PATIENCE_S)
         [row] = minimq.json("cluster", "status")
-        assert row["problem"] == "stores nothing after an error of its disk: restart it"
+        assert row["problem"] == "stores nothing after a disk error: restart it"
         assert row["problem"] in minimq("cluster", "status")
         disk.work()
         broker.restart()

@@ -284,7 +284,7 @@ def test_commands_wait_as_long_as_they_are_told() -> None:
     assert re.search(r"\nerror: no name server .* \(waited 0.3 s, as --start-timeout says\)\n$", said)
     with minimq.running("consume", "orders", "--group", "billing") as waiting:
         assert waiting.stderr is not None
-        assert waiting.stderr.readline() == b"waiting up to 60 s for servers that are not there\n"
+        assert waiting.stderr.readline() == b"waiting up to 60 s for servers that are not reachable\n"
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(20) == 0
 

@@ -95,9 +95,9 @@ def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: 
     assert said.startswith(f"error: there is no group {group}: ")
     assert group not in admin.list_groups()
     said = minimq("group", "reset-offset", group, topic, "--to", "earliest", "--new")
-    assert said.startswith(f"group {group} was not known so far: when it comes, it begins here in topic {topic}\n")
+    assert said.startswith(f"group {group} is new: when it starts, it begins here in topic {topic}\n")
     said = minimq("group", "reset-offset", group, topic, "--to", "latest")
-    assert said.startswith(f"group {group} goes on elsewhere in topic {topic}\n")
+    assert said.startswith(f"group {group} continues from these offsets in topic {topic}\n")
     minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(300)))
     [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
     assert (row["lag"], row["topics"], row["strategy"], row["unanswered"]) == (300, [topic], None, {})
@@ -283,7 +283,7 @@ def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixt
         retry_queues=(queue(3, "%RETRY%billing", committed_offset=123_456_787),),
     )
     lines = shown(found, all_queues=False, capsys=capsys)
-    assert lines[0] == "billing: 2 members (averagely), nothing unread, 2 messages for another try"
+    assert lines[0] == "billing: 2 members (averagely), nothing unread, 2 messages waiting for a retry"
     assert any("nobody, held 42s for #2" in line for line in lines)
     assert any(line.split()[2:5] == ["nobody,", "held", "7s"] and "for" not in line for line in lines)
     assert any("#1, #2 waits" in line for line in lines)

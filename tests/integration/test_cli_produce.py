@@ -79,7 +79,7 @@ def test_lines_of_one_key_go_to_one_queue(minimq: Minimq, topic: str, group: str
         queues.setdefault(item["keys"][0], set()).add((item["broker"], item["queue"]))
     assert len(queues) == 20
     assert {len(places) for places in queues.values()} == {1}
-    assert "line 2 has no key, by which its queue is chosen" in minimq(
+    assert "line 2 has no key to choose its queue by" in minimq(
         "produce", topic, "--key-field", "id", "--by-key", stdin=b'{"id": 1}\n{"name": 1}\n', status=1
     )
     assert "--by-key needs --key-field" in minimq("produce", topic, "--by-key", stdin=b"x\n", status=2)
@@ -104,7 +104,7 @@ def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) ->
 def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
     said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
     assert text in said
-    assert said.endswith("\nnothing is known to be stored: go on with line 1\n")
+    assert said.endswith("\nno line is known to be stored: continue with line 1\n")
 
 
 def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
@@ -158,7 +158,7 @@ def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, top
         producing.send_signal(signal.SIGINT)
         output, said = producing.communicate(timeout=60)
     assert (output, producing.returncode) == (b"", 130)
-    assert said == b"interrupted: lines 1 to 1 are stored: go on with line 2\n"
+    assert said == b"interrupted: lines 1 to 1 are stored: continue with line 2\n"
 
 
 def test_what_is_not_allowed_is_said_at_once(minimq: Minimq, topic: str, admin: Admin) -> None:
@@ -273,7 +273,7 @@ def test_a_line_that_no_message_can_be_is_named_before_any_is_sent(
     good = b'{"body": "x"}\n' * 49
     said = minimq("produce", topic, "--format", "json", stdin=good + line + b"\n", status=1)
     assert said.startswith(f"error: {text}")
-    assert said.endswith("\nnothing is known to be stored: go on with line 1\n")
+    assert said.endswith("\nno line is known to be stored: continue with line 1\n")
     assert admin.describe_topic(topic).messages == 0
 
 
@@ -284,7 +284,7 @@ def test_a_wrong_tag_of_all_messages_is_wrong_usage(minimq: Minimq, topic: str) 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that cannot be read from its beginning")
 def test_what_is_stored_is_said_whatever_ends_it(minimq: Minimq, topic: str) -> None:
     said = minimq("produce", topic, "/proc/self/mem", status=1)
-    assert "nothing is known to be stored: go on with line 1\n" in said
+    assert "no line is known to be stored: continue with line 1\n" in said
 
 
 def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:

@@ -24,7 +24,7 @@ _SHOWN = 12
 
 @click.group()
 def access() -> None:
-    """Show the document of users and rules, or put another one in its place."""
+    """Show or replace the document of users and rules."""
 
 
 @access.command()
@@ -34,7 +34,7 @@ def access() -> None:
 )
 @click.pass_context
 def show(context: click.Context, secrets: Path | None, output: str) -> None:
-    """Show the whole document, as `minimq access apply` takes it. It holds hashes of keys, and no key.
+    """Show the whole document in the format of `minimq access apply`. It contains hashes of keys, and no key.
 
     Example: minimq access show > access.toml
     """
@@ -55,7 +55,7 @@ def show(context: click.Context, secrets: Path | None, output: str) -> None:
 @secrets_option
 @click.pass_context
 def apply(context: click.Context, file: Path, secrets: Path | None) -> None:
-    """Put the document in FILE in the place of the former one; its version must be larger.
+    """Replace the document by that in FILE; its version must be larger.
 
     Example: minimq access apply access.toml
     """
@@ -73,9 +73,9 @@ def apply(context: click.Context, file: Path, secrets: Path | None) -> None:
 @output_option
 @click.pass_context
 def status(context: click.Context, output: str) -> None:
-    """Show the version of users and rules by which each server goes.
+    """Show the version of users and rules in force at each server.
 
-    The exit status is 1 if a server does not answer, has none, or another one than the others.
+    The exit status is 1 if a server does not answer, has none, or differs from the others.
 
     Example: minimq access status
     """
@@ -102,12 +102,12 @@ def status(context: click.Context, output: str) -> None:
     if len(versions) > 1:
         same = len({version for version, _ in versions}) == 1
         remedy = (
-            "two documents have one version: apply one with a larger version by `minimq access apply FILE`"
+            "two documents have the same version: apply one with a larger version by `minimq access apply FILE`"
             if same
-            else "those with an older one, or none, follow within seconds if they have a folder with access.toml and "
-            "reach a name server"
+            else "servers with an older document, or none, follow within seconds if they have a folder with "
+            "access.toml and reach a name server"
         )
-        click.echo(f"warning: not all servers go by the same users and rules: {remedy}", err=True)
+        click.echo(f"warning: not all servers have the same users and rules: {remedy}", err=True)
     if len(versions) > 1 or any(each.error for each in found) or (0, "") in versions:
         sys.exit(1)
 
@@ -123,7 +123,7 @@ def status(context: click.Context, output: str) -> None:
 def can(
     context: click.Context, /, user: str, verb: str, resource: str, name: str, secrets: Path | None, output: str
 ) -> None:
-    """Say whether a USER may do something, and name the rule that decides. The exit status is 0 for yes, 1 for no.
+    """Show whether a USER may do something, and the rule that decides. The exit status is 0 for yes, 1 for no.
 
     VERB and RESOURCE are: write, read, manage or describe and topic; read, manage or describe and group; write or
     describe and transaction; describe, manage, backup or access and cluster, which has no NAME.

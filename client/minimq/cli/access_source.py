@@ -1,4 +1,4 @@
-"""The place where commands find users and rules: a folder of secrets, or a running cluster."""
+"""Sources of users and rules for commands: a folder of secrets, or a running cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AccessSource(Protocol):
-    """A place of the document of users and rules."""
+    """A source of the document of users and rules."""
 
     def read(self) -> AccessDocument:
         """Return the document."""
@@ -28,7 +28,7 @@ class AccessSource(Protocol):
         """Change the document, and return it."""
 
     def credentials(self, user: str, key: UserKey, nameservers: tuple[str, ...]) -> str:
-        """Return the text of the credentials of a user; without name servers for those that are known here."""
+        """Return the text of the credentials of a user; without name servers, with the known ones."""
 
 
 def secrets_option(command: Any) -> Any:  # noqa: ANN401 - a command
@@ -43,7 +43,7 @@ def secrets_option(command: Any) -> Any:  # noqa: ANN401 - a command
 
 @contextmanager
 def open_source(context: click.Context, secrets: Path | None) -> Iterator[AccessSource]:
-    """Open the place that the options of a command name: a folder, or else the cluster. Raises `InvalidArgument`."""
+    """Open the source that the options of a command select: a folder, or else the cluster. Raises `InvalidArgument`."""
     if secrets is not None:
         from minimq.local.access_file import AccessFile
 
@@ -56,7 +56,7 @@ def open_source(context: click.Context, secrets: Path | None) -> Iterator[Access
 
 
 class _ClusterAccess:
-    """The document of a running cluster, to which the caller has the credentials of an administrator."""
+    """The document of a running cluster, accessed with the credentials of an administrator."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -72,7 +72,7 @@ class _ClusterAccess:
 
 
 def given_nameservers(context: click.Context) -> tuple[str, ...]:
-    """Return the name servers that were given; none when they are those of the credentials, or the default."""
+    """Return the given name servers; none if they come from the credentials or the default."""
     from minimq.options import nameserver_addresses
 
     return nameserver_addresses(context.obj) if context.meta.get("nameserver") else ()

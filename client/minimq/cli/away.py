@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tell_away(away: Iterable[AwayBroker], lacking: str) -> None:
-    """Say on stderr which queues are on brokers that are away, a line for each broker; see `describe_away`."""
+    """Report on stderr the queues of brokers that are away, a line for each broker; see `describe_away`."""
     from minimq.routes.away import describe_away
 
     for line in describe_away(away, lacking):
@@ -22,9 +22,9 @@ def tell_away(away: Iterable[AwayBroker], lacking: str) -> None:
 
 
 def tell_left_out(away: Iterable[AwayBroker], consequence: str) -> bool:
-    """Say on stderr what was not done on brokers that are away, a line for each. Return whether there are any.
+    """Report on stderr the brokers that are away, a line for each, and return whether there are any.
 
-    A command that was not told to go on without them ends with status 1 then.
+    A command without an option to continue without them then exits with status 1.
 
     Args:
         away: the brokers.

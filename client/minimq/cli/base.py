@@ -23,7 +23,7 @@ from minimq_common.moments import Time, moment, start_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: How options explain a time.
+#: Explanation of times in the help of options.
 TIME_HELP = (
     "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
 )
@@ -36,7 +36,7 @@ def option(*flags: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 
 
 class _Option(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the variable, also when it is empty: click takes an empty one for none."""
+        """Return the value of the variable, even if it is empty: click treats an empty one as unset."""
         value = super().resolve_envvar_value(ctx)
         variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
         return os.environ.get(variable) if value is None and isinstance(variable, str) else value
@@ -45,15 +45,15 @@ class _Option(click.Option):
 def start_of(
     _context: click.Context, parameter: click.Parameter, text: str | None, also: str = "'earliest', 'latest', "
 ) -> Time | None:
-    """Return the start that an option of click was given: "earliest", "latest" or a time, reckoned here once.
+    """Return the value of an option for a start: "earliest", "latest" or a time, evaluated once.
 
     Args:
         parameter: the option.
-        text: what was given.
-        also: what it may be but for a time, for errors.
+        text: the value.
+        also: other valid values, for errors.
 
     Raises:
-        InvalidArgument: it is none of them, or in the future.
+        InvalidArgument: the value is invalid, or in the future.
     """
     if text is None or text in {"earliest", "latest"}:
         return text
@@ -76,10 +76,10 @@ def output_option(command: F) -> F:
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:
-    """Ask on a terminal before something that loses data; do not ask a script, whose stdin is not a terminal.
+    """Ask for confirmation of something that loses data if stdin is a terminal; do not ask scripts.
 
     Args:
-        question: makes the text, when it is needed; nothing is asked when it is empty.
+        question: makes the text if it is needed; an empty text asks nothing.
         yes: the answer was given by an option.
 
     Raises:
@@ -106,7 +106,7 @@ def show_json(value: object) -> None:
 
 
 def size_of(size: float) -> str:
-    """Return a number of bytes in B, KB, MB or GB, whichever reads best."""
+    """Return a number of bytes in B, KB, MB or GB, whichever is most readable."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= factor:
             return f"{size / factor:,.1f} {unit}"
@@ -133,21 +133,20 @@ def check_allowed(
 ) -> TopicRoute | None:
     """Return the route of a topic that is readable or writable on one of its brokers.
 
-    A topic that is not there to be written is no matter, and has no route: brokers may be allowed to make it, or come
-    back.
+    A missing topic that is to be written is no error, and has no route: brokers may create it, or come back.
 
     Args:
         nameserver: where the name servers are.
         topic: its name.
         wanted: the permission that the command needs.
-        patience_s: seconds for which servers that are not there are waited for.
+        patience_s: seconds to wait for absent servers.
         option_name: the option that sets this time, for the error.
-        wait: waits that many seconds instead of `time.sleep`; what it raises ends the waiting.
+        wait: waits that many seconds instead of `time.sleep`; an exception of it ends the wait.
 
     Raises:
         Unavailable: no name server answers.
         NoPermission: it is not readable or not writable on any of its brokers.
-        TopicNotFound, TopicUnavailable: it cannot be read, as it is not there.
+        TopicNotFound, TopicUnavailable: it cannot be read, since it does not exist or its brokers are away.
     """
     from minimq.admin import Admin
     from minimq.routes.retries import with_retries
@@ -166,7 +165,7 @@ def check_allowed(
     if route is None:
         return None
     queues = route.queues
-    # Without a master nothing can be written for the moment, which is no matter of permissions.
+    # Without a master nothing can be written for now, which is not a matter of permissions.
     if any(route.master_of(data.broker_name) is None for data in queues) and wanted == Permission.WRITE:
         return route
     if queues and not any(data.permission & wanted for data in queues):
@@ -206,7 +205,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 @contextmanager
 def interrupt_later() -> Iterator[None]:
-    """Within the block, Ctrl-C waits for its end; a second one does not."""
+    """Delay Ctrl-C until the end of the block; a second one is not delayed."""
     told: list[int] = []
 
     def on_interrupt(number: int, _frame: FrameType | None) -> None:

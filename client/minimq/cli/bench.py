@@ -1,4 +1,4 @@
-"""`minimq bench`: how fast this cluster is, as seen from this machine."""
+"""`minimq bench`: the speed of a cluster, as seen from this machine."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _LATENCY = Table(
 )
 
 _POLL_S = 1.0
-#: Without a message for so long, something is wrong.
+#: Without a message for this long, something is wrong.
 _PATIENCE_S = 30.0
 
 _read_topic_option = option(
     "--topic",
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="An existing topic; unless given, a new one that is deleted.",
+    help="An existing topic; by default a new one that is deleted at the end.",
 )
 _write_topic_option = option(
     "--topic",
     metavar="TOPIC",
     shell_complete=complete_topics,
-    help="An existing topic to send to, which needs --force; unless given, a new one that is deleted.",
+    help="An existing topic to send to, which needs --force; by default a new one that is deleted at the end.",
 )
 _force_option = option("--force", is_flag=True, help="Send to --topic even if others read it.")
 _queues_option = option(
@@ -121,7 +121,7 @@ def bench_produce(  # noqa: PLR0913 - by name
 def bench_consume(
     nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
 ) -> None:
-    """Read messages of --topic, or of a new topic that is filled first; the filling is not measured.
+    """Read messages of --topic, or of a new topic that is filled first; filling is not measured.
 
     Example: minimq bench consume --count 1000000 --batch 4096
     """
@@ -196,7 +196,7 @@ def bench_latency(
 
 
 def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:
-    """Raise `InvalidArgument` when messages would be sent into a topic that may be somebody's."""
+    """Raise `InvalidArgument` before sending to a topic that others may use."""
     if topic is not None and not force:
         raise InvalidArgument(
             f"--topic {topic}: the {count_of(count, 'message')} would stay in it, for all its readers; leave --topic "
@@ -206,7 +206,7 @@ def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:
 
 @contextmanager
 def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
-    """Provide the given topic, or a new one for the time of the block."""
+    """Provide the given topic, or a new one within the block."""
     from secrets import token_hex
 
     from minimq.admin import Admin
@@ -231,7 +231,7 @@ def _receive(consumer: PullConsumer, progress: str) -> None:
 
 
 def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
-    """Send messages, and return the seconds and the CPU seconds that it took."""
+    """Send messages, and return the elapsed seconds and the CPU seconds."""
     from minimq.sending.producer import Producer
 
     message = Message(topic, bytes(size))
@@ -266,7 +266,7 @@ def _percentiles(what: str, seconds: list[float]) -> Row:
 
 
 def _patient(heard_at: float, progress: str, *, news: bool) -> float:
-    """Return when the last message came. Raises `DeadlineExceeded` when that is too long ago."""
+    """Wait for the last message. Raises `DeadlineExceeded` if none arrives for too long."""
     now = time.monotonic()
     if news:
         return now

@@ -145,7 +145,7 @@ def forget(nameserver: str, broker: str) -> None:
     """Make the name servers forget a BROKER that is away and will not come back.
 
     Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if you
-    start the broker again, it is there as before. If a broker has come back without some of its topics, for example
+    start the broker again, it returns unchanged. If a broker has come back without some of its topics, for example
     with a new disk, the name servers forget these topics.
 
     Example: minimq cluster forget broker-b
@@ -172,8 +172,8 @@ def forget(nameserver: str, broker: str) -> None:
 def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> None:
     """Make another replica of a BROKER its master.
 
-    Only a replica in sync has every acknowledged message and takes over without loss; `minimq cluster status` shows
-    which ones are. The command returns when the replica leads, after about the time of a lease. On a terminal,
+    Only an in-sync replica has every acknowledged message and takes over without loss; `minimq cluster status` shows
+    them. The command returns when the replica leads, after about the time of a lease. On a terminal,
     --unclean asks for confirmation unless --yes is given.
 
     Example: minimq cluster promote broker-a --to 1
@@ -181,7 +181,7 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
     from minimq.admin import Admin
 
     if unclean:
-        confirm(lambda: f"Messages that replica {to} of {broker} does not have will be lost. Go on?", yes=yes)
+        confirm(lambda: f"Messages that replica {to} of {broker} does not have will be lost. Continue?", yes=yes)
     with Admin(nameserver) as admin:
         before = [
             (item.report.replication.replica_id, item.report.replication.term)
@@ -194,7 +194,7 @@ def promote(nameserver: str, broker: str, to: int, unclean: bool, yes: bool) -> 
 
 
 def _row(item: BrokerStatus) -> Row:
-    """Return what is known of a broker, but for its replication."""
+    """Return the known facts about a broker, except its replication."""
     report = item.report
     return {
         "cluster": item.cluster,
@@ -224,7 +224,7 @@ def _row(item: BrokerStatus) -> Row:
 
 
 def _uninformative(rows: Sequence[Row]) -> set[str]:
-    """Return the columns that say nothing new about any broker."""
+    """Return the columns without information about any broker."""
     found = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
     if not any(row["role"] for row in rows):
         found |= {"role", "replica", "mode", "term", "in_sync", "behind"}
@@ -234,7 +234,7 @@ def _uninformative(rows: Sequence[Row]) -> set[str]:
 
 
 def _in_short(row: Row) -> Row:
-    """Return times and sizes as people read them."""
+    """Return times and sizes in readable form."""
     started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
     return {
         "up_for": duration_of((datetime.now(UTC) - started_at).total_seconds())

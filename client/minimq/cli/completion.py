@@ -1,4 +1,4 @@
-"""Names of topics and groups for the completion of a shell: asked of the name servers, quickly or not at all."""
+"""Shell completion of the names of topics and groups, from the name servers within a short time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from minimq_common.errors import MiniMQError
 if TYPE_CHECKING:
     from minimq.admin import Admin
 
-#: Time that one question may take. A shell waits for the answer.
+#: Time limit of one query: the shell waits for the answer.
 _ANSWER_S = 0.5
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the topics whose names begin so; those that minimq makes itself only after a %."""
+    """Return the topics with this prefix; topics of minimq itself only after a %."""
     try:
         with _admin(context) as admin:
             names = admin.list_topics()
-    except MiniMQError:  # a shell has no place for an error
+    except MiniMQError:  # a shell cannot show an error
         return []
     return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the consumer groups whose names begin so."""
-    logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer are no matter here
+    """Return the consumer groups with this prefix."""
+    logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer do not matter here
     try:
         with _admin(context) as admin:
             return [name for name in admin.list_groups() if name.startswith(begun)]
@@ -37,7 +37,7 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, begun: 
 
 
 def _admin(context: click.Context) -> Admin:
-    """Ask at the address that was given behind a command, else that before it, or its default."""
+    """Query the address given after a command, else that before it, or the default."""
     from minimq.admin import Admin
 
     given = context.find_root().params

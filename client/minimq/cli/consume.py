@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
-#: Time for which --exit-at-end waits for a broker that goes away, unless told otherwise.
+#: Default time for which --exit-at-end waits for a broker that disappears.
 _WAIT_FOR_BROKERS_S = 30.0
 
 
 class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """Text that may be given several times, but is not cut at blanks when it comes from a variable."""
+    """A text option that may be repeated, and is not split at blanks when it comes from a variable."""
 
     name = "text"
 
@@ -52,7 +52,7 @@ def _group(context: click.Context, _option: click.Parameter, group: str | None) 
 
 
 def _tag_expression(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the tag expression that --tags makes, given any number of times. Raises `InvalidArgument`."""
+    """Return the tag expression of all --tags options. Raises `InvalidArgument`."""
     from minimq.filtering.tag_filter import Spelling, TagFilter
 
     expression = " || ".join(given) or "*"
@@ -95,8 +95,8 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
 @option(
     "--exit-at-end",
     is_flag=True,
-    help="End when the group has read all that was stored at the beginning; with status 1 if it could not read the "
-    "queues of a broker, which was away at the beginning or has gone since.",
+    help="Exit when the group has read all messages that were stored at the start; with status 1 if it could not "
+    "read the queues of a broker that was away at the start or has left since.",
 )
 @option(
     "--wait-for-brokers",
@@ -105,7 +105,7 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     default=_WAIT_FOR_BROKERS_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time that --exit-at-end waits for a broker that goes away meanwhile.",
+    help="Time that --exit-at-end waits for a broker that disappears meanwhile.",
 )
 @option(
     "--tags",
@@ -163,11 +163,11 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
-    It commits the messages that it has written every 5 seconds, and at the latest when it ends: the next run continues
-    after them. Ctrl-C is the normal end, with exit status 0. If it cannot reach a broker then, it ends with status 1.
-    Messages that were not committed when it or a broker stopped come again, also after a clean stop of a broker.
+    It commits the messages that it has written every 5 seconds and when it ends: the next run continues after them.
+    Ctrl-C is the normal end, with exit status 0. If it cannot reach a broker then, it exits with status 1. Messages
+    that were not committed when it or a broker stopped are redelivered, even after a clean stop of a broker.
 
-    Messages that the reader of a pipe has not taken are not committed. A reader such as head takes more than it shows,
+    Messages that the reader of a pipe has not read are not committed. A reader such as head reads more than it shows,
     except for the first 20 lines, which are written one by one; --max N is exact.
 
     Several runs in one group share the queues. At the end, it prints the number of filtered messages on stderr.
@@ -194,7 +194,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
             option_name="--start-timeout",
             wait=_waiting(told, start_timeout),
         )
-        AWAY_LOG.setLevel(logging.ERROR)  # told here, in the words of the other commands
+        AWAY_LOG.setLevel(logging.ERROR)  # reported here, in the words of the other commands
         if route is not None and not exit_at_end:
             tell_away(route.away, "not read until it is back")
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
@@ -208,7 +208,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
                 unread = ends.unread()
                 break
         if is_open:
-            _write(writer, [], consumer)  # the reader may have left since
+            _write(writer, [], consumer)  # the reader may have exited since
         for line in unread:  # also when the last commit fails, which comes next
             click.echo(line, err=True)
         filtered = consumer.filtered_messages
@@ -220,13 +220,13 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
 
 
 def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None]:
-    """Return a function that waits for some seconds, says so once, and ends the command on a signal."""
+    """Return a function that waits for some seconds, reports that once, and ends the command on a signal."""
     is_said = False
 
     def wait(seconds: float) -> None:
         nonlocal is_said
         if not is_said:
-            click.echo(f"waiting up to {patience_s:g} s for servers that are not there", err=True)
+            click.echo(f"waiting up to {patience_s:g} s for servers that are not reachable", err=True)
         is_said = True
         if told.wait(seconds):
             sys.exit(0)
@@ -235,13 +235,13 @@ def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None
 
 
 def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: PullConsumer) -> bool:
-    """Write messages, if there are any. Returns False when nobody reads any more, or not before the command ends."""
+    """Write messages, if any. Returns False if the reader has exited, or does not read before the command ends."""
     try:
         writer.write(messages)
     except BaseException as error:
-        # The consumer counts as done what it has handed out: this is not, so the group gets it again.
+        # The consumer counts returned messages as done, but these are not written: they are redelivered to the group.
         for message in writer.take_back(reader_left=isinstance(error, BrokenPipeError)):
-            with contextlib.suppress(InvalidArgument):  # the queue has left
+            with contextlib.suppress(InvalidArgument):  # the queue was revoked
                 consumer.seek(message.queue, message.queue_offset)
         if not isinstance(error, BrokenPipeError | OutputHalted):
             raise

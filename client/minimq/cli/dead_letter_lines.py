@@ -18,7 +18,7 @@ _SHOWN_BYTES = 200
 
 
 def _as_text(message: ReceivedMessage) -> bytes:
-    """Return where it stands, why it died, and the beginning of the body; control characters as escapes."""
+    """Return the place, the reason and the beginning of the body of a dead letter; control characters as escapes."""
     from minimq.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
@@ -40,7 +40,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
 
 
 def _as_json(message: ReceivedMessage) -> bytes:
-    """Return everything as a JSON object; a body that is no UTF-8 as `body_base64`."""
+    """Return everything as a JSON object; a body that is not UTF-8 as `body_base64`."""
     from minimq.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
@@ -67,7 +67,7 @@ def _as_json(message: ReceivedMessage) -> bytes:
     )
 
 
-#: What the lines can be, by the name that `--format` has for it.
+#: The formats of lines, by their names for `--format`.
 SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_json}
 
 
@@ -76,5 +76,5 @@ def _in_utc(when: datetime) -> str:
 
 
 def _printable(line: str) -> str:
-    """Return a line that cannot do anything to a terminal."""
+    """Return a line without control characters that affect a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -1,4 +1,4 @@
-"""`minimq dlq`: dead letters, which are shown, sent again or dropped."""
+"""`minimq dlq`: show, resend and drop dead letters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COUNTS = Table(
         "newest": "Newest",
     },
 )
-#: Messages that are written together.
+#: Messages that are written at a time.
 _AT_ONCE = 500
 
 
@@ -47,32 +47,38 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group(short_help="Show dead letters, send them again, drop them.")
+@click.group(short_help="Show, resend or drop dead letters.")
 def dlq() -> None:
-    """Show the messages that groups have given up, send them again, or drop them.
+    """Show, resend or drop the messages that groups could not process.
 
-    A dead letter is open until it was resent or dropped.
+    A dead letter is open until it is resent or dropped.
     """
 
 
 def _time_of(context: click.Context, parameter: click.Parameter, text: str | None) -> Time | None:
-    """Return the moment that an option was given."""
+    """Return the time in an option."""
     return start_of(context, parameter, text, also="")
 
 
 def _choice_options(command: F) -> F:
-    """Add the options that choose dead letters."""
+    """Add the options that select dead letters."""
     options = (
-        option("--from", metavar="TIME", callback=_time_of, help=f"Those that died from then on. {TIME_HELP}"),
-        option("--until", metavar="TIME", callback=_time_of, help="Those that died before then."),
-        option("--key", metavar="KEY", help="Those with this key."),
-        option("--reason", metavar="TEXT", help="Those that were given up for this reason."),
-        option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Those of this topic."),
+        option(
+            "--from",
+            metavar="TIME",
+            callback=_time_of,
+            help=f"Only dead letters that failed at or after this time. {TIME_HELP}",
+        ),
+        option("--until", metavar="TIME", callback=_time_of, help="Only dead letters that failed before this time."),
+        option("--key", metavar="KEY", help="Only dead letters with this key."),
+        option("--reason", metavar="TEXT", help="Only dead letters with this reason."),
+        option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Only dead letters of this topic."),
         option(
             "--id",
             multiple=True,
             metavar="ID|BROKER:QUEUE@OFFSET",
-            help="The one with this message id, or at this place, as `show` prints both; may be given several times.",
+            help="The dead letter with this message id, or at this place; `show` prints both. May be given several "
+            "times.",
         ),
     )
     for one in reversed(options):
@@ -136,7 +142,7 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
     type=click.Choice(list(SHAPES)),
     default="text",
     show_default=True,
-    help="Some lines for each, the body alone, or one JSON object with everything.",
+    help="Several lines for each dead letter, the body alone, or one JSON object with everything.",
 )
 @click.pass_obj
 def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shape: str, **chosen: Any) -> None:  # noqa: ANN401 - the options
@@ -154,7 +160,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
         try:
             while not told.is_set() and (part := list(itertools.islice(letters, _AT_ONCE))):
                 output.write([letter.received for letter in part])
-        except (BrokenPipeError, OutputHalted):  # nobody reads any more
+        except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
         _tell_away(admin, group, "not read")
     if not output.count:
@@ -164,7 +170,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
 # ---- Resend, drop -------------------------------------------------------------------------------
 
 
-@dlq.command(short_help="Send dead letters to their topic again, each once.")
+@dlq.command(short_help="Resend dead letters to their topic, each once.")
 @click.argument("group", shell_complete=complete_groups)
 @_choice_options
 @option("--all", "everything", envvar="MINIMQ_DLQ_RESEND_ALL", is_flag=True, help="All open dead letters of the group.")
@@ -181,11 +187,11 @@ def resend(
     dry_run: bool,
     **chosen: Any,  # noqa: ANN401 - the options
 ) -> None:
-    """Send the messages of open dead letters of a GROUP again, as they were sent first.
+    """Resend the messages of open dead letters of a GROUP, as they were first sent.
 
-    Each is resent once, also if the command is killed and you run it again. Every group that reads the topic gets the
-    messages. They go to the queue that they came from if it takes messages. The exit status is 1 if brokers are away
-    that have dead letters of the group.
+    Each is resent once, even if the command is killed and you run it again. Every group that reads the topic receives
+    the messages. They go to their original queue if it is writable. The exit status is 1 if brokers with dead letters
+    of the group are away.
 
     \b
     Examples:
@@ -202,7 +208,7 @@ def resend(
         sys.exit(1)
 
 
-@dlq.command(short_help="Drop dead letters: they are neither shown nor resent any more.")
+@dlq.command(short_help="Drop dead letters: they are no longer shown or resent.")
 @click.argument("group", shell_complete=complete_groups)
 @_choice_options
 @option("--all", "everything", envvar="MINIMQ_DLQ_DROP_ALL", is_flag=True, help="All open dead letters of the group.")
@@ -210,9 +216,9 @@ def resend(
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes: bool, **chosen: Any) -> None:  # noqa: ANN401 - the options
-    """Drop open dead letters of a GROUP: they are neither shown nor resent any more.
+    """Drop open dead letters of a GROUP: they are no longer shown or resent.
 
-    They keep their disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
+    They use disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
     terminal, the command asks for confirmation unless --yes is given.
 
     \b
@@ -233,7 +239,7 @@ def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes
 
 
 def _question(admin: Admin, group: str, choice: Chosen) -> str:
-    """Return the question that says how many are lost; an empty one for none."""
+    """Return the question with the number of dead letters; an empty text for none."""
     count = admin.drop_dead_letters(group, dry_run=True, **choice)
     return f"Drop {count_of(count, 'dead letter')} of group {group}?" if count else ""
 
@@ -242,7 +248,7 @@ def _question(admin: Admin, group: str, choice: Chosen) -> str:
 
 
 def _chosen(given: dict[str, Any]) -> Chosen:
-    """Return the choice of the options."""
+    """Return the selection by the options."""
     return {
         "since": given["from"],
         "until": given["until"],
@@ -254,7 +260,7 @@ def _chosen(given: dict[str, Any]) -> Chosen:
 
 
 def _some(given: dict[str, Any], *, everything: bool) -> Chosen:
-    """Return the choice of the options, one of which has to be given."""
+    """Return the selection by the options, at least one of which is required."""
     is_choice = any(given.values())
     if everything == is_choice:
         excluded = "--all excludes options that choose some"
@@ -263,7 +269,7 @@ def _some(given: dict[str, Any], *, everything: bool) -> Chosen:
 
 
 def _tell_away(admin: Admin, group: str | None, consequence: str) -> bool:
-    """Name the brokers on stderr that are away with dead letters of a group, or of any; return whether some are."""
+    """Report on stderr the absent brokers with dead letters of a group, or of any; return whether there are any."""
     from minimq.routes.away import by_broker
 
     topic = None if group is None else dead_letter_topic(group)

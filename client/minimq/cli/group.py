@@ -1,4 +1,4 @@
-"""`minimq group`: consumer groups, who reads what in them, and how far they are."""
+"""`minimq group`: consumer groups, their members, queues and progress."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group(short_help="Show consumer groups, move them to other offsets, delete them.")
+@click.group(short_help="Show, reset or delete consumer groups.")
 def group() -> None:
-    """See who reads what in consumer groups and how far they are, move them to other offsets, and delete them."""
+    """Show the members, queues and progress of consumer groups, move groups to other offsets, and delete groups."""
 
 
 group.add_command(delete)
@@ -62,10 +62,10 @@ group.add_command(delete)
 @output_option
 @click.pass_obj
 def list_groups(nameserver: str, output: str) -> None:
-    """List all consumer groups and how far they are behind.
+    """List all consumer groups with their lag.
 
     "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. "Dead letters" counts
-    the messages that failed too often; `minimq group describe` shows how to look at them. A group that nobody uses
+    the messages that failed too often; `minimq group describe` shows how to read them. A group that nobody uses
     expires: "Expires in" shows the last two days. The exit status is 0 even if a broker does not answer; its part is
     missing then.
 
@@ -112,7 +112,7 @@ def list_groups(nameserver: str, output: str) -> None:
     "all_queues",
     envvar="MINIMQ_GROUP_DESCRIBE_QUEUES",
     is_flag=True,
-    help=f"Show all queues, not only the {FEW} that need it most.",
+    help=f"Show all queues, not only the {FEW} most important ones.",
 )
 @output_option
 @click.pass_obj
@@ -120,9 +120,10 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     """Show the members of a consumer group, the queues of each, and the lag.
 
     "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. The table shows the
-    queues that nobody reads and those that are furthest behind; --queues shows all. JSON has all queues in any case,
-    with the epoch of the lease, the first offset and the end of each. A "held" queue waits for its former owner to save
-    its state, at most for the time shown. Messages that wait for a retry are counted apart. The exit status is 0 even
+    queues that nobody reads and those that are furthest behind; --queues shows all. JSON always has all queues, with
+    the epoch of the lease, the first offset and the end of each. A "held" queue waits for its former owner to save
+    its state, at most for the time shown. Messages that wait for a retry are counted separately. The exit status is 0
+    even
     if a broker does not answer; its queues are missing then.
 
     \b
@@ -152,7 +153,8 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     required=True,
     metavar="earliest|latest|TIME|OFFSET",
     callback=offset_or_start_of,
-    help="Where it goes on: the beginning, the end, the first message stored at or after a time, or an offset, which "
+    help="Where the group continues: the beginning, the end, the first message stored at or after a time, or an "
+    "offset, which "
     f"each queue must have. {TIME_HELP}",
 )
 @option(
@@ -186,8 +188,9 @@ def reset_offset(  # noqa: PLR0913 - by name
 ) -> None:
     """Move a consumer GROUP in a TOPIC to the beginning, the end, a time or an offset.
 
-    The command is refused while members of the group are connected, unless --force is given: they continue at the new
-    place then, and may get messages in flight again. It is also refused while a broker of the topic is away; --force,
+    The command is refused while members of the group are connected, unless --force is given: they then continue at the
+    new offset, and messages in flight may be redelivered. It is also refused while a broker of the topic is away;
+    --force,
     or --queue, resets the queues of the others. For a group that does not exist yet, or has not read the topic so far,
     give --new: it will begin there.
 
@@ -204,7 +207,8 @@ def reset_offset(  # noqa: PLR0913 - by name
         if is_new and not new:
             raise GroupNotFound(
                 f"there is no group {check_group(name)}: `minimq group list` shows the groups; add --new to set the "
-                "beginning of a future group"
+                ""
+                "start of a future group"
             )
         before = admin.committed_offsets(name, topic)
         if not (new or before or topic in _topics_of(admin, name)):
@@ -232,15 +236,15 @@ def reset_offset(  # noqa: PLR0913 - by name
     if dry_run:
         said = f"dry run, nothing was changed; without --dry-run group {name} would {does} here in topic {topic}"
     elif is_new:
-        said = f"group {name} was not known so far: when it comes, it begins here in topic {topic}"
+        said = f"group {name} is new: when it starts, it begins here in topic {topic}"
     else:
-        said = f"group {name} goes on elsewhere in topic {topic}"
+        said = f"group {name} continues from these offsets in topic {topic}"
     click.echo(f"{said}\n")
     show_table(_RESET, rows)
 
 
 def _topics_of(admin: Admin, name: str) -> set[str]:
-    """Return the topics that a group reads, also those in which it has committed nothing yet."""
+    """Return the topics that a group reads, including those without a commit."""
     found = admin.describe_group(name)
     return {queue.queue.topic for queue in found.queues}.union(*(member.topics for member in found.members))
 
@@ -259,7 +263,7 @@ def _in_short(row: Row) -> Row:
 
 
 def _tell_unanswered(found: Iterable[GroupDescription]) -> None:
-    """Name the brokers that did not answer, each once."""
+    """Report the brokers that did not answer, each once."""
     reasons = {broker: reason for item in found for broker, reason in item.unanswered.items()}
     for broker, reason in sorted(reasons.items()):
         click.echo(f"broker {broker} does not answer, its queues are missing: {reason}", err=True)

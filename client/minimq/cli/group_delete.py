@@ -1,4 +1,4 @@
-"""`minimq group delete`: forget a consumer group."""
+"""`minimq group delete`: delete a consumer group."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 @option(
     "--force",
     is_flag=True,
-    help="Delete even while members are connected, which will begin anew, or brokers are away, which will bring "
-    "the group back.",
+    help="Delete even while members are connected, which will start over, or brokers are away, which will bring the "
+    "group back.",
 )
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(nameserver: str, name: str, dead_letters: bool, force: bool, yes: bool) -> None:
     """Delete a consumer GROUP: its offsets, and the messages that wait for a retry.
 
-    A group that comes again under this name is new. Deletion is refused, unless --force is given, while members are
+    A group that later uses this name is a new group. Deletion is refused, unless --force is given, while members are
     connected or a broker is away, which would bring the group back when it starts. Dead letters are kept unless
     --dead-letters is given. On a terminal, the command asks for confirmation unless --yes is given.
 
-    Brokers delete a group that nobody uses by themselves, after a week (--group-expiry).
+    Brokers automatically delete a group that is unused for a week (--group-expiry).
 
     Example: minimq group delete billing --yes
     """
@@ -46,13 +46,13 @@ def delete(nameserver: str, name: str, dead_letters: bool, force: bool, yes: boo
         kept = dead_letter_topic(name)
         is_kept = kept in admin.list_topics()
     click.echo(f"group {name} deleted" + (f"; its dead letters are kept in topic {kept}" if is_kept else ""))
-    tell_left_out(left_out, "brings the group back when it starts, if it knows it: delete it again then")
+    tell_left_out(left_out, "brings the group back when it starts, if it knows the group: then delete it again")
 
 
 def _question(admin: Admin, name: str, *, dead_letters: bool) -> str:
-    """Return the question that names what is lost with a group. Raises as `Admin.describe_group`."""
+    """Return the question that lists the data lost with a group. Raises the errors of `Admin.describe_group`."""
     found = admin.describe_group(name)
     gone = f"offsets in {count_of(len({queue.queue.topic for queue in found.queues}), 'topic')}"
-    gone += f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
+    gone += f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
     gone += f", {count_of(found.dead_letters, 'dead letter')}" if dead_letters else ""
     return f"Delete group {name} ({gone})?"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def group_to_json(found: GroupDescription) -> Row:
-    """Return all that is known of a group."""
+    """Return everything that is known about a group."""
     return {
         "group": found.group,
         "strategy": found.strategy,

@@ -1,4 +1,4 @@
-"""A consumer group, as `minimq group describe` prints it."""
+"""The output of `minimq group describe`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from minimq_common.words import count_of
 if TYPE_CHECKING:
     from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, PoppedQueueDescription
 
-#: A group that expires later than this is not said to: JSON has the time in any case.
+#: An expiry later than this is not shown; JSON always has the time.
 _SOON = timedelta(days=2)
 
-#: So many queues are shown unless all are asked for: enough to see what is wrong, few enough for one screen.
+#: The default number of queues shown: enough to see problems, few enough for one screen.
 FEW = 10
-#: Consumers that are named of one queue.
+#: Consumers that are listed for one queue.
 _HOLDERS = 3
 
 _MEMBERS = Table(
@@ -50,7 +50,7 @@ _QUEUES = Table(
 
 
 def show_group(found: GroupDescription, *, all_queues: bool) -> None:
-    """Print what a person wants to know of a group: the sum, its members, and the queues that need a look, or all."""
+    """Print the summary of a group, its members, and the most important queues, or all."""
     click.echo(_summary(found))
     if found.dead_letters:
         click.echo(f"dead letters: minimq dlq show {found.group}")
@@ -142,13 +142,13 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
-    """Say who reads a queue, who waits for it, and whether it is held."""
+    """Describe the reader of a queue, the members that wait for it, and its hold."""
     if queue.popped is not None and queue.owner is None:
         return _popped(queue.popped, numbers)
     said = "nobody" if queue.owner is None else numbers[queue.owner]
     if queue.held_for_s:
         said += f", held {duration_of(queue.held_for_s)}"
-        if queue.holder and queue.holder in numbers:  # the name of one that has left would be too long for the table
+        if queue.holder and queue.holder in numbers:  # a member that has left has no number, and its name is too long
             said += f" for {numbers[queue.holder]}"
     if queue.waiting:
         said += f", {' '.join(numbers.get(client, client) for client in queue.waiting)} waits"
@@ -156,19 +156,19 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
 
 
 def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
-    """Say who has how many messages that are taken one by one, and how often one of them was tried."""
+    """Describe the messages in flight by consumer, and the highest number of tries."""
     parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
     if popped.returned:
-        parts.append(f"{popped.returned} to be tried again")
+        parts.append(f"{popped.returned} waiting for a retry")
     if popped.most_tries > 1:
         parts.append(f"up to {popped.most_tries} tries")
     if popped.missed:
         parts.append(f"{popped.missed} deleted before they were settled")
-    return ", ".join(parts) or "nobody has any"
+    return ", ".join(parts) or "none in flight"
 
 
 def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
-    """Return in what time a group is deleted, None while that is so far ahead that it concerns nobody."""
+    """Return the time until a group is deleted; None while that is too far ahead to show."""
     if expires_at is None or expires_at - now > _SOON:
         return None
     return duration_of((expires_at - now).total_seconds())

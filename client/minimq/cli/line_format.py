@@ -1,4 +1,4 @@
-"""Formats of the lines that `minimq produce` reads: bodies, JSON objects with fields, or whole messages in JSON."""
+"""Input formats of `minimq produce`: bodies, JSON objects with fields, or whole messages in JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LONGEST_ESCAPE: Final = 6
 
 #: Some editors begin a file with it.
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-#: The decoder names a wrong cause when a wrong escape stands so close to the end.
+#: The decoder reports a wrong cause for an invalid escape this close to the end.
 _PADDING: Final = b" " * 12
 
 
 class _Line(msgspec.Struct):
-    """A message as `minimq consume --format json` writes it; what else it writes is left out."""
+    """A message as `minimq consume --format json` writes it; its other fields are ignored."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -32,14 +32,14 @@ class _Line(msgspec.Struct):
 
 
 class LineFormat:
-    """Makes messages of lines.
+    """Converts lines to messages.
 
     Args:
         topic: of the messages.
         key_field: the field of a JSON object whose value is the key.
         tag_field: the field whose value is the tag.
-        tag: of messages that have none of their own.
-        properties: of all messages; those of a message win.
+        tag: of messages without a tag of their own.
+        properties: of all messages; those of a message take precedence.
         is_json: whether lines are whole messages.
 
     Attributes:
@@ -79,7 +79,7 @@ class LineFormat:
             first: number of the first one.
 
         Raises:
-            InvalidArgument: a line says no message; the text has its number.
+            InvalidArgument: a line is not a valid message; the text has its number.
         """
         if not self.is_decoded:
             return [(number, self._of_body(line, number)) for number, line in enumerate(lines, first) if line]
@@ -138,7 +138,7 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:  # noqa: ANN401 - what
 
 
 def _cause(line: bytes) -> object:
-    """Return why a line is no JSON."""
+    """Return the reason why a line is not JSON."""
     try:
         msgspec.json.decode(line + _PADDING)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -147,7 +147,7 @@ def _cause(line: bytes) -> object:
 
 
 def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:
-    """Return a field as text; None when it is not asked for, absent, null or empty."""
+    """Return a field as text; None if it is not requested, absent, null or empty."""
     value = None if field is None else fields.get(field)
     if value is None or value == "":
         return None

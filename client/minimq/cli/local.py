@@ -27,7 +27,7 @@ class _Folder(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return the path; an empty one would be the folder in which the command runs."""
+        """Return the path; refuse an empty one, which would be the current folder."""
         if not str(value):
             self.fail("the name of the folder is empty", param, ctx)
         return super().convert(value, param, ctx)
@@ -36,14 +36,14 @@ class _Folder(click.Path):
 @click.command()
 @option("--brokers", type=int, default=2, show_default=True, metavar="N", help="Number of brokers.")
 @option("--slaves", type=int, default=0, show_default=True, metavar="N", help="Number of slaves of each broker.")
-@option("--sync", is_flag=True, help="Acknowledge a message once the slaves in sync have it, too (sync-master).")
+@option("--sync", is_flag=True, help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
 @option(
     "--port",
     type=int,
     default=_DEFAULT_PORT,
     show_default=True,
     metavar="PORT",
-    help="Port of the name server; 0 takes a free port.",
+    help="Port of the name server; 0 chooses a free port.",
 )
 @option(
     "--data-dir",
@@ -55,12 +55,12 @@ class _Folder(click.Path):
     "--restart/--no-restart",
     default=True,
     show_default=True,
-    help="Restart a server that has died, after a second, and after a longer pause each time that it dies again soon.",
+    help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.",
 )
 @option(
     "--secure",
     is_flag=True,
-    help="TLS, and nobody without a key: clients need the credentials file that the command names.",
+    help="Use TLS and user keys: clients need the credentials file that the command prints.",
 )
 def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool, secure: bool) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
@@ -68,8 +68,8 @@ def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | Non
     If a server ends by itself, the command prints its exit status and the end of its log, and starts it again with its
     data, unless --no-restart is given.
 
-    With slaves, the name server is the controller that makes a slave the master when that one fails. --sync determines
-    what a receipt promises then; see docs/replication.md.
+    With slaves, the name server is the controller, which promotes a slave when its master fails. --sync determines the
+    guarantee of a receipt; see docs/replication.md.
 
     Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """
@@ -107,7 +107,7 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
 
 
 def _watch(cluster: LocalCluster, told: threading.Event) -> None:
-    """Start servers that end by themselves again, until told to stop."""
+    """Restart servers that end unexpectedly, until the stop event."""
     from minimq.local.restarts import Restarts
 
     servers = (*cluster.nameservers, *cluster.brokers)
@@ -130,11 +130,11 @@ def _watch(cluster: LocalCluster, told: threading.Event) -> None:
                 continue
             wait_s = restarts[server.name].ended(time.monotonic())
             due[server.name] = time.monotonic() + wait_s
-            click.echo(f"{report} It is started again in {wait_s:g} s.", err=True)
+            click.echo(f"{report} It will be restarted in {wait_s:g} s.", err=True)
 
 
 def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | None:
-    """Start a server, and return why it does not serve if it does not; it does not run then."""
+    """Start a server; return the reason if it does not serve, and then is not left running."""
     try:
         server.launch()
         server.wait_ready(told)
@@ -145,7 +145,7 @@ def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | 
 
 
 def _watch_without_restarts(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> None:
-    """Say when a server ends by itself, until told to stop. Raises `Unavailable` when none is left."""
+    """Report servers that end unexpectedly, until the stop event. Raises `Unavailable` when none is left."""
     left = [*cluster.nameservers, *cluster.brokers]
     while left and not told.wait(_LOOK_S):
         for server in [server for server in left if not server.running]:
@@ -159,22 +159,23 @@ def _watch_without_restarts(cluster: LocalCluster, told: threading.Event, *, is_
 
 def _end_report(server: ServerProcess) -> str:
     return (
-        f"error: {server.name} has ended by itself with {server.end}; the end of its log:\n{server.log_tail()}\n"
-        f"All of it is in {server.log_path}."
+        f"error: {server.name} has ended unexpectedly with {server.end}; the end of its log:\n{server.log_tail()}\n"
+        f"The whole log is in {server.log_path}."
     )
 
 
 def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bool) -> str:
-    """Say what becomes of the others, and how a server that has ended comes back."""
+    """Describe the effect on the other servers, and how to restart the server."""
     from minimq.local.broker_process import BrokerProcess
 
     name = server.broker_name if isinstance(server, BrokerProcess) else None
     if any(isinstance(other, BrokerProcess) and other.broker_name == name for other in left):
         return (
-            f"The other replicas of {name} go on: if it was the master, one that is in sync takes its place after some "
-            "seconds (`minimq cluster status`). To bring it back, until you end it, run in another terminal:\n"
+            f"The other replicas of {name} continue: if it was the master, an in-sync replica takes over after some "
+            ""
+            "seconds (`minimq cluster status`). To restart it until you end it, run in another terminal:\n"
             f"  {server.command_line}"
         )
-    return "The other servers go on; to bring it back, end the cluster with Ctrl-C and start it again" + (
-        "" if is_kept else ", which begins without data: --data-dir keeps it"
+    return "The other servers continue; to restart it, stop the cluster with Ctrl-C and start it again" + (
+        "" if is_kept else ", which loses the data: use --data-dir to keep it"
     )

@@ -15,7 +15,7 @@ from minimq.cli.base import option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
-#: Every command, in the order of the help, and where it is.
+#: Every command, in the order of the help, and its module.
 _COMMANDS = {
     "local": "minimq.cli.local:local",
     "topic": "minimq.cli.topic:topic",
@@ -34,10 +34,10 @@ _COMMANDS = {
 }
 
 
-#: Names of the parameters that all commands have.
+#: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
 
-#: Exit status of a command that Ctrl-C ended, as shells have it.
+#: Exit status of a command that Ctrl-C ended, as in shells.
 _INTERRUPTED = 130
 
 
@@ -45,7 +45,7 @@ class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as click has it
-        """Run as the process, and print nothing about a Ctrl-C that comes while the interpreter ends."""
+        """Run as the process, and print nothing about a Ctrl-C while the interpreter exits."""
         try:
             return super().__call__(*args, **kwargs)
         except KeyboardInterrupt:
@@ -85,7 +85,7 @@ class _Main(click.Group):
             return super().invoke(ctx)
         except MiniMQError as error:
             click.echo(f"error: {error.message}", err=True)
-            # A name or number that breaks a rule is wrong usage, whoever noticed it.
+            # An invalid name or number is wrong usage, wherever it was detected.
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
@@ -123,11 +123,11 @@ def _accept_everywhere(command: click.Command) -> None:
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
         context.obj = nameserver
-        context.meta[_NAMESERVER] = True  # whatever the credentials say
+        context.meta[_NAMESERVER] = True  # overrides the credentials
 
 
 def _use_credentials(context: click.Context, _option: click.Parameter, credentials: str | None) -> None:
-    """Let all clients of this process use credentials, and the name servers in them unless others were given."""
+    """Make all clients of this process use the credentials, and their name servers unless others are given."""
     if credentials is None:
         return
     from minimq_common.security.channel_security import VARIABLE, open_credentials
@@ -188,7 +188,7 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 )
 @click.pass_context
 def main(context: click.Context, nameserver: str | None, credentials: str | None) -> None:
-    """Talk to a minimq cluster, or run one on this machine.
+    """Work with a minimq cluster, or run one on this machine.
 
     \b
     minimq local                                       a cluster, until Ctrl-C; then, in another terminal:
@@ -196,7 +196,7 @@ def main(context: click.Context, nameserver: str | None, credentials: str | None
     echo hello | minimq produce orders
     minimq consume orders --group audit --exit-at-end
 
-    Each option has a variable as well, which the --help of its command names: --queues of `topic create` is
+    Each option can also be set by a variable, shown in the --help of its command: --queues of `topic create` is
     MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 for success, 1 for a failure, 2 for wrong usage, and 130 if Ctrl-C
     ended the command early; it is the normal end of `local` and `consume`.
     """  # noqa: D301 - click's mark for lines that stay as they are

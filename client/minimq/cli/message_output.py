@@ -1,4 +1,4 @@
-"""Messages as lines of stdout: how they look, and which of them have gone out."""
+"""Output of messages as lines of stdout, which tracks the messages that were written."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 LineOf = Callable[["ReceivedMessage"], bytes]
 
-#: Messages are kept until so many bytes were written after them: no pipe holds more, unless root has raised the limit.
+#: Messages are kept until this many bytes were written after them: no pipe holds more, unless root has raised the
+#: limit.
 _KEPT_BYTES = 1 << 20
-#: Time between two looks whether the command was told to end, while the reader stands still.
+#: Interval of checks for the stop event while the reader does not read.
 _LOOK_MS = 100
-#: Time for which such a reader is waited for then.
+#: Time to wait for such a reader after the stop event.
 _HALT_MS = 2000
-#: So many lines are written one by one at first, each when the reader of a pipe has taken the one before: `head`, which
-#: takes all that lies in the pipe, takes no more than it shows.
+#: Number of lines that are written one by one at first, each when the reader of a pipe has read the one before: `head`,
+#: which reads everything in the pipe, then reads no more than it shows.
 _SINGLE_LINES = 20
-#: Time for which the reader is waited for with each of them, in seconds.
+#: Time to wait for the reader after each of them, in seconds.
 _SINGLE_S = 0.5
 
 
@@ -45,7 +46,7 @@ def as_body(message: ReceivedMessage) -> bytes:
 
 
 def as_json(message: ReceivedMessage) -> bytes:
-    """Return everything as a JSON object; a body that is no UTF-8 as `body_base64`."""
+    """Return everything as a JSON object; a body that is not UTF-8 as `body_base64`."""
     return msgspec.json.encode(
         {
             "topic": message.topic,
@@ -71,35 +72,35 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-#: What the lines can be, by the name that `--format` has for it.
+#: The formats of lines, by their names for `--format`.
 FORMATS: Mapping[str, LineOf] = {"body": as_body, "json": as_json}
 
 
 class OutputFailed(MiniMQError):
-    """Messages cannot be written, though somebody may still read them: the disk is full, for example."""
+    """Messages cannot be written though the reader may still exist: the disk is full, for example."""
 
 
 class OutputHalted(Exception):
-    """Messages are not written since the reader stands still, and the command was told to end."""
+    """Messages are not written because the reader does not read, and the command has to end."""
 
 
 class _Part(NamedTuple):
-    """Messages that were written together, and how many bytes were written before them."""
+    """Messages that were written together, and the number of bytes written before them."""
 
     messages: list[ReceivedMessage]
     start: int
 
 
 class MessageOutput:
-    """Writes messages to a file descriptor, a line each, and knows which of them have not gone out.
+    """Writes messages to a file descriptor, a line each, and tracks which of them were not written.
 
     Args:
         fd: the file descriptor.
-        line_of: makes a line of a message.
-        told: set when the command is to end: then a reader that stands still is waited for only for some seconds.
+        line_of: converts a message to a line.
+        told: set when the command has to end: then a reader that does not read is given only a few seconds.
 
     Attributes:
-        count: messages that were given to it, without those that were taken back.
+        count: messages passed to it, without those that were taken back.
     """
 
     def __init__(self, fd: int, line_of: LineOf, told: threading.Event) -> None:
@@ -113,16 +114,16 @@ class MessageOutput:
         self._room.register(fd, select.POLLOUT)
         self._bytes = 0
         self._parts: deque[_Part] = deque()
-        #: How many lines are still to be written one by one.
+        #: Number of lines that still have to be written one by one.
         self._single = _SINGLE_LINES
 
     def write(self, messages: list[ReceivedMessage]) -> None:
-        """Write messages, which may be none. When it fails, `take_back` tells what has not gone out.
+        """Write messages, possibly none. After a failure, `take_back` returns those that were not written.
 
         Raises:
-            BrokenPipeError: nobody reads any more, which is noticed as well while there is nothing to write.
-            OutputFailed: it takes no more for another reason.
-            OutputHalted: its reader stands still, and the command was told to end.
+            BrokenPipeError: the reader has exited; this is detected even when there is nothing to write.
+            OutputFailed: writing failed for another reason.
+            OutputHalted: the reader does not read, and the command has to end.
         """
         if messages:
             self._parts.append(_Part(messages, self._bytes))
@@ -139,12 +140,12 @@ class MessageOutput:
             self._parts.popleft()
 
     def _check_reader(self, wait_ms: int = 0) -> None:
-        """Raise `BrokenPipeError` if nobody reads any more; wait so long for that."""
+        """Raise `BrokenPipeError` if the reader has exited; wait up to this long for that."""
         if any(event & (select.POLLERR | select.POLLHUP) for _, event in self._poll.poll(wait_ms)):
             raise BrokenPipeError
 
     def _wait_for_reader(self) -> None:
-        """Wait until the reader of a pipe has taken all, or left; a slow one is not waited for any more."""
+        """Wait until the reader of a pipe has read everything or exited; do not wait for a slow one."""
         give_up = time.monotonic() + _SINGLE_S
         while _bytes_in_pipe(self._fd):
             self._check_reader(1)
@@ -156,7 +157,7 @@ class MessageOutput:
         rest = memoryview(b"\n".join((*map(self._line_of, messages), b"")))
         while rest:
             self._wait_for_room()
-            written = self._write(rest[: select.PIPE_BUF])  # for which there is room, so it does not block
+            written = self._write(rest[: select.PIPE_BUF])  # there is room for it, so it does not block
             self._bytes += written
             rest = rest[written:]
 
@@ -178,10 +179,10 @@ class MessageOutput:
             raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
-        """Return the first message of each queue that has not gone out as a whole; from there on none is counted.
+        """Return the first message of each queue that was not completely written; uncount it and all later ones.
 
         Args:
-            reader_left: what is still in the pipe will not be read.
+            reader_left: the content of the pipe will not be read.
         """
         out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
         first: dict[MessageQueue, ReceivedMessage] = {}
@@ -197,7 +198,7 @@ class MessageOutput:
 
 
 def _bytes_in_pipe(fd: int) -> int:
-    """Return how many bytes a pipe holds that nobody has read; 0 for what is no pipe."""
+    """Return the number of unread bytes in a pipe; 0 if it is not a pipe."""
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return 0
     found: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]

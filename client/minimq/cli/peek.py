@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from minimq_common.moments import Time
 
 _POLL_S = 0.2
-#: Without a message for so long, queues that have more are not reached.
+#: Without a message for this long, queues with more messages count as unreachable.
 _PATIENCE_S = 10.0
 _DEFAULT_LAST = 10
 
@@ -44,13 +44,14 @@ _DEFAULT_LAST = 10
     envvar="MINIMQ_PEEK_FROM",
     metavar="earliest|TIME",
     callback=partial(start_of, also="'earliest', "),
-    help=f"From there on. {TIME_HELP}",
+    help=f"Begin at this time. {TIME_HELP}",
 )
 @option(
     "--last",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help=f"The last N messages of all these queues, in the order of storing; {_DEFAULT_LAST} unless a start is given.",
+    help=f"The last N messages of all these queues, in the order of their store time; {_DEFAULT_LAST} unless a start "
+    "is given.",
 )
 @option(
     "--max", "limit", envvar="MINIMQ_PEEK_MAX", type=click.IntRange(min=1), metavar="N", help="End after N messages."
@@ -80,8 +81,8 @@ def peek(  # noqa: PLR0913 - the flags of the command
 ) -> None:
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
-    It needs no group and commits nothing, so no consumer misses a message. Unless --follow is given, it ends where the
-    queues ended at its start. The exit status is 1 if queues are missing because their broker is away.
+    It needs no group and commits nothing, so no consumer misses a message. Unless --follow is given, it stops at the
+    ends that the queues had at its start. The exit status is 1 if queues are missing because their broker is away.
 
     \b
     Examples:
@@ -132,7 +133,7 @@ def _parts(
     last: int | None,
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield what is stored, all of it or what was stored last; then, if so wanted, what comes, until told to stop."""
+    """Yield the stored messages, all or the last ones; then, to follow, new messages, until the stop event."""
     stored = _to_the_ends(consumer, starts, ends, told)
     if last is None:
         yield from stored
@@ -147,9 +148,7 @@ def _chosen(found: Sequence[QueueDescription], chosen: Sequence[MessageQueue]) -
     known = {item.queue: item for item in found}
     for queue in chosen:
         if queue not in known:
-            raise QueueNotFound(
-                f"there is no queue {queue}: `minimq topic describe {queue.topic}` shows those there are"
-            )
+            raise QueueNotFound(f"there is no queue {queue}: `minimq topic describe {queue.topic}` lists the queues")
     return [known[queue] for queue in chosen] or list(found)
 
 
@@ -178,10 +177,10 @@ def _starts(
 def _to_the_ends(
     consumer: PullConsumer, starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], told: threading.Event
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield what is stored between the starts and the ends of queues, until told to stop.
+    """Yield the messages between the starts and the ends of queues, until the stop event.
 
     Raises:
-        Unavailable: some of it cannot be read.
+        Unavailable: some of them cannot be read.
     """
     left = {queue for queue, first in starts.items() if first < ends[queue]}
     heard_at = time.monotonic()
@@ -190,18 +189,18 @@ def _to_the_ends(
         if messages:
             heard_at = time.monotonic()
             end = ends[messages[0].queue]
-            if messages[-1].queue_offset >= end:  # what came later is for those who follow
+            if messages[-1].queue_offset >= end:  # later messages are only for --follow
                 consumer.seek(messages[0].queue, end)
                 messages = [message for message in messages if message.queue_offset < end]
             yield messages
         left = {queue for queue in left if consumer.position(queue) < ends[queue]}
         if left and time.monotonic() - heard_at > _PATIENCE_S:
             brokers = ", ".join(sorted({queue.broker_name for queue in left}))
-            raise Unavailable(f"{len(left)} of the queues are not read to their end: {brokers} does not answer")
+            raise Unavailable(f"{len(left)} of the queues were not read to their ends: {brokers} does not answer")
 
 
 def _latest(parts: Iterator[list[ReceivedMessage]], count: int) -> list[ReceivedMessage]:
-    """Return the messages that were stored last, in this order."""
+    """Return the messages that were stored last, in the order of their store time."""
     latest: list[ReceivedMessage] = []
     for messages in parts:
         latest = heapq.nlargest(count, latest + messages, key=_place)

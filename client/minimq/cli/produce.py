@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from minimq.sending.selectors import Selector
     from minimq.sending.statistics import ProducerStatistics
 
-#: Bytes that are read before they are sent. All that waits in memory is this, and one line.
+#: Bytes that are read before they are sent. Memory holds no more than this and one line.
 _BLOCK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 
 _DEFAULTS = ProducerOptions()
 
-#: Called with the bytes that were sent.
+#: Called with the number of bytes sent.
 Advance = Callable[[int], None]
 
 
@@ -68,7 +68,7 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.max_body_bytes,
     show_default=True,
     metavar="BYTES",
-    help="Largest body; brokers have the same option and must allow it as well.",
+    help="Maximum size of a body; brokers have the same option and must allow it as well.",
 )
 @option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
 @option(
@@ -84,13 +84,13 @@ Advance = Callable[[int], None]
     default=_DEFAULTS.send_timeout_s,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all tries of a batch, and for waiting at the start for servers. The default outlasts a "
-    "fail-over; give more to outlast a restart.",
+    help="Time for all tries of a batch, and to wait for servers at the start. The default outlasts a fail-over; use "
+    "more to outlast a restart.",
 )
 @option(
     "--statistics",
     type=click.Choice(("table", "json")),
-    help="Print counters, latencies and left-out brokers at the end, even after a failure.",
+    help="Print counters, latencies and avoided brokers at the end, even after a failure.",
 )
 @click.pass_obj
 def produce(  # noqa: PLR0913 - the flags of the command
@@ -114,8 +114,8 @@ def produce(  # noqa: PLR0913 - the flags of the command
     The end of a line, LF or CRLF, is not sent. With JSON lines, blank lines and a byte order mark at the beginning are
     skipped.
 
-    Lines are sent as soon as they arrive, so that a slow pipe gets no slower. On a failure, the command prints which
-    lines are stored and the line to continue with. It does the same on Ctrl-C, with exit status 130.
+    Lines are sent as soon as they arrive, without a delay for slow pipes. On a failure, the command prints which lines
+    are stored and the line to continue with. It does the same on Ctrl-C, with exit status 130.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
     selector = by_hash() if by_key else None
     lines = _line_format(topic, key_field, tag_field, tag, properties, is_json=shape == "json")
     if by_key and not (key_field or lines.is_json):
-        raise click.UsageError("--by-key needs --key-field, which tells the key of a line, or --format json")
+        raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
     parse = _InputParser(lines, limit, needs_key=by_key)
     began = time.monotonic()
     done = _Done()
@@ -151,7 +151,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
             finally:
                 done.counted = producer.statistics()
     except MiniMQError as error:
-        # Of the base class: whatever it was, it lies in the lines or in the cluster and not in the usage.
+        # Of the base class: the cause is in the lines or the cluster, not in the usage.
         raise MiniMQError(f"{error.message}\n{parse.say_stored(done)}") from None
     except Exception:
         click.echo(parse.say_stored(done), err=True)
@@ -176,7 +176,7 @@ def _line_format(
     *,
     is_json: bool,
 ) -> LineFormat:
-    """Return what makes messages of lines. Raises `click.UsageError` or `InvalidArgument`."""
+    """Return the converter of lines to messages. Raises `click.UsageError` or `InvalidArgument`."""
     from minimq_common.message_check import check_message
 
     if tag and tag_field:
@@ -198,14 +198,14 @@ class _Done:
     counted: ProducerStatistics | None = None
 
     def report(self, topic: str, seconds: float) -> str:
-        """Return what is told at the end."""
+        """Return the summary for the end."""
         rates = f"{count_of(round(self.messages / seconds), 'message')}/s, {size_of(self.bytes / seconds)}/s"
         sent = f"sent {count_of(self.messages, 'message')} ({size_of(self.bytes)}) to {topic}"
         return f"{sent} in {seconds:.2f} s: {rates}"
 
 
 def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector: Selector | None, done: _Done) -> None:
-    """Send whole lines; an interruption waits until it is known what became of them."""
+    """Send whole lines; an interruption waits until their outcome is known."""
     messages = parse.messages(block)
     try:
         with interrupt_later():
@@ -225,7 +225,7 @@ def _send(producer: Producer, messages: list[Message], selector: Selector | None
 
 
 class _InputParser:
-    """Makes messages of lines, and counts the lines for errors."""
+    """Converts lines to messages, and counts the lines for errors."""
 
     def __init__(self, lines: LineFormat, limit: int, *, needs_key: bool) -> None:
         self._lines = lines
@@ -250,7 +250,7 @@ class _InputParser:
         if self._needs_key:
             for number, message in messages:
                 if not message.keys:
-                    raise InvalidArgument(f"line {number} has no key, by which its queue is chosen")
+                    raise InvalidArgument(f"line {number} has no key to choose its queue by")
         return [message for _, message in messages]
 
     def _check(self, messages: list[tuple[int, Message]]) -> None:
@@ -259,7 +259,7 @@ class _InputParser:
         from minimq_common.message_check import check_message
 
         together = BatchBuilder(self._limit)
-        try:  # all at once, which costs a tenth
+        try:  # all in one call, at a tenth of the cost
             together.add([message for _, message in messages])
             together.build(0, 0, 0)
         except InvalidArgument:
@@ -270,19 +270,20 @@ class _InputParser:
                     raise InvalidArgument(f"line {number}: {error.message}") from None
 
     def stored(self) -> None:
-        """Note that all lines so far are stored."""
+        """Record that all lines so far are stored."""
         self._stored = self._line
 
     def say_stored(self, done: _Done) -> str:
-        """Return what is stored of the lines when it ends early, and where to go on."""
-        said = f"lines 1 to {self._stored:,} are stored" if self._stored else "nothing is known to be stored"
+        """Return which lines are stored after an early end, and the line to continue with."""
+        said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no line is known to be stored"
         more = done.counted.acknowledged - done.messages if done.counted is not None else 0
         if more:
-            said += f", and {count_of(more, 'message')} of the lines behind them, which come twice when sent again"
-        return f"{said}: go on with line {self._stored + 1:,}"
+            said += f", and {count_of(more, 'message')} of the lines after them, which will be duplicated if you "
+            "send them again"
+        return f"{said}: continue with line {self._stored + 1:,}"
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
-        """Return what a broker said of the block that `messages` took last, with the number of the longest line."""
+        """Return the error of a broker about the last block of `messages`, with the number of the longest line."""
         bodies = _lines_of(block)
         longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))
         number = self._line - len(bodies) + longest + 1
@@ -296,14 +297,15 @@ def _lines_of(block: bytes) -> list[bytes]:
     """Return lines without their ends."""
     lines = block.split(b"\n")
     if not lines[-1]:
-        lines.pop()  # a line ends with \n; it does not begin another one
+        lines.pop()  # a line ends with \n, which does not begin another one
     return [line.removesuffix(b"\r") for line in lines]
 
 
 def _too_long(number: int, limit: int) -> MessageTooLarge:
     return MessageTooLarge(
-        f"line {number} has more than {limit:,} bytes: make it shorter, or raise --max-body-bytes, "
-        "here and of the brokers"
+        f"line {number} has more than {limit:,} bytes: make it shorter, or raise --max-body-bytes "
+        "here and at the "
+        "brokers"
     )
 
 
@@ -333,7 +335,7 @@ def _blocks(fd: int, limit: int) -> Iterator[bytes]:
 
 
 def _available(fd: int) -> tuple[bytes, bool]:
-    """Wait for data, and return what there is up to the size of a block, and whether that was the end."""
+    """Wait for data, and return up to a block of it, and whether that was the end."""
     parts: list[bytes] = []
     size = 0
     while size < _BLOCK_BYTES:
@@ -348,7 +350,7 @@ def _available(fd: int) -> tuple[bytes, bool]:
 
 
 def _progress(file: BinaryIO) -> AbstractContextManager[Advance]:
-    """Return a progress bar on stderr if that is a terminal on which nobody types lines, and else nothing to see."""
+    """Return a progress bar on stderr if that is a terminal and stdin is not; otherwise an invisible one."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -55,5 +55,5 @@ def show_statistics(output: str, told: ProducerStatistics) -> None:
     click.echo()
     show_table(_LATENCIES, [latencies])
     if avoided:
-        click.echo("\nBrokers that are left out:")
+        click.echo("\nAvoided brokers:")
         show_table(_AVOIDED, avoided)

@@ -1,4 +1,4 @@
-"""Telling what a command does while it does it, on stderr."""
+"""Progress of a command on stderr."""
 
 from __future__ import annotations
 

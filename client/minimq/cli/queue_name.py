@@ -1,4 +1,4 @@
-"""Queues as people name them on the command line."""
+"""Names of queues on the command line."""
 
 from __future__ import annotations
 

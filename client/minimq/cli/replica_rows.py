@@ -19,11 +19,11 @@ _KEYS = (
 
 
 def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
-    """Return what a broker is among its replicas, by the keys of the JSON output.
+    """Return the replication status of a broker, by the keys of the JSON output.
 
     Args:
         status: of the broker.
-        masters: of all masters; a slave is as far behind as its master says.
+        masters: of all masters; a master reports the lag of its slaves.
     """
     if status.report is None or status.report.replication.role == "alone":
         return {**dict.fromkeys(_KEYS), "problem": _problem(status.report) if status.report else None}
@@ -56,23 +56,23 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
 
 
 def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
-    """Return those that say that they are masters."""
+    """Return the brokers that report to be masters."""
     return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
 
 
 def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
-    """Return a sentence for each broker of which only slaves are registered."""
+    """Return a sentence for each broker with registered slaves only."""
     statuses = [item for item in statuses if item.away_since is None]
     with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
     return [
-        f"broker {name} has no master: it takes no messages, but its slaves can be read. One that is in sync is "
-        f"elected by itself; `minimq cluster promote {name} --to ID --unclean` takes another"
+        f"broker {name} has no master: it accepts no messages, but its slaves can be read. An in-sync replica is "
+        f"elected automatically; `minimq cluster promote {name} --to ID --unclean` elects another"
         for name in sorted({item.broker_name for item in statuses} - with_master)
     ]
 
 
 def in_short(row: Row) -> Row:
-    """Return lists and sizes as people read them."""
+    """Return lists and sizes in readable form."""
     in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
     behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
     if behind is not None and isinstance(behind_s, float) and behind_bytes:
@@ -99,17 +99,17 @@ def _as_its_master_sees_it(
 
 
 def _problem(report: BrokerReport) -> str | None:
-    """Return in words what a broker lacks to do its part; None when nothing."""
+    """Return a description of a broker's problem; None if it has none."""
     about = report.replication
-    problems = ["stores nothing after an error of its disk: restart it"] if report.store_failed else []
+    problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
     if about.role == "undecided":
         problems.append("waits for its controller")
     if about.role == "slave" and not about.connected:
         problems.append("follows no master")
     if about.role == "master" and about.lease_s == 0:
-        problems.append("takes nothing: its controller does not answer")
+        problems.append("accepts no messages: its controller does not answer")
     if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:
-        problems.append(f"takes no messages: {len(about.in_sync)} in sync, {about.min_in_sync} needed")
+        problems.append(f"accepts no messages: {len(about.in_sync)} in sync, {about.min_in_sync} needed")
     gone = [str(replica.replica_id) for replica in about.replicas if not replica.connected]
     if gone:
         problems.append(f"replica {', '.join(gone)} does not follow")

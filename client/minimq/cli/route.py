@@ -1,4 +1,4 @@
-"""`minimq route`: where the queues of a topic are."""
+"""`minimq route`: the brokers and queues of a topic."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def route(nameserver: str, topic: str, output: str) -> None:
         }
         for data in found.queues
     ]
-    # In JSON each broker is a row; a table has only those to which clients are led.
+    # In JSON each broker is a row; a table has only those in the route.
     gone = [
         {**dict.fromkeys(rows[0]), "broker": away.broker_name, "cluster": away.cluster, "away": shown}
         for away, shown in zip(found.away, away_to_json(found.away), strict=True)

@@ -20,11 +20,11 @@ _CERTIFICATES = Table(
     "no certificate", {"certificate": "Certificate", "names": "Names", "ends_at": "Ends at", "left": "Time left"}
 )
 
-#: The steps of --ca, and the words for having taken them.
+#: The steps of --ca, and descriptions of their results.
 _STEPS = {
     "add": "a second authority is trusted, and signs nothing yet",
     "use": "the second authority has signed for servers and users; the former one is still trusted",
-    "retire": "the former authority is not trusted any more",
+    "retire": "the former authority is no longer trusted",
 }
 
 
@@ -34,8 +34,8 @@ def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
         "hosts",
         multiple=True,
         metavar="HOST[,HOST]",
-        help="Names and addresses by which clients and servers call the servers; localhost is always one. A name may "
-        "begin with *., which stands for one label.",
+        help="Names and addresses at which clients and servers reach the servers; localhost is always included. A "
+        "name may begin with *., which stands for one label.",
     )(command)
 
 
@@ -43,7 +43,7 @@ def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
 def secure() -> None:
     """Make certificates for the servers of a cluster, and credentials for its users.
 
-    Servers are started with --secrets DIR/server. DIR/authority signs for all of them: keep it where no server runs.
+    Start servers with --secrets DIR/server. DIR/authority signs the certificates: keep it where no server runs.
     """
 
 
@@ -59,12 +59,12 @@ def secure() -> None:
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster, for the credentials.",
 )
-@option("--if-absent", is_flag=True, help="Do nothing if DIR has an authority already.")
+@option("--if-absent", is_flag=True, help="Do nothing if DIR already has an authority.")
 def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: bool) -> None:
     """Make an authority in DIR, a certificate for all servers, and the user admin with its credentials.
 
-    Servers with that folder let in nobody without a key; `minimq user add NAME --secrets DIR` adds users. The authority
-    is good for ten years, a certificate for 397 days.
+    Servers with that folder require a key from every caller; `minimq user add NAME --secrets DIR` adds users. The
+    authority is valid for ten years, a certificate for 397 days.
 
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
     """
@@ -73,12 +73,10 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
 
     authority = CertificateAuthority(directory)
     if not authority.init(_split(hosts), nameserver_addresses(nameservers), if_absent=if_absent):
-        click.echo(f"{directory} has an authority already; nothing was changed")
+        click.echo(f"{directory} already has an authority; nothing was changed")
         return
     names = authority.server_certificate().names
-    click.echo(
-        f"made a certificate for servers that are called {', '.join(names)}; start them, wherever they run, with:"
-    )
+    click.echo(f"made a certificate for servers at {', '.join(names)}; start them, wherever they run, with:")
     click.echo(f"  --secrets {authority.server}")
     click.echo("Clients need the credentials of a user; those of admin, who may do everything, are in:")
     click.echo(f"  {authority.admin}")
@@ -92,14 +90,14 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
 @option(
     "--ca",
     type=click.Choice(list(_STEPS)),
-    help="Put another authority in the place of this one, in three steps: with add everybody trusts a second one, with "
-    "use that one signs for servers and users, with retire nobody trusts the former one.",
+    help="Replace the authority in three steps: with add, everyone trusts a second one; with use, that one signs for "
+    "servers and users; with retire, nobody trusts the former one.",
 )
 def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
-    files that are named before you take the next step.
+    printed files before you take the next step.
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
@@ -107,7 +105,7 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
 
     if ca is not None:
         if hosts:
-            raise InvalidArgument("--host does not go with --ca: add names before or after its three steps")
+            raise InvalidArgument("--host cannot be combined with --ca: add names before or after its three steps")
         authority = CertificateAuthority(directory)
         steps = {
             "add": authority.add_successor,
@@ -115,14 +113,14 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
             "retire": authority.retire_former,
         }
         changed = steps[ca]()
-        click.echo(f"{_STEPS[ca]}; give what was changed to the servers and users that have it:")
+        click.echo(f"{_STEPS[ca]}; copy the changed files to their servers and users:")
         for path in changed:
             click.echo(f"  {path}")
         if ca != "retire":
             click.echo(f"When all have them, {authority.next_step}")
         return
     made = CertificateAuthority(directory).renew(_split(hosts))
-    click.echo(f"made a certificate for {', '.join(made.names)}, good until {_moment(made.ends_at)}")
+    click.echo(f"made a certificate for {', '.join(made.names)}, valid until {_moment(made.ends_at)}")
 
 
 @secure.command()
@@ -137,11 +135,11 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster, for the credentials.",
 )
-@option("--force", is_flag=True, help="Replace the credentials file that is there.")
+@option("--force", is_flag=True, help="Replace an existing credentials file.")
 def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
-    Give the file to the user, who needs nothing else; whoever has it is taken for the user.
+    Give the file to the user, who needs nothing else; anyone who has it can act as the user.
 
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
@@ -150,7 +148,7 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
 
     if (directory / f"{user}.minimq").exists() and not force:
         raise InvalidArgument(
-            f"{directory / user}.minimq exists: --force replaces it, which does not end the former one"
+            f"{directory / user}.minimq exists: --force replaces it, which does not revoke the former one"
         )
     click.echo(CertificateAuthority(directory).issue(user, nameserver_addresses(nameservers)))
     if (directory / "server" / ACCESS).exists():
@@ -165,7 +163,7 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
 
 @secure.command()
 def new_key() -> None:
-    """Print a new key, for another line of cluster.key: servers show the first one, and take all of them.
+    """Print a new key, for another line of cluster.key: servers send the first one, and accept all of them.
 
     Example: minimq secure new-key >> secrets/server/cluster.key
     """
@@ -178,7 +176,7 @@ def new_key() -> None:
 @_FOLDER
 @output_option
 def show_certificates(directory: Path, output: str) -> None:
-    """Show the certificates in DIR: for which names they are good, and until when; and who the users are.
+    """Show the certificates in DIR with their names and expiry dates, and the users.
 
     Example: minimq secure show secrets
     """

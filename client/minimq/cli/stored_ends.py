@@ -1,4 +1,4 @@
-"""The ends of a topic's queues when `minimq consume --exit-at-end` began, and a group's way to them."""
+"""The ends of a topic's queues at the start of `minimq consume --exit-at-end`, and a group's progress to them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq_common.model import AwayBroker, MessageQueue
 
-#: Time between two looks at the brokers and at how far other members of the group are.
+#: Interval of checks of the brokers and of the progress of other members.
 _LOOK_S = 0.5
 
 
 class BrokerWaits:
-    """The brokers that are waited for, each for the same time. Pure; times are seconds of a clock that never goes back.
+    """The absent brokers to wait for, each for the same time. Pure; times are seconds of a monotonic clock.
 
     Args:
-        patience_s: how long each of them is waited for, from when it was first seen to be away.
+        patience_s: how long to wait for each of them, from when it was first seen to be away.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -35,25 +35,25 @@ class BrokerWaits:
         self._until: dict[str, float] = {}
 
     def look(self, away: Collection[str], now: float) -> set[str]:
-        """Note which brokers are away now. Returns those that were not before; one that is back is waited for anew."""
+        """Record which brokers are away now. Returns the new ones; the wait for a broker that is back starts over."""
         new = {name for name in away if name not in self._until}
         self._until = {name: self._until.get(name, now + self._patience_s) for name in away}
         return new
 
     def given_up(self, now: float) -> set[str]:
-        """Return the brokers that have been waited for long enough."""
+        """Return the brokers whose wait is over."""
         return {name for name, until in self._until.items() if now >= until}
 
 
 class StoredEnds:
-    """The ends that the queues of a topic had at the beginning, and whether the group has come there.
+    """The ends that the queues of a topic had at the start, and whether the group has reached them.
 
     Args:
         nameserver: where the name servers are.
-        topic: what the group reads.
+        topic: the topic that the group reads.
         group: the consumer group.
         consumer: the member of the group that runs here.
-        patience_s: how long a broker is waited for that goes away before the group has come to its ends.
+        patience_s: how long to wait for a broker that disappears before the group has reached its ends.
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
@@ -68,20 +68,20 @@ class StoredEnds:
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             description = admin.describe_topic(topic)
-        #: The brokers that were away then, so that nobody knows what is stored in their queues.
+        #: The brokers that were away then, so that the ends of their queues are unknown.
         self._away_first = description.away
-        #: Those that are away now.
+        #: The brokers that are away now.
         self._away: dict[str, AwayBroker] = {}
-        #: The queues in which something is left to read, with their ends.
+        #: The queues with messages left to read, with their ends.
         self._left: dict[MessageQueue, int] = {
             item.queue: item.max_offset for item in description.queues if item.queue in readable and item.messages
         }
         self._look_at = time.monotonic() + _LOOK_S
 
     def reached(self) -> bool:
-        """Return whether this member or another one has read everything, but for brokers that were waited for."""
+        """Return whether the group has read everything, except from brokers whose wait is over."""
         for queue in self._consumer.assignment:
-            # It may be another member's by now, then that one is asked about.
+            # It may belong to another member by now; then that member's progress counts.
             with contextlib.suppress(InvalidArgument):
                 if self._consumer.position(queue) >= self._left.get(queue, 0):
                     self._left.pop(queue, None)
@@ -107,7 +107,7 @@ class StoredEnds:
                 if not self._left.keys() <= set(self._consumer.assignment):
                     self._ask_about_others(admin)
         except MiniMQError as error:
-            # A topic that was deleted is told of by the consumer; what may pass is asked again.
+            # The consumer reports a deleted topic; a temporary error is retried.
             if not (error.retriable or isinstance(error, TopicNotFound)):
                 raise
 
@@ -119,7 +119,7 @@ class StoredEnds:
             there, away = set(), error.away
         self._away = {each.broker_name: each for each in away}
         new = self._waits.look({queue.broker_name for queue in self._left} - there, now)
-        for line in self._describe(new, f"left to read, waiting for up to {self._patience_s:g} s"):
+        for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
             click.echo(line, err=True)
 
     def _describe(self, names: Collection[str], lacking: str) -> list[str]:
@@ -133,7 +133,7 @@ class StoredEnds:
                 lines += describe_away([replace(away, queues=left[name])], lacking)
             else:  # it was forgotten, or the topic was deleted there
                 lines.append(
-                    f"{name}: has no queues of {self._topic} any more, {count_of(left[name], 'queue')} {lacking}"
+                    f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
                 )
         return lines
 

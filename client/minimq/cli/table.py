@@ -1,4 +1,4 @@
-"""Tables of commands, which are readable on a terminal of any width.
+"""Tables of commands, readable on a terminal of any width.
 
 A table is printed as rows and columns if it fits. Sentences are folded between words for that, but never to less than
 `_SENTENCE_WIDTH`. If it does not fit, each row is printed as a record, with one line for each column. Names, addresses
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import click
 
-#: A row of a table by the keys that it has in JSON.
+#: A row of a table, by its keys in JSON.
 Row = Mapping[str, object]
 
 #: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.
@@ -29,7 +29,7 @@ _UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a command. Each is a constant of its module, so that tests find it.
+    """A table of a command. Each is a constant of its module, so that tests can find it.
 
     Attributes:
         empty: printed instead of a table without rows: "no topics".
@@ -45,8 +45,8 @@ def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = 
 
     Args:
         table: which columns there are.
-        rows: by the keys of the columns; more keys do no harm. If there are none, stderr says so.
-        without: keys of columns that would tell nothing about these rows.
+        rows: by the keys of the columns; other keys are ignored. An empty table is reported on stderr.
+        without: keys of columns without information about these rows.
     """
     if not rows:
         click.echo(table.empty, err=True)
@@ -92,7 +92,7 @@ def _fit(ranges: Sequence[tuple[int, int]], limit: int) -> list[int] | None:
     left = limit - _GAP * (len(ranges) - 1) - sum(least for least, _ in ranges)
     if left < 0:
         return None
-    # The widest columns give way first.
+    # The widest columns shrink first.
     level = max(best for _, best in ranges)
     while sum(min(max(least, level), best) - least for least, best in ranges) > left:
         level -= 1
@@ -152,4 +152,4 @@ def _to_text(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return " ".join(text.splitlines())  # of a row, each line would look like one of its own
+    return " ".join(text.splitlines())  # otherwise each line of a row would look like a row of its own

@@ -204,7 +204,9 @@ def update(
 @_broker_option
 @option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
 @option(
-    "--force", is_flag=True, help="Delete even while a broker of the topic is away, which will bring the topic back."
+    "--force",
+    is_flag=True,
+    help="Delete even while a broker of the topic is away, which will bring the topic back when it starts.",
 )
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
@@ -220,17 +222,17 @@ def delete(nameserver: str, /, name: str, yes: bool, force: bool, **which: Any) 
         confirm(lambda: _deletion_question(admin, name, which["cluster"], which["brokers"], force=force), yes=yes)
         left_out = admin.delete_topic(name, force=force, **which)
     click.echo(f"topic {name} deleted")
-    tell_left_out(left_out, "brings the topic back when it starts: delete it again then")
+    tell_left_out(left_out, "brings the topic back when it starts: then delete it again")
 
 
 def _deletion_question(admin: Admin, name: str, cluster: str | None, brokers: Sequence[str], *, force: bool) -> str:
-    """Return the question that names what is lost with a topic; none when nothing is found that can be deleted."""
+    """Return the question that lists the data lost with a topic; empty if there is nothing to delete."""
     try:
         found = admin.describe_topic(name)
     except (TopicNotFound, TopicUnavailable):
         return ""
     if not force and not brokers and any(cluster in (None, away.cluster) for away in found.away):
-        return ""  # it is going to be refused
+        return ""  # the deletion will be refused
     inside = {broker.broker_name for broker in admin.cluster() if cluster in (None, broker.cluster)}
     carriers = [item.broker_name for item in found.settings]
     chosen = [broker for broker in carriers if broker in inside and (not brokers or broker in brokers)]

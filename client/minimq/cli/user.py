@@ -27,7 +27,7 @@ _USERS = Table(
     {"user": "User", "state": "State", "keys": "Keys", "roles": "Roles", "rules": "Rules"},
 )
 
-#: What the options stand for, without "allow" or "deny".
+#: The rules of the options, without "allow" or "deny".
 _GRANTS = {
     "write": "write topic",
     "read": "read topic",
@@ -37,7 +37,7 @@ _GRANTS = {
 }
 
 _NAME = click.argument("name")
-_PATTERN_HELP = "a name, or the begin of names and a *"
+_PATTERN_HELP = "a name, or a prefix followed by *"
 
 
 def _rights_options(command: Any) -> Any:  # noqa: ANN401 - a command
@@ -60,7 +60,7 @@ def _role_option(command: Any) -> Any:  # noqa: ANN401 - a command
 
 
 def _remove_option(command: Any) -> Any:  # noqa: ANN401 - a command
-    return option("--remove", is_flag=True, help="Take these rules away instead of adding them.")(command)
+    return option("--remove", is_flag=True, help="Remove these rules instead of adding them.")(command)
 
 
 def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
@@ -68,19 +68,18 @@ def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
         "--to",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Write the credentials to a new FILE, which you alone can read, instead of to stdout.",
+        help="Write the credentials to a new FILE that only you can read, instead of to stdout.",
     )(command)
-    return option(
-        "--expires", metavar="TIME", help="Time for which the key is good, such as 90d; by default for ever."
-    )(command)
+    return option("--expires", metavar="TIME", help="Lifetime of the key, such as 90d; unlimited by default.")(command)
 
 
 @click.group()
 def user() -> None:
-    """Add users, give them rights, and change or end their keys.
+    """Add users, grant rights, and rotate or revoke keys.
 
-    They work on a running cluster, with the credentials of an administrator, and return when all servers go by the
-    change. With --secrets DIR they change access.toml in a folder of `minimq secure init` instead; servers that are
+    The commands change a running cluster, with the credentials of an administrator, and return when the change is in
+    force at all servers. With --secrets DIR they change access.toml in a folder of `minimq secure init` instead;
+    servers that are
     started with that folder follow within a second, if its version is larger than that of the cluster.
     """
 
@@ -93,9 +92,10 @@ def user() -> None:
 @secrets_option
 @click.pass_context
 def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | None, **given: Any) -> None:  # noqa: ANN401 - the options
-    """Add a user, and write its credentials to stdout or to a file: whoever has them is taken for the user.
+    """Add a user, and write its credentials to stdout or to a file: anyone who has them can act as the user.
 
-    A consumer needs --read for its topics and --group for its group. A pattern may hold ${user}, the name of the user.
+    A consumer needs --read for its topics and --group for its group. A pattern may contain ${user}, the name of the
+    user.
 
     Example: minimq user add alice --write 'orders*' > alice.minimq
     """
@@ -123,9 +123,9 @@ def allow(
     roles: tuple[str, ...],
     **given: Any,  # noqa: ANN401 - the options
 ) -> None:
-    """Allow a user more.
+    """Grant a user more rights.
 
-    A rule that denies the same goes. A rule that denies more stays, and wins.
+    A rule that denies exactly the same is removed. A rule that denies more stays and takes precedence.
 
     Example: minimq user allow alice --read 'orders*' --group billing
     """
@@ -139,10 +139,10 @@ def allow(
 @secrets_option
 @click.pass_context
 def deny(context: click.Context, /, name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
-    """Deny something to a user, whatever other rules and roles allow.
+    """Deny a user something, whatever other rules and roles allow.
 
-    A rule that allows the same goes. Without any rule a user may do nothing: to take a right back, `allow --remove`
-    is enough.
+    A rule that allows exactly the same is removed. Without any rule a user may do nothing: to revoke a right, `allow
+    --remove` is enough.
 
     Example: minimq user deny alice --write orders-archive
     """
@@ -151,16 +151,16 @@ def deny(context: click.Context, /, name: str, secrets: Path | None, remove: boo
 
 @user.command()
 @_NAME
-@option("--drop-old", is_flag=True, help="End all former keys at once, such as one that was seen by others.")
+@option("--drop-old", is_flag=True, help="Revoke all former keys at once, for example after a leak.")
 @_key_options
 @secrets_option
 @click.pass_context
 def rotate(
     context: click.Context, name: str, secrets: Path | None, to: Path | None, drop_old: bool, expires: str | None
 ) -> None:
-    """Make another key for a user, and write the credentials with it to stdout or to a file.
+    """Make a new key for a user, and write the credentials with it to stdout or to a file.
 
-    The former key stays good beside it. When nobody uses that any more, end it with `minimq user drop-old-keys`.
+    The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`.
 
     Example: minimq user rotate alice > alice.minimq
     """
@@ -175,13 +175,13 @@ def rotate(
 @secrets_option
 @click.pass_context
 def drop_old_keys(context: click.Context, name: str, secrets: Path | None) -> None:
-    """End all keys of a user but the latest one.
+    """Revoke all keys of a user except the latest.
 
     Example: minimq user drop-old-keys alice
     """
     from minimq.administration.access_edits import drop_former_keys
 
-    _change(context, secrets, drop_former_keys(name), f"user {name} has its latest key alone")
+    _change(context, secrets, drop_former_keys(name), f"user {name} has only its latest key")
 
 
 @user.command()
@@ -189,7 +189,7 @@ def drop_old_keys(context: click.Context, name: str, secrets: Path | None) -> No
 @secrets_option
 @click.pass_context
 def disable(context: click.Context, name: str, secrets: Path | None) -> None:
-    """Let a user in nowhere; its keys and rules stay for `minimq user enable`.
+    """Lock a user out; its keys and rules are kept for `minimq user enable`.
 
     Example: minimq user disable alice
     """
@@ -203,7 +203,7 @@ def disable(context: click.Context, name: str, secrets: Path | None) -> None:
 @secrets_option
 @click.pass_context
 def enable(context: click.Context, name: str, secrets: Path | None) -> None:
-    """Let a disabled user in again.
+    """Admit a disabled user again.
 
     Example: minimq user enable alice
     """
@@ -235,7 +235,7 @@ def remove(context: click.Context, name: str, secrets: Path | None, yes: bool) -
 @output_option
 @click.pass_context
 def list_users(context: click.Context, secrets: Path | None, output: str) -> None:
-    """List the users with their roles and rules, and with the ids of their keys; keys themselves are kept nowhere.
+    """List the users with their roles and rules, and the ids of their keys; the keys themselves are not stored.
 
     Example: minimq user list
     """
@@ -276,12 +276,12 @@ def _change(context: click.Context, secrets: Path | None, edit: AccessEdit, done
 def _issue(
     context: click.Context, name: str, secrets: Path | None, to: Path | None, edit: AccessEdit, key: IssuedKey
 ) -> None:
-    """Change the document, and write the credentials, which are nowhere else; they are made before the change."""
+    """Change the document, and write the credentials, which exist nowhere else; they are made before the change."""
     with open_source(context, secrets) as source, _target(to) as write:
         text = source.credentials(name, key.key, given_nameservers(context))
         try:
             source.change(edit)
-        except DeadlineExceeded:  # it is in force, though not everywhere yet
+        except DeadlineExceeded:  # it is in force, but not everywhere yet
             write(text)
             raise
         write(text)
@@ -289,7 +289,7 @@ def _issue(
 
 @contextmanager
 def _target(to: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield what writes the credentials; a file is made before anything is changed, and goes if that fails."""
+    """Yield a writer of the credentials; a file is created before the change, and removed if the change fails."""
     if to is None:
         yield lambda text: click.echo(text, nl=False)
         return
@@ -320,7 +320,7 @@ def _new_key(expires: str | None) -> IssuedKey:
 
 
 def _rules(effect: str, given: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the rules that the options of a command stand for."""
+    """Return the rules of the options of a command."""
     found = [f"{effect} {words} {pattern}" for name, words in _GRANTS.items() for pattern in given[name]]
     return found + [f"{effect} {right}" for right in given["rights"]]
 

@@ -102,7 +102,7 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
                 producer.send(Message("t", b"x"), queue=queue)
         rows = {(row["broker"], row["replica"]): row for row in Minimq(cluster.nameserver).json("cluster", "status")}
         problem = rows["broker-a", 0]["problem"]
-        assert problem == "takes no messages: 1 in sync, 2 needed; replica 1 does not follow"
+        assert problem == "accepts no messages: 1 in sync, 2 needed; replica 1 does not follow"
         assert problem in Minimq(cluster.nameserver)("cluster", "status")
         [follower] = rows["broker-b", 0]["replicas"]
         assert (follower["replica"], follower["in_sync"], follower["behind_bytes"]) == (1, True, 0)

@@ -53,7 +53,7 @@ def test_renewed_certificates_keep_their_names(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     authority.init(["mq1"], [])
     former = (authority.server / "tls.crt").read_bytes()
-    assert "mq1, mq2, good until 20" in run("renew", tmp_path, "--host", "mq2").stdout
+    assert "mq1, mq2, valid until 20" in run("renew", tmp_path, "--host", "mq2").stdout
     assert (authority.server / "tls.crt").read_bytes() != former
     rows = {row["certificate"]: row for row in json.loads(run("show", tmp_path, "--output", "json").stdout)}
     assert rows["servers"]["names"] == ["localhost", "127.0.0.1", "::1", "mq1", "mq2"]
@@ -65,7 +65,7 @@ def test_an_authority_is_made_once(tmp_path: Path) -> None:
     run("init", tmp_path)
     made = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
-    assert "has an authority already" in run("init", tmp_path, status=2).stderr
+    assert "already has an authority" in run("init", tmp_path, status=2).stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == made
 
 
