@@ -4,7 +4,7 @@ Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
 Running:    `Admin`, `LocalCluster`
-Sharing:    `Cluster`, the connection that several of these may use; `Credentials` for one with TLS
+Sharing: `Cluster`, a connection that several of these may share; `Credentials` for clusters with TLS
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
 """
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from minimq_common.model import Message, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
 else:
-    # Out of sight of type checkers, which would take any name for one that is here. The names are those above.
+    # Hidden from type checkers, which would otherwise accept any name. The names are those above.
     _MODULES = {
         "Admin": "minimq.admin",
         "AllocationStrategy": "minimq.rebalance",
@@ -116,5 +116,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """Return what is here, loaded or not."""
+        """Return all public names, loaded or not."""
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Looking after topics, consumer groups, dead letters and brokers."""
+"""Administration of topics, consumer groups, dead letters and brokers."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from minimq_common.names import check_broker, check_group, check_topic
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
-#: How long a promotion may take, in seconds: a long lease.
+#: Time limit of a promotion in seconds: a long lease.
 _PROMOTION_S = 60.0
 
 
 class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
-    """Looks after topics, consumer groups, dead letters, brokers and users. Thread-safe; a context manager.
+    """Manages topics, consumer groups, dead letters, brokers and users. Thread-safe; a context manager.
 
-    Whatever changes something does so on every master of the cluster that the name servers know, and may be repeated
-    when it failed half-way: what has been done already stays done.
+    A change is applied on every master of the cluster that the name servers know. If a change fails half-way, repeat it
+    to complete it.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        timeout_s: seconds that one call to a server may take, seconds to wait until a broker has a master again on
-            which something is to be changed, and seconds to wait until all name servers show the change.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
+        timeout_s: timeout in seconds of each call to a server, of waiting for a new master of a broker that is to be
+            changed, and of waiting until all name servers show a change.
         credentials: as of `Cluster`.
 
     Raises:
@@ -68,21 +68,21 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         self.close()
 
     def close(self) -> None:
-        """End all connections; later calls raise `Closed`. Idempotent."""
+        """Close all connections; later calls raise `Closed`. Idempotent."""
         self._when_dropped.closed()
         self._client.close()
 
     # ---- Brokers --------------------------------------------------------------------------------
 
     def cluster(self) -> list[BrokerData]:
-        """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers."""
+        """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
         return self._masters.brokers()
 
     def broker_status(self) -> list[BrokerStatus]:
-        """Return what each replica of each broker says of itself, sorted by name and id.
+        """Return the status of each replica of each broker, sorted by name and id.
 
-        A broker that does not answer is in the list, with the reason, and so is one that is away. Raises `Unavailable`
-        when no name server answers.
+        The list includes brokers that do not answer, with the reason, and brokers that are away. Raises `Unavailable`
+        if no name server answers.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -116,48 +116,49 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         return sorted(present + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
 
     def away_brokers(self) -> list[AwayBroker]:
-        """Return the brokers that have gone, sorted by name, as the name servers that answer remember them.
+        """Return the departed brokers that the reachable name servers remember, sorted by name.
 
-        A name server remembers a broker for a day (`--remember-away`), but not over a restart of its own; one that was
-        stopped as well, since its queues exist. `forget_broker` ends it.
+        A name server remembers a lost or stopped broker for a day (`--remember-away`), since its queues still exist,
+        but not across its own restart. `forget_broker` ends that.
         """
         return self._masters.all_away()
 
     def forget_broker(self, broker_name: str) -> bool:
-        """Have the name servers forget a broker that is away, because it will not come back.
+        """Make the name servers forget a broker that is away and will not come back.
 
-        Of one that came back without some of its topics, those are forgotten.
+        If a broker came back without some of its topics, they forget these topics.
 
         Returns:
-            Whether one of them remembered it.
+            True if a name server remembered it.
 
         Raises:
-            InvalidArgument: it is registered and lacks nothing; or no broker can have that name.
-            TransportError: a name server does not answer, and may remember it; the others were told.
+            InvalidArgument: the broker is registered and complete, or the name is invalid.
+            TransportError: a name server does not answer, and may still remember the broker; the others have forgotten
+                it.
         """
         nameservers = self._client.nameservers
         check_broker(broker_name)
         return self._client.wait(lambda: nameservers.forget(broker_name, self._client.timeout_s))
 
     def conflicts(self) -> list[ConflictReport]:
-        """Return the brokers that name servers refused or replaced lately; each name server tells of its own."""
+        """Return the brokers that name servers recently refused or replaced; each name server reports its own."""
         return self._client.wait(self._client.nameservers.conflicts)
 
     def set_broker_permission(self, broker_name: str, permission: Permission, *, wait: bool = True) -> None:
-        """Set what may be done with all topics of one broker; it is kept over restarts of the broker.
+        """Set the permission of one broker for all of its topics; it survives restarts of the broker.
 
-        Without WRITE, producers send to the other brokers while consumers read what is here: so a broker is emptied
-        before it is taken away. What RocketMQ calls wipeWritePerm and addWritePerm is this, with READ and READ_WRITE.
+        Without WRITE, producers send to the other brokers while consumers read the remaining messages: use this to
+        empty a broker before you remove it. RocketMQ calls this wipeWritePerm (READ) and addWritePerm (READ_WRITE).
 
         Args:
             broker_name: of the broker, whose master is running.
-            permission: what may be done; the permission of each topic holds besides.
-            wait: return only when every name server that answers shows it. The broker itself keeps to it at once.
+            permission: the permission; that of each topic applies as well.
+            wait: return only when every reachable name server shows it. The broker itself applies it at once.
 
         Raises:
             InvalidArgument: the name servers know no master of that name.
-            Unavailable: the broker is away; the text says since when.
-            DeadlineExceeded: a name server did not show it in time. It has been set.
+            Unavailable: the broker is away; the text names the time.
+            DeadlineExceeded: a name server did not show it in time. The permission is set.
             MiniMQError: the broker failed.
         """
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
@@ -171,15 +172,17 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
             self._masters.wait_until_shown({broker_name: answer.data_version})
 
     def promote(self, broker_name: str, replica_id: int, *, unclean: bool = False) -> int:
-        """Make another replica of a broker its master, and return when it leads. Takes about as long as a lease.
+        """Make another replica of a broker its master, and return when it is elected.
+
+        This takes about the time of a lease.
 
         Args:
             broker_name: of the broker.
-            replica_id: number of the replica, as it was started with; `broker_status` shows it.
-            unclean: also when it is not in sync: what it does not have is lost.
+            replica_id: the number (`--id`) of the replica; `broker_status` shows it.
+            unclean: promote it even if it is not in sync: messages that it lacks are lost.
 
         Returns:
-            The term that it leads.
+            The term of the new master.
 
         Raises:
             InvalidArgument: no such broker or replica is registered, or the broker has no replicas.
@@ -206,28 +209,28 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         while True:
             try:
                 return self._masters.calls.call(replicas[replica_id], lambda stub: stub.Promote, request).term
-            except DeadlineExceeded:  # it goes on, and who asks again waits for the same promotion
+            except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
                 if time.monotonic() >= give_up:
                     raise
 
     # ---- Offsets --------------------------------------------------------------------------------
 
     def offset_at(self, queue: MessageQueue, when: Time) -> int:
-        """Return the first offset stored at or after a moment, or the end of the queue when there is none.
+        """Return the first offset stored at or after a time, or the end of the queue if there is none.
 
         Args:
-            queue: which one.
+            queue: the queue.
             when: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since 1970.
 
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
-            Unavailable: its broker is not known, or not reached.
-            InvalidArgument: it is no moment, or has no time zone.
+            Unavailable: its broker is not known, or cannot be reached.
+            InvalidArgument: the time is invalid, or has no time zone.
         """
         return self.offsets_at([queue], when)[queue]
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
-        """Do as `offset_at` for several queues, for the same moment and with parallel calls.
+        """Return the offsets of several queues at one time, as `offset_at` does, with parallel calls.
 
         Raises as `offset_at`; the text names the queue.
         """
@@ -235,7 +238,7 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())
 
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """Return the offsets that a consumer group has committed, sorted by queue; of all topics when none is given.
+        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics.
 
         Raises:
             MiniMQError: a broker failed; the text says which.

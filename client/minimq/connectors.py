@@ -1,12 +1,13 @@
 """The parts of connectors to other systems: columns instead of messages, ranges of offsets, transactions.
 
-Programs that send and receive messages need nothing of this. A connector, such as that for Spark, imports `minimq` and
-this module, and no other one of the client: these two are what the client keeps as it is.
+Programs that send and receive messages do not need this module. A connector, such as that for Spark, imports only
+`minimq` and this module, whose interfaces are stable.
 
-Writing:       `RecordsSender` sends batches that a connector makes of its own columns (`BatchColumns`).
-Transactions:  what was sent under a `Transaction` is staged; `TransactionCommitter` commits it, once, at all brokers.
-Reading:       `QueueFinder` tells which queues there are and where they end, `RangeReader` reads a part of one.
-Waiting:       `with_retries` repeats calls while servers are absent, `describe_away` names brokers that are away.
+Writing: `RecordsSender` sends batches that a connector builds from its own columns (`BatchColumns`).
+Transactions: batches sent under a `Transaction` are staged; `TransactionCommitter` commits them at all brokers, exactly
+once.
+Reading: `QueueFinder` finds queues and their ends, `RangeReader` reads a range of one.
+Waiting: `with_retries` repeats calls while servers are absent, `describe_away` describes brokers that are away.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from minimq_common.names import check_address
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: What a command or a program uses that was told no name server.
+#: The default name server of commands and programs.
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
-#: Seconds for which a consumer that was told nothing else waits at its start.
+#: Default seconds that a consumer waits for servers at its start.
 START_TIMEOUT_S = 60.0
 
 Options = TypeVar("Options", bound="DataclassInstance")
@@ -36,15 +36,15 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..., object] | None = None) -> Options:
-    """Return options with single ones changed by name.
+    """Return a copy of options with some of them changed by name.
 
     Args:
-        options: what is changed.
-        changes: values by name.
-        made: the class that takes the names, of which arguments of its own may be meant as well.
+        options: the options to copy.
+        changes: new values by name.
+        made: the class that accepts the names; the error suggests its other arguments as well.
 
     Raises:
-        InvalidArgument: there is no such option; the text says which may be meant, or which there are.
+        InvalidArgument: there is no such option; the text suggests similar ones, or lists all.
     """
     if not hasattr(options, "__dataclass_fields__"):
         raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
@@ -65,10 +65,10 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
 
 
 def check_above_zero(options: DataclassInstance, *, but: Sequence[str] = ()) -> None:
-    """Raise `InvalidArgument` when a number among options is not above 0; those of some names may be 0."""
+    """Raise `InvalidArgument` if a number among options is not above 0; the named ones may be 0."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        # A switch is no number, though Python thinks so.
+        # A switch is not a number, though bool is a subclass of int.
         if isinstance(field.default, bool):
             if not isinstance(value, bool):
                 raise InvalidArgument(f"{field.name} is {value!r}: it must be True or False")

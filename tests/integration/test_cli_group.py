@@ -122,7 +122,7 @@ def test_a_reset_is_refused_under_members_and_shows_before_and_after(
     wait_until(lambda: total_committed(admin, group) == 800, PATIENCE_S)
     said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
     assert said.startswith(f"error: members of group {group} are connected")
-    assert said.endswith("reset with force (--force): they go on at the new place then\n")
+    assert said.endswith("reset with force (--force): they then continue at the new offset\n")
     assert all(f"-{member.pid}-" in said for member in members)
     assert said.count("\n") == 1
     end(members)

@@ -97,7 +97,7 @@ def test_a_group_with_members_is_deleted_only_by_force_and_they_begin_anew(
         consumer.subscribe(topic)
         assert [message.body for message in wait_until(lambda: consumer.poll(0.1), PATIENCE_S)] == [b"once"]
         consumer.commit()
-        with pytest.raises(GroupConflict, match=r"or delete it with force \(--force\): they begin anew then"):
+        with pytest.raises(GroupConflict, match=r"or delete it with force \(--force\): they then start over"):
             admin.delete_group(group)
         assert admin.committed_offsets(group, topic)[queue] == 1
         admin.delete_group(group, force=True)

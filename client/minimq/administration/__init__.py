@@ -1,1 +1,1 @@
-"""Looking after topics, consumer groups and brokers. `admin` is the public face."""
+"""Administration of topics, consumer groups and brokers. `admin` is the public interface."""

@@ -19,7 +19,7 @@ from minimq_common.security.credentials_file import about_user, written
 from minimq_common.security.user_key import UserKey
 from minimq_proto.v1 import broker_pb2
 
-#: Seconds between two looks at servers that do not have the document yet.
+#: Seconds between checks of servers that do not have the document yet.
 _LOOK_AGAIN_S = 0.02
 
 
@@ -30,9 +30,9 @@ class AccessStatus:
     Attributes:
         server: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
         address: HOST:PORT.
-        version: of its document; 0 when it has none: it was started without a folder that has `access.toml`.
-        digest: of its document, by which two of one version are told apart.
-        error: why it did not answer; None if it did.
+        version: of its document; 0 if it has none, because it was started without a folder with `access.toml`.
+        digest: of its document, which distinguishes documents of the same version.
+        error: the reason why it did not answer; None if it did.
     """
 
     server: str
@@ -43,17 +43,17 @@ class AccessStatus:
 
 
 class AccessAdmin:
-    """Looks after users and rules; users have it as `Admin`."""
+    """Manages users and rules; a part of `Admin`."""
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
 
     def access(self) -> AccessDocument:
-        """Return the document of users and rules that is in force. It has hashes of keys, and no key.
+        """Return the document of users and rules that is in force. It contains hashes of keys, and no key.
 
         Raises:
             InvalidArgument: the cluster has no access control.
-            AccessDenied: you are no administrator.
+            AccessDenied: you are not an administrator.
             Unavailable: there is no master.
         """
         return self._masters.with_retries(lambda: self._read(self._master()))
@@ -62,13 +62,13 @@ class AccessAdmin:
         """Change the document of users and rules, and return it.
 
         Args:
-            edit: takes the document and returns another one; called again when others change it at the same time.
-            wait: return only when every server that answers goes by it.
+            edit: takes the document and returns the changed one; called again if others change it at the same time.
+            wait: return only when it is in force at every server that answers.
 
         Raises:
             InvalidArgument: the change cannot be made, or the cluster has no access control.
-            AccessDenied: you are no administrator.
-            DeadlineExceeded: a server does not go by it yet. It is in force at the others, and will be there.
+            AccessDenied: you are not an administrator.
+            DeadlineExceeded: it is not yet in force at a server. It is in force at the others, and will be there.
             Unavailable: there is no master.
         """
         give_up = time.monotonic() + self._masters.calls.timeout_s
@@ -86,7 +86,7 @@ class AccessAdmin:
     def add_user(
         self, name: str, rules: Iterable[str] = (), roles: Iterable[str] = (), *, lifetime_s: float | None = None
     ) -> str:
-        """Add a user, and return the text of its credentials, which are kept nowhere. Raises as `change_access`.
+        """Add a user, and return the text of its credentials, which are not stored anywhere. Raises as `change_access`.
 
         Args:
             name: letters, digits, '.', '_' and '-'.
@@ -100,19 +100,19 @@ class AccessAdmin:
         return text
 
     def add_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:
-        """Add rules and roles to a user; a rule that is the opposite of a new one goes. Raises as `change_access`."""
+        """Add rules and roles to a user; a rule that contradicts a new one is removed. Raises as `change_access`."""
         self.change_access(edits.add_rules(name, rules, roles))
 
     def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:
-        """Take rules and roles from a user. Raises as `change_access`."""
+        """Remove rules and roles from a user. Raises as `change_access`."""
         self.change_access(edits.remove_rules(name, rules, roles))
 
     def rotate_key(self, name: str, *, drop_old: bool = False, lifetime_s: float | None = None) -> str:
-        """Make another key for a user, and return the text of the credentials with it. Raises as `change_access`.
+        """Make a new key for a user, and return the text of the credentials with it. Raises as `change_access`.
 
         Args:
             name: of the user.
-            drop_old: end the former keys at once; else they stay good until `drop_old_keys`.
+            drop_old: revoke the former keys at once; otherwise they stay valid until `drop_old_keys`.
             lifetime_s: seconds for which the key is good; None for ever.
         """
         key = issue_key(lifetime_s)
@@ -121,15 +121,15 @@ class AccessAdmin:
         return text
 
     def drop_old_keys(self, name: str) -> None:
-        """End all keys of a user but the latest one. Raises as `change_access`."""
+        """Revoke all keys of a user except the latest. Raises as `change_access`."""
         self.change_access(edits.drop_former_keys(name))
 
     def disable_user(self, name: str) -> None:
-        """Let a user in nowhere; keys and rules stay. Raises as `change_access`."""
+        """Lock a user out; its keys and rules are kept. Raises as `change_access`."""
         self.change_access(edits.set_disabled(name, disabled=True))
 
     def enable_user(self, name: str) -> None:
-        """Let a disabled user in again. Raises as `change_access`."""
+        """Admit a disabled user again. Raises as `change_access`."""
         self.change_access(edits.set_disabled(name, disabled=False))
 
     def remove_user(self, name: str) -> None:
@@ -137,11 +137,11 @@ class AccessAdmin:
         self.change_access(edits.remove_user(name))
 
     def apply_access(self, document: str) -> None:
-        """Put a document in TOML, of a larger version, in the place of the former one. Raises as `change_access`."""
+        """Replace the document by one in TOML with a larger version. Raises as `change_access`."""
         self.change_access(edits.replace_all(from_toml(document.encode())))
 
     def can(self, user: str, verb: str, resource: str, name: str = "") -> AccessDecision:
-        """Return whether a user may do something, and the rule that decides. Raises as `access`.
+        """Return whether a user may do something, and the deciding rule. Raises as `access`.
 
         Args:
             user: the name.
@@ -156,7 +156,7 @@ class AccessAdmin:
 
         Args:
             name: of the user.
-            key: that it has.
+            key: of the user.
             nameservers: HOST:PORT of each; by default those of this `Admin`.
         """
         calls = self._masters.calls
@@ -168,7 +168,7 @@ class AccessAdmin:
         return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, key), about_user(name))
 
     def access_status(self) -> list[AccessStatus]:
-        """Return the version of users and rules by which each server goes, sorted: name servers first.
+        """Return the version of users and rules in force at each server, sorted: name servers first.
 
         Raises:
             Unavailable: no name server answers.
@@ -209,7 +209,7 @@ class AccessAdmin:
         return later
 
     def _master(self) -> str:
-        """Return the address of the master that is asked, always the same one, so that changes come one by one."""
+        """Return the address of the master to call, always the same one, so that changes are sequential."""
         masters: Mapping[str, str] = self._masters.find(to_change=True)
         return masters[min(masters)]
 

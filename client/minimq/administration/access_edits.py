@@ -1,4 +1,4 @@
-"""Changes of the document of users and rules. Each returns another document; its version is given by `edited`.
+"""Changes of the document of users and rules. Each returns a new document, whose version `edited` sets.
 
 Pure.
 """
@@ -20,7 +20,7 @@ AccessEdit = Callable[[AccessDocument], AccessDocument]
 #: A key as servers know it, by its id.
 NamedKey = tuple[str, StoredKey]
 
-#: Keys that a user has at once: the one in use, and the one that is to take its place.
+#: Maximum number of keys of a user: the one in use, and its replacement.
 _KEYS = 2
 
 _ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
@@ -34,17 +34,17 @@ def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
     """
     changed = edit(document)
     later = replace(changed, version=max(changed.version, document.version + 1))
-    later = decode(later.encoded())  # by the same rules as all that comes from elsewhere
+    later = decode(later.encoded())  # with the same checks as documents from elsewhere
     if administrators(document) and not administrators(later):
         raise InvalidArgument(
-            "nobody would be left who may change users and rules: give another user the role admin first "
+            "no user would be left with the right to change users and rules: give another user the role admin first "
             "(`minimq user allow NAME --role admin`)"
         )
     return later
 
 
 def administrators(document: AccessDocument) -> list[str]:
-    """Return who may change users and rules."""
+    """Return the users that may change users and rules."""
     policy = Policy(document)
     return [name for name in document.users if policy.decide(name, _ACCESS).allowed]
 
@@ -64,7 +64,7 @@ def add_user(name: str, key: NamedKey, rules: Iterable[str], roles: Iterable[str
 
 
 def add_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessEdit:
-    """Return the change that adds rules and roles to a user; what they are the opposite of goes."""
+    """Return the change that adds rules and roles to a user, and removes rules that contradict them."""
 
     def edit(document: AccessDocument) -> AccessDocument:
         user, added = _user(document, name), _normal(rules)
@@ -77,12 +77,14 @@ def add_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> Acc
 
 
 def remove_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessEdit:
-    """Return the change that takes rules and roles from a user, each of which the user must have."""
+    """Return the change that removes rules and roles, all of which the user must have."""
 
     def edit(document: AccessDocument) -> AccessDocument:
         user, gone, left = _user(document, name), _normal(rules), set(roles)
         for lacking in (*(rule for rule in gone if rule not in user.rules), *sorted(left - set(user.roles))):
-            raise InvalidArgument(f"user {name} does not have {lacking!r}: `minimq user list` shows what there is")
+            raise InvalidArgument(
+                f"user {name} does not have {lacking!r}: `minimq user list` shows the roles and rules"
+            )
         kept = tuple(rule for rule in user.rules if rule not in gone)
         return _with(
             document, name, replace(user, rules=kept, roles=tuple(role for role in user.roles if role not in left))
@@ -92,7 +94,7 @@ def remove_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> 
 
 
 def add_key(name: str, key: NamedKey, *, drop_old: bool = False) -> AccessEdit:
-    """Return the change that gives a user another key, beside the former one or, to `drop_old`, in its place."""
+    """Return the change that gives a user a new key, beside the former one or, with `drop_old`, instead of it."""
 
     def edit(document: AccessDocument) -> AccessDocument:
         user = _user(document, name)
@@ -108,12 +110,12 @@ def add_key(name: str, key: NamedKey, *, drop_old: bool = False) -> AccessEdit:
 
 
 def drop_former_keys(name: str) -> AccessEdit:
-    """Return the change that ends all keys of a user but the latest one."""
+    """Return the change that revokes all keys of a user except the latest."""
 
     def edit(document: AccessDocument) -> AccessDocument:
         user = _user(document, name)
         if len(user.keys) < _KEYS:
-            raise InvalidArgument(f"user {name} has no former key: `minimq user rotate {name}` makes another one first")
+            raise InvalidArgument(f"user {name} has no former key: `minimq user rotate {name}` makes a new one first")
         latest = max(user.keys, key=lambda key_id: (user.keys[key_id].created_ms, key_id))
         return _with(document, name, replace(user, keys={latest: user.keys[latest]}))
 
@@ -121,7 +123,7 @@ def drop_former_keys(name: str) -> AccessEdit:
 
 
 def set_disabled(name: str, *, disabled: bool) -> AccessEdit:
-    """Return the change that keeps a user out, or lets it in again."""
+    """Return the change that disables or enables a user."""
     return lambda document: _with(document, name, replace(_user(document, name), disabled=disabled))
 
 
@@ -136,7 +138,7 @@ def remove_user(name: str) -> AccessEdit:
 
 
 def replace_all(later: AccessDocument) -> AccessEdit:
-    """Return the change that puts another document, which must have a larger version, in the place of the former."""
+    """Return the change that replaces the document by one with a larger version."""
 
     def edit(document: AccessDocument) -> AccessDocument:
         if later.version <= document.version:

@@ -9,14 +9,14 @@ from minimq_common.errors import MiniMQError, NotDrained
 
 
 def lasting_first(error: MiniMQError) -> tuple[bool, bool]:
-    """Order errors: those that will not go away by themselves come first, then queues that have to be read."""
+    """Order errors: permanent ones come first, then queues that have to be read."""
     return error.retriable, not isinstance(error, NotDrained)
 
 
 def merge_failures(
     failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = lasting_first
 ) -> MiniMQError:
-    """Return one error for all failures, by broker; class and time to wait are those of the first in order."""
+    """Return one error for all failures, by broker, with the class and the retry delay of the first in order."""
     ordered = sorted(failures.items(), key=lambda item: order(item[1]))
     first = ordered[0][1]
     if len({error.message for error in failures.values()}) == 1:
@@ -38,7 +38,7 @@ def raise_failures(
     Args:
         what: the task that failed: "topic orders was not created".
         failures: by broker name.
-        asked: addresses of all that were asked, by broker name.
+        asked: addresses of all called brokers, by broker name.
         remedy: what to do about it.
         order: key by which they are listed.
     """

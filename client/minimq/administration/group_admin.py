@@ -37,7 +37,7 @@ class _Answers(NamedTuple):
 
 
 class GroupAdmin:
-    """Lists, describes and deletes consumer groups and lets them go on elsewhere; users have it as `Admin`."""
+    """Lists, describes, resets and deletes consumer groups; a part of `Admin`."""
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
@@ -56,19 +56,19 @@ class GroupAdmin:
         return names
 
     def describe_groups(self) -> list[GroupDescription]:
-        """Return what all groups look like, sorted by name; raises as `list_groups` does."""
+        """Return the descriptions of all groups, sorted by name. Raises as `list_groups` does."""
         masters = self._masters.find_readable()
         names, _ = self._names(masters)
         asked = self._ask(names, masters)
         now, away = datetime.now(UTC), self._masters.away_lookup()
-        # One that was known a moment ago may be gone.
+        # A group that was known a moment ago may be gone.
         return [answers.description(group, now, away) for group, answers in asked.items() if answers.is_known]
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Return who is in a group, who reads which queue, and what is unread.
+        """Return the members of a group, the reader of each queue, and the lag.
 
-        A broker that does not answer is named in `unanswered`, with the reason, and its queues are missing. One that
-        has gone is named in `away`, as long as the name servers remember it.
+        A broker that does not answer is listed in `unanswered`, with the reason, and its queues are missing. A departed
+        broker is listed in `away` as long as the name servers remember it.
 
         Raises:
             GroupNotFound: all brokers answered, and none knows the group.
@@ -91,12 +91,13 @@ class GroupAdmin:
         force: bool = False,
         dry_run: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Let a group go on elsewhere in a topic, which also a group may be told that has not begun yet.
+        """Move a group to other offsets in a topic; a group that does not exist yet will begin there.
 
-        It is refused while members are connected, or queues are held for some that have just left. With `force` members
-        lose the queues and are given them again at the new place; what they have in hand they cannot commit any more.
-        It is refused while a broker that carries the topic is away, unless `queues` names those of others; with `force`
-        its queues stay as they are, and the answer says which were reset.
+        The reset is refused while members are connected, or queues are held for members that have just left. With
+        `force` the members lose the queues and get them back at the new offsets; they can no longer commit their
+        messages in flight.
+        It is also refused while a broker of the topic is away, unless `queues` names queues of other brokers; with
+        `force` the queues of that broker stay unchanged, and the result lists those that were reset.
 
         Args:
             group: its name.
@@ -104,22 +105,22 @@ class GroupAdmin:
             to: "earliest", "latest", an offset, or a time, for the first message stored at or after it: a datetime with
                 a time zone, "2026-01-31T08:00Z" or "-24h". Milliseconds since 1970 are written "1769846400000ms", since
                 a number is an offset.
-            queues: which of the topic; all when None.
-            force: also while members are connected, or a broker that carries the topic is away.
-            dry_run: check everything and return where the group would go on, but change nothing.
+            queues: the queues to reset; None for all queues of the topic.
+            force: reset even while members are connected, or a broker of the topic is away.
+            dry_run: check everything and return the new offsets, but change nothing.
 
         Returns:
-            Where the group goes on, by queue, sorted.
+            The new offsets by queue, sorted.
 
         Raises:
             GroupConflict: members are connected, or queues are held for some; the text names them.
             TopicNotFound, QueueNotFound: there is no such topic or queue.
             OffsetOutOfRange: one of the queues does not store the offset.
-            InvalidArgument: an argument breaks a rule.
+            InvalidArgument: an argument is invalid.
             Unavailable: a broker that carries the topic is away or has no master now; the text names it, and nothing
                 was changed.
-            SystemBusy: the name servers have just started, and it is not known yet which brokers there are.
-            MiniMQError: a broker failed; the text says which, and which others have done it already.
+            SystemBusy: the name servers have just started, and do not know all brokers yet.
+            MiniMQError: a broker failed; the text names it, and the brokers that are done.
         """
         request = reset_request(check_group(group), check_topic(topic), to, force)
         chosen = None if queues is None else ids_by_broker(topic, queues)
@@ -130,20 +131,20 @@ class GroupAdmin:
     def delete_group(
         self, group: str, *, force: bool = False, dead_letters: bool = False, wait: bool = True
     ) -> tuple[AwayBroker, ...]:
-        """Delete a consumer group: its offsets, where it began, and what waits for another try.
+        """Delete a consumer group: its committed and initial offsets, and the messages that wait for a retry.
 
-        A group that comes again under the name is a new one, and begins where it says. Deletion is refused while a
+        A group that later uses the name is new, and begins where its `start` says. Deletion is refused while a
         broker is away, which would bring the group back when it starts.
 
         Args:
             group: its name.
-            force: also while members are connected: they begin anew, and keep what waits for another try. And also
-                while brokers are away.
-            dead_letters: delete its dead letters as well; they are kept otherwise.
-            wait: return only when no name server that answers shows its own topics any more.
+            force: delete even while members are connected, which start over and keep the messages that wait for a
+                retry, and even while brokers are away.
+            dead_letters: delete its dead letters as well; by default they are kept.
+            wait: return only when no reachable name server shows the topics of the group.
 
         Returns:
-            The brokers that are away, and bring the group back if they know it: delete it again then.
+            The brokers that are away, and will bring the group back if they know it: then delete it again.
 
         Raises:
             GroupNotFound: no broker knows it.
@@ -174,7 +175,7 @@ class GroupAdmin:
     # ---- Looking --------------------------------------------------------------------------------
 
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
-        """Return the names that the brokers know together, and the failures of the others; raises if all failed."""
+        """Return the names that any broker knows, and the failures of the others; raises if all failed."""
         request = broker_pb2.ListGroupsRequest()
         answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.ListGroups, request)
         if not answers:
@@ -182,7 +183,7 @@ class GroupAdmin:
         return sorted({group for answer in answers.values() for group in answer.groups}), failures
 
     def _ask(self, groups: Sequence[str], masters: Mapping[str, str]) -> dict[str, _Answers]:
-        """Return what the brokers say of each group, all asked at once."""
+        """Return the brokers' answers about each group, with parallel calls."""
         keys = [(group, broker) for group in groups for broker in masters]
         answers, failures = self._masters.calls.call_all(
             {key: masters[key[1]] for key in keys},
@@ -200,6 +201,7 @@ class GroupAdmin:
 
 def _not_found(group: str) -> GroupNotFound:
     return GroupNotFound(
-        f"there is no group {group}: `minimq group list` shows the groups; if only absent brokers know it, it comes "
+        f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
+        "comes "
         "back with them"
     )

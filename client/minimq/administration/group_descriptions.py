@@ -1,4 +1,4 @@
-"""Consumer groups as they are at one moment: who is in them, who reads which queue, and what is unread."""
+"""Snapshots of consumer groups: their members, the reader of each queue, and the lag."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from minimq_proto.v1 import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class PoppedQueueDescription:
-    """A queue whose messages are taken one by one.
+    """A queue whose messages are delivered one by one.
 
     Attributes:
-        in_flight: how many messages consumers have.
-        returned: how many were given up, or not acknowledged in time, and are to be handed out again.
-        settled_ahead: how many are settled although others before them are not.
-        most_tries: the most consumption attempts of one of those in flight or returned.
-        holders: how many messages consumers have, by client id, those with most of them first; under "" those that
-            belong to their handles alone.
-        missed: how many were deleted before they were settled; until the group takes messages of the queue again.
+        in_flight: the number of messages that consumers have.
+        returned: the number that were released, or not acknowledged in time, and will be redelivered.
+        settled_ahead: the number of settled messages behind an unsettled one.
+        most_tries: the highest number of tries of a message in flight or returned.
+        holders: the number of messages of each consumer by client id, the largest first; "" counts messages that are
+            bound to their handles only.
+        missed: the number that were deleted before they were settled, until the group receives messages of the queue
+            again.
     """
 
     in_flight: int
@@ -37,21 +38,21 @@ class PoppedQueueDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupQueueDescription:
-    """One queue as a group sees it.
+    """One queue of a group.
 
     Attributes:
         queue: which one.
         owner: client id of the member that reads it; None when nobody does.
-        epoch: under which the owner reads it; 0 when nobody does.
-        holder: client id of the former owner for which it is held; None when it is not.
-        held_for_s: how many seconds more it is held at most; 0 when it is not.
+        epoch: of the owner's lease; 0 without an owner.
+        holder: client id of the former owner that it is held for; None without a hold.
+        held_for_s: maximum remaining seconds of the hold; 0 without a hold.
         waiting: client ids of the members that wait for it.
         min_offset: first offset that is still stored.
         max_offset: the offset that the next message will get.
-        committed_offset: where the group goes on; None when it has not begun here.
+        committed_offset: the offset from which the group continues; None if it has not begun here.
         oldest_unread_at: when the first message that is not committed was stored; None when nothing is unread.
         lag_s: seconds since then, 0 when nothing is unread.
-        popped: how its messages are taken one by one; None when they are not.
+        popped: figures of deliveries one by one; None if the group divides queues.
     """
 
     queue: MessageQueue
@@ -81,8 +82,8 @@ class GroupMemberDescription:
     Attributes:
         client_id: its name.
         seen_by: the brokers that count it as a member, sorted.
-        queues: what it reads, sorted; without those of retries.
-        topics: what it subscribes to, sorted; without that of retries. Empty when no broker tells.
+        queues: the queues that it reads, sorted; without those of retries.
+        topics: the topics that it subscribes to, sorted; without that of retries. Empty if no broker reports them.
     """
 
     client_id: str
@@ -107,20 +108,20 @@ class GroupDescription:
 
     Attributes:
         group: its name.
-        strategy: how it divides queues; None while it has no members, or these take messages one by one.
-        assignment: who computes the shares, "client" or "server"; None likewise.
-        hold_s: seconds for which a queue is held for its former owner; 0 when it goes to the next one at once.
-        deciding_broker: the broker whose member list the group goes by; None when no broker carries its topics. While
-            members subscribe to different topics, each topic goes by the first broker that carries it.
-        members: everybody that a broker counts as a member, sorted by client id.
+        strategy: the allocation strategy; None while it has no members, or they receive messages one by one.
+        assignment: "client" or "server", whichever computes the shares; None likewise.
+        hold_s: seconds for which a queue is held for its former owner; 0 for no hold.
+        deciding_broker: the broker whose member list the group uses; None if no broker carries its topics. While
+            members subscribe to different topics, each topic uses the first broker that carries it.
+        members: all members that any broker knows, sorted by client id.
         queues: all queues of its topics, sorted.
-        retry_queues: the queues in which its messages wait for another try, sorted. They count for no lag here.
+        retry_queues: the queues in which its messages wait for a retry, sorted. They do not count as lag.
         brokers: the brokers that answered, sorted.
-        unanswered: why the others did not, by broker; their queues and what they see are missing here.
-        dead_letters: how many messages are stored whose tries are used up, in the topic "%DLQ%" and the group.
-        expires_at: when the group will be deleted everywhere unless somebody uses it; None when it is in use, or
-            groups are kept for ever.
-        away: brokers that carry its topics and have gone, sorted by name, with the number of queues that are missing.
+        unanswered: the reasons of the others, by broker; their queues and members are missing here.
+        dead_letters: the number of messages stored in the topic "%DLQ%" and the group.
+        expires_at: when the group will be deleted everywhere unless it is used; None if it is in use, or groups never
+            expire.
+        away: departed brokers that carry its topics, sorted by name, with the number of missing queues.
     """
 
     group: str
@@ -149,17 +150,17 @@ class GroupDescription:
 
     @property
     def retrying(self) -> int:
-        """The number of messages that wait for another try, or are being tried again."""
+        """The number of messages that wait for a retry, or are being retried."""
         return sum(queue.lag for queue in self.retry_queues)
 
     @property
     def in_flight(self) -> int:
-        """The number of messages, of those taken one by one, that consumers have."""
+        """The number of messages in flight of those delivered one by one."""
         return sum(queue.popped.in_flight for queue in self.queues if queue.popped is not None)
 
     @property
     def is_agreed(self) -> bool:
-        """True if all brokers see those as members who subscribe to a topic there."""
+        """True if every broker knows all members that subscribe to its topics."""
         carriers: dict[str, set[str]] = {}
         for queue in self.queues:
             carriers.setdefault(queue.queue.topic, set()).add(queue.queue.broker_name)
@@ -171,7 +172,7 @@ class GroupDescription:
 
     @property
     def topics_differ(self) -> bool:
-        """True if its members subscribe to different topics, as they do while a deploy rolls that changes them."""
+        """True if its members subscribe to different topics, as during a rolling deploy that changes them."""
         return len({member.topics for member in self.members if member.topics}) > 1
 
 
@@ -186,19 +187,19 @@ def group_from_wire(
 
     Args:
         group: its name.
-        answers: what the brokers say, by broker name.
-        unanswered: why others do not, by broker name.
-        now: from which the age of messages is counted.
-        away: tells which brokers that carry a topic have gone.
+        answers: the answers of the brokers, by broker name.
+        unanswered: the reasons of the others, by broker name.
+        now: the reference for the age of messages.
+        away: returns the departed brokers that carry a topic.
     """
     every = sorted(
         (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
         key=lambda queue: queue.queue,
     )
-    # Messages wait there on purpose, for hours: they would hide how far behind the group is.
+    # Messages wait there on purpose, for hours: they would hide the lag of the group.
     retry_queues = tuple(queue for queue in every if queue.queue.topic == retry_topic(group))
     queues = tuple(queue for queue in every if queue.queue.topic != retry_topic(group))
-    # Members go by the lowest-named broker that carries one of their topics.
+    # Members use the lowest-named broker that carries one of their topics.
     carriers = sorted(broker for broker, answer in answers.items() if answer.queues)
     live = [answers[broker] for broker in carriers if answers[broker].client_ids]
     pops = bool(live) and not live[0].allocation and any(queue.popped is not None for queue in queues)
@@ -220,7 +221,7 @@ def group_from_wire(
 
 
 def _expires_at(answers: Iterable[broker_pb2.DescribeGroupResponse]) -> datetime | None:
-    """Return when the last broker that knows a group deletes it; None when one of them keeps it."""
+    """Return when the last broker that knows a group deletes it; None if one of them keeps it."""
     knowing = [answer for answer in answers if answer.client_ids or answer.queues]
     if not knowing or not all(answer.HasField("expires_ms") for answer in knowing):
         return None

@@ -1,4 +1,4 @@
-"""The topics that a consumer group has for itself."""
+"""The topics that belong to a consumer group."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 
 def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
-    """Make a topic of a group on all masters that can be reached. Those where it is keep it as it is.
+    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged.
 
     Args:
-        client: makes the calls; its routes know the topic then.
+        client: makes the calls; afterwards its routes include the topic.
         topic: its name.
         queues: how many it has on each broker.
         timeout_s: seconds for a call to a broker.
 
     Raises:
-        MiniMQError: it is on no broker.
+        MiniMQError: no broker has it.
     """
     wanted = broker_pb2.Topic(
         topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
@@ -35,7 +35,7 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
     answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
     there = any(isinstance(error, TopicExists) for error in failures.values())
     if not answers and not there:
-        raise_failures(f"topic {topic} was not made", failures, found, "it will be tried again")
+        raise_failures(f"topic {topic} was not created", failures, found, "it will be retried")
     masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
     log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
     client.routes.refresh(topic)

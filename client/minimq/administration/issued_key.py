@@ -1,4 +1,4 @@
-"""Keys that were just made: their users have them, servers know their hashes."""
+"""New keys: for the user, and as the hash that servers store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class IssuedKey:
     """A key that was just made.
 
     Attributes:
-        key: as its user has it.
-        stored: as servers know it.
+        key: for the user.
+        stored: as servers store it.
     """
 
     key: UserKey
@@ -24,7 +24,7 @@ class IssuedKey:
 
     @property
     def named(self) -> tuple[str, StoredKey]:
-        """The key as servers know it, with its id."""
+        """The key as servers store it, with its id."""
         return self.key.id, self.stored
 
 
@@ -32,7 +32,7 @@ def issue_key(lifetime_s: float | None = None) -> IssuedKey:
     """Make a key.
 
     Args:
-        lifetime_s: seconds for which it is good; None for ever.
+        lifetime_s: its lifetime in seconds; None for no limit.
     """
     key, now_ms = new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)), round(time.time() * 1000)
     expires_ms = 0 if lifetime_s is None else now_ms + round(lifetime_s * 1000)

@@ -1,4 +1,4 @@
-"""The refusal to change a group under its members."""
+"""The refusal of changes to a group with connected members."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-#: Members and queues that an error names.
+#: Maximum number of members and queues that an error lists.
 _NAMED = 5
 
 
 class RefusedAction(NamedTuple):
-    """A change that is refused while members are connected, and what force would mean for them."""
+    """A change that is refused while members are connected, and the effect of force on them."""
 
     verb: str
     consequence: str
 
 
-RESET = RefusedAction("reset", "they go on at the new place then")
-DELETION = RefusedAction("delete it", "they begin anew then")
+RESET = RefusedAction("reset", "they then continue at the new offset")
+DELETION = RefusedAction("delete it", "they then start over")
 
 
 def refuse_if_live(
@@ -34,15 +34,15 @@ def refuse_if_live(
     topic: str = "",
     ids: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Raise `GroupConflict` when members are connected, or queues are held for some that have left.
+    """Raise `GroupConflict` if members are connected, or queues are held for members that have left.
 
     Args:
         masters: makes the calls.
         group: its name.
-        addresses: who is asked, by broker name.
-        action: what is refused then.
-        topic: whose queues are looked at; all when empty.
-        ids: which of its queues, by broker name; all of a broker when it has none.
+        addresses: the brokers to ask, by broker name.
+        action: the change to refuse.
+        topic: the topic of the queues to check; all if empty.
+        ids: the queues to check, by broker name; all of a broker if it has none.
     """
     request = broker_pb2.DescribeGroupRequest(group=group)
     answers, failures = masters.calls.call_all(addresses, lambda stub: stub.DescribeGroup, request)
@@ -61,7 +61,8 @@ def refuse_if_live(
     ]
     if held:
         raise GroupConflict(
-            f"queues of group {group} are held for members that have left: {some_of(held)}; wait until that is over, "
+            f"queues of group {group} are held for members that have left: {some_of(held)}; wait until the hold "
+            "ends, "
             f"or {action.verb} with force (--force)"
         )
 

@@ -186,7 +186,7 @@ def test_a_user_is_kept_out_and_removed(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", ["remove", "disable"])
 def test_the_last_one_who_may_change_users_stays(command: str, folder: Path) -> None:
-    assert "nobody would be left" in run("user", command, "admin", "--secrets", folder, status=2).stderr
+    assert "no user would be left" in run("user", command, "admin", "--secrets", folder, status=2).stderr
     run("user", "add", "root", "--right", "access cluster", "--secrets", folder)
     run("user", command, "admin", "--secrets", folder)
 
