@@ -76,7 +76,7 @@ class BrokerOptions:
         maximum=MAX_LEASE_S,
     )
     cluster: str = option("default", "Name of the cluster.")
-    listen: str = option("127.0.0.1:10911", "Address to listen on. Port 0 takes a free port.", metavar="HOST:PORT")
+    listen: str = option("127.0.0.1:10911", "Address to listen on. Port 0 chooses a free port.", metavar="HOST:PORT")
     advertise: str = option(
         "", "Address that clients use to reach this broker; by default the address of --listen.", metavar="HOST:PORT"
     )
@@ -86,8 +86,8 @@ class BrokerOptions:
     data_dir: Path = option(Path("minimq-data"), "Directory that holds all data of this broker.", metavar="DIR")
     flush: Literal["sync", "async"] = option(
         "sync",
-        "Acknowledge a message after it is on disk (sync) or before (async). With async, a crash loses the "
-        "messages of the last moments.",
+        "Acknowledge a message after it is on disk (sync) or before (async). With async, a crash loses the latest "
+        "messages.",
     )
     segment_bytes: int = option(
         1 << 30, "Size at which the CommitLog begins a new file, at most 64 GiB.", minimum=1 << 16, maximum=1 << 36
@@ -99,7 +99,7 @@ class BrokerOptions:
     )
     retention_s: float = option(
         72 * 3600.0,
-        "Time for which messages are kept; 0 keeps them for ever. A file of the CommitLog is deleted once its "
+        "Time for which messages are kept; 0 keeps them forever. A file of the CommitLog is deleted once its "
         "last message is that old.",
         minimum=0,
     )
@@ -108,7 +108,7 @@ class BrokerOptions:
     )
     dead_letter_retention_s: float = option(
         0.0,
-        "Time for which dead letters are kept after their segment was deleted; 0 keeps them for ever.",
+        "Time for which dead letters are kept after their segment was deleted; 0 keeps them forever.",
         minimum=0,
     )
     dead_letter_bytes: int = option(
@@ -239,21 +239,19 @@ class BrokerOptions:
     )
     secrets: Path | None = option(
         None,
-        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections have TLS "
-        "then, and with its cluster.key nobody gets in without a key. Files that are replaced count for new "
-        "connections.",
+        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections then use "
+        "TLS, and with its cluster.key every caller needs a key. Replaced files apply to new connections.",
         metavar="DIR",
     )
     client_certificates: Literal["off", "required"] = option(
         "off",
-        "Whom to let in, with --secrets: everybody (off), or clients and servers alone that show a certificate of a "
-        "CA in ca.crt (required).",
+        "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
     )
     etcd_ca: Path | None = option(
         None, "File with the CAs of etcd, in PEM; needed for --controller etcds://...", flag="--etcd-ca", metavar="FILE"
     )
     etcd_certificate: Path | None = option(
-        None, "File with the certificate that etcd is shown, in PEM.", flag="--etcd-cert", metavar="FILE"
+        None, "File with the client certificate for etcd, in PEM.", flag="--etcd-cert", metavar="FILE"
     )
     etcd_key: Path | None = option(None, "File with the private key of this certificate.", metavar="FILE")
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
@@ -276,7 +274,7 @@ class BrokerOptions:
         if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             raise InvalidArgument(
                 f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
-                "say with --advertise HOST:PORT which one they shall use"
+                "give the address that they shall use with --advertise HOST:PORT"
             )
 
     def _check_controller(self) -> None:

@@ -22,7 +22,7 @@ class NameServerOptions:
         InvalidArgument: a value breaks a rule that the text names.
     """
 
-    listen: str = option("127.0.0.1:9876", "Address to listen on. Port 0 takes a free port.", metavar="HOST:PORT")
+    listen: str = option("127.0.0.1:9876", "Address to listen on. Port 0 chooses a free port.", metavar="HOST:PORT")
     expire_after_s: float = option(
         120.0,
         "Silence after which a broker is removed although its connection is open. A broker whose connection ends "
@@ -45,7 +45,7 @@ class NameServerOptions:
     remember_away_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)
     controller_dir: Path | None = option(
         None,
-        "Act as the controller of replicated brokers, too, and keep its decisions in this directory. Give the "
+        "Also act as the controller of replicated brokers, and keep its decisions in this directory. Give the "
         "address of this one name server to the brokers as --controller. Off by default.",
         metavar="DIR",
     )
@@ -63,15 +63,13 @@ class NameServerOptions:
     )
     secrets: Path | None = option(
         None,
-        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections have TLS "
-        "then, and with its cluster.key nobody gets in without a key. Files that are replaced count for new "
-        "connections.",
+        "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections then use "
+        "TLS, and with its cluster.key every caller needs a key. Replaced files apply to new connections.",
         metavar="DIR",
     )
     client_certificates: Literal["off", "required"] = option(
         "off",
-        "Whom to let in, with --secrets: everybody (off), or clients and servers alone that show a certificate of a "
-        "CA in ca.crt (required).",
+        "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
     )
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 

@@ -387,7 +387,7 @@ def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, 
                 lambda: not link.call(link.stub.DescribeTransaction, request, PATIENCE_S).staged_batches, PATIENCE_S
             )
             link.close()
-            with pytest.raises(TransactionExpired, match=r"number 0 is not decided: broker broker-a has let go of 2"):
+            with pytest.raises(TransactionExpired, match=r"number 0 is not decided: broker broker-a has dropped 2"):
                 ends.commit(transaction, [topic], parts)
         assert bodies_in(cluster, topic) == []
     check_brokers(cluster)

@@ -114,7 +114,7 @@ def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepte
     staged = stage(query.writer(3), {"broker-a": 1, "broker-b": 2})
     lose_everything(query.first if loser == "broker-a" else query.second)
     text = query.refusal(3, staged, failOnDataLoss=accepted)
-    assert f"transaction 'spark-query' number 3 is not decided: broker {loser} has let go of 1 of its batches" in text
+    assert f"transaction 'spark-query' number 3 is not decided: broker {loser} has dropped 1 of its batches" in text
     assert text.endswith("nothing of it is published; start the query again, which computes this micro-batch anew")
     assert query.stored() == []
     query.admin.create_topic("t", queues=1)

@@ -16,29 +16,29 @@ from minimq_common.model import MessageQueue
 from minimq_common.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from minimq_common.security.credentials import CredentialsArgument
 
-#: Ten seconds to two hours, as RocketMQ has them.
+#: Ten seconds to two hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 #: Called with queues that a consumer has gained or lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 
-#: Called when a consumer goes on elsewhere, because messages were deleted before it could read them.
+#: Called when a consumer continues at another offset, because messages were deleted before it could read them.
 OffsetCallback = Callable[[OffsetReset], object]
 
-#: Who of a group reads a queue: one member, or all.
+#: The readers of a queue in a group: one member, or all.
 Model = Literal["clustering", "broadcasting"]
 
-#: Who computes the shares of a group.
+#: Where the shares of a group are computed.
 Assignment = Literal["client", "server"]
 
-#: Where a consumer goes on whose next message was deleted.
+#: Where a consumer continues if its next message was deleted.
 OffsetResetRule = Literal["earliest", "latest", "error"]
 
 _CHOICES = {"model": get_args(Model), "assignment": get_args(Assignment), "offset_reset": get_args(OffsetResetRule)}
 
 
 class ConsumerChanges(TypedDict, total=False):
-    """Single options of a consumer, given by name: the fields of `ConsumerOptions`, where each is explained."""
+    """Options of a consumer by name: the fields of `ConsumerOptions`, where each is explained."""
 
     prefetch_messages: int
     prefetch_bytes: int
@@ -78,52 +78,52 @@ class ConsumerOptions:
     """Options of reading, for consumers.
 
     Attributes:
-        prefetch_messages: messages of one queue that may be fetched ahead.
-        prefetch_bytes: bytes of one queue that may be fetched ahead.
-        wait_s: seconds that a broker holds a pull while there is nothing to read.
+        prefetch_messages: maximum number of prefetched messages of one queue.
+        prefetch_bytes: maximum bytes of prefetched messages of one queue.
+        wait_s: seconds that a broker holds a long poll while there is nothing to read.
         commit_interval_s: seconds between two automatic commits; 0 turns them off.
-        recommit_interval_s: seconds after which an automatic commit repeats an offset that has not changed, by which
-            brokers know that the group of a quiet topic is used; clearly less than their `--group-expiry`.
-        rebalance_interval_s: seconds after which the allocation is looked at again though nothing was heard.
-        heartbeat_interval_s: seconds between two signs of life to each broker.
-        lease_trust_s: seconds without an answer of a broker after which its queues count as lost; more than the
+        recommit_interval_s: seconds after which an automatic commit repeats an unchanged offset, so that brokers keep
+            the group of a quiet topic; clearly less than their `--group-expiry`.
+        rebalance_interval_s: seconds after which the allocation is checked again without a notification.
+        heartbeat_interval_s: seconds between heartbeats to each broker.
+        lease_trust_s: seconds without an answer from a broker after which its queues count as lost; more than the
             heartbeat interval and clearly less than the brokers' `--session-timeout`.
-        request_timeout_s: seconds that a call to a broker may take.
+        request_timeout_s: timeout of calls to brokers in seconds.
         start_timeout_s: seconds for which the start of a consumer (`start`, `assign`, or the first polls, each within
             its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither.
-        drain_s: seconds after which a queue that another member was given leaves, though messages are in hand.
-        max_in_hand_messages: messages of one queue that listeners may have in hand before no more of it is taken.
-        max_in_hand_bytes: bytes of bodies of one queue that listeners may have in hand.
-        max_in_hand_span: offsets that may lie between the first unfinished message of a queue and the last one that was
-            taken, which is what may be read again after a crash. Not for orderly consumers.
-        max_tries: how often a message is tried again before it becomes a dead letter; None for 16 times, and without
-            end in an orderly consumer.
-        retry_delays_s: seconds before each of these tries; the last one stands for all further tries. The same for all
-            members of a group.
-        local_retry_s: seconds before a message that could not be sent to the retry topic is given to the listener
-            again.
-        suspend_s: seconds before an orderly consumer tries again, 0.01 to 30.
-        consume_timeout_s: seconds after which a call of the listener counts as hanging.
-        invisible_s: with `balance="messages"`, seconds after which others get the messages of a consumer that hangs or
-            is cut off, from 1 to 43200; as long as it is there, they begin anew again and again.
-        hold_s: seconds that nobody gets a queue which this consumer has left, unless it says that the state which
-            belongs to the queue is saved; 0 turns that off. The same on all members.
-        model: "clustering", the members of the group share the queues, or "broadcasting", this consumer reads all
-            queues and keeps the offsets itself; it needs a `client_id` that stays the same.
-        assignment: who computes the shares, "client" or "server"; the same on all members. Servers know the strategies
-            averagely and averagely_by_circle.
-        read_from_slaves: go on at a slave while a broker has no master that answers, and when a master sends this
-            consumer there since it is far behind. The same on all members.
-        offsets_dir: where the offsets of broadcasting are kept, GROUP/CLIENT_ID.json.
-        offset_reset: where to go on when the next message of a queue was deleted before it was read: "earliest" or
-            "latest" of those that are stored, or "error", which raises `OffsetOutOfRange`.
-        on_offset_reset: called with an `OffsetReset` that says what was missed.
-        on_assigned: called with queues that this consumer has got, before their first message is handed out.
-        on_revoked: called with queues that others shall have, or when closing: after their last message is finished
-            and before their last commit. Returning `False` says that their state is not saved yet.
-        on_lost: called with queues that were taken away; the group goes on at their last commit.
-        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
-            MINIMQ_CREDENTIALS names. A `Cluster` has its own.
+        drain_s: seconds after which a revoked queue is returned although messages are in flight.
+        max_in_hand_messages: maximum number of messages of one queue in flight to listeners.
+        max_in_hand_bytes: maximum bytes of bodies of one queue in flight to listeners.
+        max_in_hand_span: maximum distance in offsets between the first unfinished message of a queue and the last one
+            delivered, which limits what is reread after a crash. Not for orderly consumers.
+        max_tries: retries of a message before it becomes a dead letter; None for 16, and for no limit in an orderly
+            consumer.
+        retry_delays_s: seconds before each of these retries; the last value applies to all further retries. The same
+            for all members of a group.
+        local_retry_s: seconds before a message that could not be sent to the retry topic is redelivered to the
+            listener.
+        suspend_s: seconds before an orderly consumer retries, 0.01 to 30.
+        consume_timeout_s: seconds after which a call of the listener counts as hung.
+        invisible_s: with `balance="messages"`, seconds after which the messages of a consumer that hangs or is cut off
+            are redelivered, from 1 to 43200; a live consumer extends them.
+        hold_s: seconds for which a queue that this consumer has left is held for it, unless it reports that its state
+            is saved; 0 turns holds off. The same on all members.
+        model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
+            all queues and keeps the offsets itself, which needs a stable `client_id`.
+        assignment: "client" or "server", which computes the shares; the same on all members. Servers support the
+            strategies averagely and averagely_by_circle.
+        read_from_slaves: read from a slave while no master of a broker answers, and when a master redirects this
+            consumer because it is far behind. The same on all members.
+        offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json.
+        offset_reset: where to continue if the next message of a queue was deleted before it was read: at the "earliest"
+            or "latest" stored message, or "error", which raises `OffsetOutOfRange`.
+        on_offset_reset: called with an `OffsetReset` that describes the missed messages.
+        on_assigned: called with newly assigned queues, before their first message is delivered.
+        on_revoked: called with queues that are revoked, or at close: after their last message is finished and before
+            their last commit. Return `False` if their state is not saved yet.
+        on_lost: called with queues that were lost without that; the group continues from their last commit.
+        credentials: path of the credentials file of a user, or `Credentials`; by default the file named by the variable
+            MINIMQ_CREDENTIALS. A `Cluster` has its own.
     """
 
     prefetch_messages: int = 100_000
@@ -192,12 +192,12 @@ class ConsumerOptions:
                 raise InvalidArgument(f"{name} is {value!r}: it must be a function, or None")
             if is_async(value):
                 raise InvalidArgument(
-                    f"{name} is a coroutine function, which nobody would await: it must be a plain one"
+                    f"{name} is a coroutine function, which would not be awaited: it must be a plain function"
                 )
 
 
 def invisible_ms(value: object, name: str = "invisible_s", shortest_ms: int = MIN_INVISIBLE_MS) -> int:
-    """Return a duration in ms. Raises `InvalidArgument` unless it is a number of seconds within the bounds."""
+    """Return a duration in ms. Raises `InvalidArgument` unless it is a number of seconds within the limits."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds")
     if not shortest_ms <= value * 1000 <= MAX_INVISIBLE_MS:

@@ -1,4 +1,4 @@
-"""Listeners and their answers."""
+"""Listeners and their results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
-#: Messages and keys of each that the log names, and the longest text of a key.
+#: Messages, and keys of each, that the log names, and the maximum length of a key.
 _NAMED = 5
-#: Characters of the name of an error in the reason of a dead letter.
+#: Maximum length of the name of an error in the reason of a dead letter.
 _SHOWN_NAME = 100
 _short = reprlib.Repr()
 _short.maxlist, _short.maxstring = _NAMED, 80
 
 
 class ConsumeResult(Enum):
-    """The answer of a listener: all messages that it was given succeeded, or all shall be tried again."""
+    """The result of a listener: all messages succeeded, or all are to be retried."""
 
     SUCCESS = "success"
     RETRY_LATER = "retry-later"
@@ -36,19 +36,18 @@ class ConsumeResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """An answer that tells which messages of the call are to be tried again, and how long they wait.
+    """A result that selects the messages of the call to retry, and their delay.
 
     Attributes:
-        first: index of the first one to be tried again; those before it have succeeded, and at the number of messages
+        first: index of the first message to retry; those before it have succeeded. The number of messages means that
             all have.
-        level: index of the wait among `retry_delays_s`; by the number of tries so far when it is None. In an orderly
-            consumer the wait is always `suspend_s`.
-        indexes: instead of `first`, the indexes of exactly those that are to be tried again; all others have succeeded,
-            and when there is none, all have. An orderly consumer tries all from the lowest of them on again, since
-            nothing may overtake it.
+        level: index of the delay in `retry_delays_s`; with None, the number of tries so far selects it. In an orderly
+            consumer the delay is always `suspend_s`.
+        indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
+            consumer retries all messages from the lowest index on, since nothing may overtake it.
 
     Raises:
-        InvalidArgument: a number is negative, or not whole; or both `first` and `indexes` are given.
+        InvalidArgument: a number is negative or not whole, or both `first` and `indexes` are given.
     """
 
     first: int = 0
@@ -78,18 +77,18 @@ class RetryLater:
         return whole
 
 
-#: Gets messages of one queue and one topic, in their order.
+#: Called with messages of one queue and one topic, in order.
 Listener = Callable[[list[ReceivedMessage]], ConsumeResult | RetryLater]
 AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
 
 
 class Verdict(NamedTuple):
-    """An answer as the consumer acts on it.
+    """The normalized result of a call.
 
     Attributes:
-        again: indexes of the messages that are to be tried again, sorted; all others have succeeded.
-        level: of their wait, None when the number of tries decides.
-        reason: why they failed, for dead letters.
+        again: indexes of the messages to retry, sorted; all others have succeeded.
+        level: of their delay; None if the number of tries decides.
+        reason: the reason of the failure, for dead letters.
     """
 
     again: Sequence[int]
@@ -98,12 +97,12 @@ class Verdict(NamedTuple):
 
 
 class ListenerCalls(NamedTuple):
-    """The way in which a listener is called.
+    """The mode in which a listener is called.
 
     Attributes:
-        threads: most calls at once.
-        batch_size: most messages in one call.
-        in_order: one call at a time for each queue, in its order.
+        threads: maximum number of concurrent calls.
+        batch_size: maximum number of messages in one call.
+        in_order: one call at a time for each queue, in order.
     """
 
     threads: int
@@ -112,18 +111,18 @@ class ListenerCalls(NamedTuple):
 
 
 def is_async(function: object) -> bool:
-    """Tell whether a call of this is to be awaited."""
+    """Return whether calls of a function have to be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:
-    """Return what an answer means for a call with so many messages. Whatever is no answer is no success.
+    """Return the verdict of a result for a number of messages. An invalid result is not a success.
 
     Args:
-        answer: of the listener.
-        messages: how many it was given.
-        mistake: what `mistake_in` found in the answer.
-        in_order: nothing may overtake a message that is to be tried again.
+        answer: the result of the listener.
+        messages: number of messages of the call.
+        mistake: the result of `mistake_in`.
+        in_order: nothing may overtake a message that is retried.
     """
     if answer is ConsumeResult.SUCCESS:
         return Verdict(())
@@ -138,18 +137,18 @@ def verdict(answer: object, messages: int, mistake: str | None, *, in_order: boo
 
 
 def mistake_in(answer: object, messages: int) -> str | None:
-    """Return what is wrong with an answer for a call with so many messages, None when it is right."""
+    """Return the mistake in a result for a number of messages; None if it is valid."""
     if not isinstance(answer, ConsumeResult | RetryLater):
         return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER or RetryLater(...)"
     if isinstance(answer, RetryLater) and answer.first > messages:
-        return f"it was given {messages} messages, so first can be {messages} at most, which says that all succeeded"
+        return f"the call had {messages} messages, so first can be {messages} at most, which means that all succeeded"
     if isinstance(answer, RetryLater) and max(answer.indexes or (0,)) >= messages:
-        return f"the indexes of the {messages} messages it was given end at {messages - 1}"
+        return f"the indexes of the {messages} messages of the call end at {messages - 1}"
     return None
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:
-    """Return by what messages are found, for the log: the first few, each with its offset, id and keys."""
+    """Return a description of messages for the log: the first few, each with its offset, id and keys."""
     texts = []
     for message in messages[:_NAMED]:
         queue, offset = origin_of(message)
@@ -161,12 +160,12 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
 
 
 class _Adapter:
-    """A listener as the consumer calls it: whatever it does, there is a verdict."""
+    """A listener as the consumer calls it: every call has a verdict."""
 
     def __init__(self, group: str, *, in_order: bool) -> None:
         self._group = group
         self._in_order = in_order
-        #: The kinds of wrong answers that were logged.
+        #: The kinds of invalid results that were logged.
         self._logged: set[type] = set()
 
     def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
@@ -189,7 +188,7 @@ class _Adapter:
         return verdict(answer, messages, mistake, in_order=self._in_order)
 
     def _log_mistake(self, answer: object, mistake: str) -> None:
-        """Log an answer that is wrong, once for each kind: to the user it looks like messages that fail."""
+        """Log an invalid result, once for each kind: to the user it looks like failing messages."""
         if inspect.iscoroutine(answer):
             answer.close()
         if type(answer) not in self._logged:
@@ -206,12 +205,12 @@ class ListenerAdapter(_Adapter):
     """A plain listener. Thread-safe if the listener is.
 
     Args:
-        listener: the user's.
+        listener: the function of the user.
         group: the consumer group, for the log.
-        in_order: nothing may overtake a message that is to be tried again.
+        in_order: nothing may overtake a message that is retried.
 
     Raises:
-        InvalidArgument: it is no plain function.
+        InvalidArgument: it is not a plain function.
     """
 
     def __init__(self, listener: Listener, group: str, *, in_order: bool) -> None:
@@ -225,7 +224,7 @@ class ListenerAdapter(_Adapter):
         self._listener = listener
 
     def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Give messages to the listener."""
+        """Call the listener."""
         try:
             answer: object = self._listener(list(messages))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
@@ -237,12 +236,12 @@ class AsyncListenerAdapter(_Adapter):
     """A listener that is awaited on the loop of the user.
 
     Args:
-        listener: the user's.
+        listener: the function of the user.
         group: the consumer group, for the log.
-        in_order: nothing may overtake a message that is to be tried again.
+        in_order: nothing may overtake a message that is retried.
 
     Raises:
-        InvalidArgument: it is no coroutine function.
+        InvalidArgument: it is not a coroutine function.
     """
 
     def __init__(self, listener: AsyncListener, group: str, *, in_order: bool) -> None:
@@ -254,11 +253,11 @@ class AsyncListenerAdapter(_Adapter):
         self._listener = listener
 
     async def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Give messages to the listener.
+        """Call the listener.
 
         Raises:
             asyncio.CancelledError: the task that calls this is cancelled.
-            SystemExit, KeyboardInterrupt: by these the listener ends the program.
+            SystemExit, KeyboardInterrupt: raised by the listener to end the program.
         """
         try:
             answer: object = await self._listener(list(messages))

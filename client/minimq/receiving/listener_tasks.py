@@ -1,4 +1,4 @@
-"""The tasks that await a listener on the event loop of the user."""
+"""Tasks that await a listener on the event loop of the user."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ log = logging.getLogger(__name__)
 
 Delivery = TypeVar("Delivery")
 
-#: A loop that ends cancels its tasks, and is closed within this time, in seconds.
+#: A loop that ends cancels its tasks, and is closed within this many seconds.
 _CLOSED_WITHIN_S = 1.0
 
 
 class ListenerTasks(Generic[Delivery]):
-    """Tasks on one event loop, as many as have something to do. Deliveries come from any thread.
+    """Tasks on one event loop, as many as have work. Deliveries may come from any thread.
 
     Args:
         loop: the user's.
-        count: most tasks at once.
-        deliver: makes one delivery; must not raise but for a cancellation.
-        cut_off: called with a delivery whose listener was cancelled, though the loop goes on.
+        count: maximum number of tasks.
+        deliver: makes one delivery; must not raise, except when it is cancelled.
+        cut_off: called with a delivery whose listener was cancelled although the loop still runs.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ListenerTasks(Generic[Delivery]):
         self._deliver = deliver
         self._cut_off = cut_off
         self._to_do: deque[Delivery] = deque()
-        #: The loop has been woken, and has not looked yet.
+        #: The loop has been woken, and has not checked the deliveries yet.
         self._is_woken = False
         self._tasks: set[asyncio.Task[None]] = set()  # belongs to the loop
         #: Cancelled deliveries, and when: by the end of the loop, or by the user.
@@ -47,45 +47,45 @@ class ListenerTasks(Generic[Delivery]):
 
     @property
     def has_ended(self) -> bool:
-        """True if the loop is closed, so that the listener cannot be awaited any more."""
+        """True if the loop is closed, so that the listener can no longer be awaited."""
         return self._loop.is_closed()
 
     def submit(self, delivery: Delivery) -> None:
-        """Have a delivery made."""
+        """Schedule a delivery."""
         self.add(delivery)
         self.flush()
 
     def add(self, delivery: Delivery) -> None:
-        """Have a delivery made after the next `flush`: to wake a loop costs as much as a small delivery."""
+        """Schedule a delivery for the next `flush`: waking a loop costs as much as a small delivery."""
         self._to_do.append(delivery)
 
     def flush(self) -> None:
-        """Wake the loop if there is something to do."""
+        """Wake the loop if there is work."""
         if self._to_do and not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._look)
-            except RuntimeError:  # the loop is closed, which `has_ended` says
+            except RuntimeError:  # the loop is closed, which `has_ended` reports
                 self._to_do.clear()
 
     def look(self, now: float) -> None:
-        """Hand back deliveries that were cancelled while the loop goes on; to be called now and then."""
+        """Return deliveries that were cancelled although the loop still runs; call it periodically."""
         while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
             self._cut_off(self._cancelled.popleft()[0])
 
     def close(self) -> None:
-        """Let each task end when it has done what it is at. What was not begun is not done."""
+        """Let each task end after its current delivery. Pending deliveries are not made."""
         self._to_do.clear()
 
     def is_mine(self) -> bool:
-        """Tell whether the caller is one of these tasks."""
+        """Return whether the caller is one of these tasks."""
         try:
             return asyncio.current_task() in self._tasks
         except RuntimeError:  # no loop runs in this thread
             return False
 
     def _look(self) -> None:
-        self._is_woken = False  # first: whoever adds something from here on wakes the loop again
+        self._is_woken = False  # first: a delivery that is added from here on wakes the loop again
         for _ in range(min(len(self._to_do), self._count - len(self._tasks))):
             task = self._loop.create_task(self._run())
             self._tasks.add(task)
@@ -94,7 +94,7 @@ class ListenerTasks(Generic[Delivery]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # one that ends the program is raised by the loop, and need not be logged as well
+            task.exception()  # an error that ends the program is raised by the loop, and need not be logged as well
 
     async def _run(self) -> None:
         while self._to_do:

@@ -1,4 +1,4 @@
-"""The threads that call a listener."""
+"""Threads that call a listener."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Delivery = TypeVar("Delivery")
 
 
 class ListenerThreads(Generic[Delivery]):
-    """A few threads that do what they are given, in its order. Thread-safe.
+    """A few threads that make deliveries in order. Thread-safe.
 
     They are daemons: a listener that never returns does not keep the process alive.
 
     Args:
         count: of threads.
         deliver: makes one delivery.
-        name: what their names begin with.
+        name: prefix of their names.
     """
 
-    #: They go on until they are closed.
+    #: They run until they are closed.
     has_ended = False
 
     def __init__(self, count: int, deliver: Callable[[Delivery], None], name: str) -> None:
@@ -39,14 +39,14 @@ class ListenerThreads(Generic[Delivery]):
         """Do nothing: a call ends by itself."""
 
     def add(self, delivery: Delivery) -> None:
-        """Have a delivery made."""
+        """Schedule a delivery."""
         self.submit(delivery)
 
     def flush(self) -> None:
-        """Do nothing: each thread sees for itself what there is to do."""
+        """Do nothing: each thread finds its work by itself."""
 
     def submit(self, delivery: Delivery) -> None:
-        """Have a delivery made."""
+        """Schedule a delivery."""
         if not self._started:
             self._started = True
             for thread in self._threads:
@@ -54,7 +54,7 @@ class ListenerThreads(Generic[Delivery]):
         self._to_do.put(delivery)
 
     def close(self) -> None:
-        """Let each thread end when it has done what it is at. What was not begun is not done."""
+        """Let each thread end after its current delivery. Pending deliveries are not made."""
         while True:
             try:
                 self._to_do.get_nowait()
@@ -64,7 +64,7 @@ class ListenerThreads(Generic[Delivery]):
             self._to_do.put(None)
 
     def is_mine(self) -> bool:
-        """Tell whether the caller is one of these threads."""
+        """Return whether the caller is one of these threads."""
         return threading.current_thread() in self._threads
 
     def _run(self) -> None:

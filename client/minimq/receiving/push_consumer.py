@@ -1,4 +1,4 @@
-"""The push consumer: calls a listener with messages, on threads of its own."""
+"""The push consumer, which calls a listener with messages, on threads of its own."""
 
 from __future__ import annotations
 
@@ -28,48 +28,47 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = logging.getLogger(__name__)
 
-#: What the members of a group divide.
+#: The unit that is divided among the members of a group.
 Balance = Literal["queues", "messages"]
 
-#: Most messages in one call unless told otherwise: where each is taken by itself, none waits for another.
+#: Default maximum of messages in one call; delivered one by one, no message waits for another.
 _BATCH_SIZE: dict[Balance, int] = {"queues": 32, "messages": 1}
 
 
 class PushConsumer(ConsumerFace):
-    """Calls a listener with the messages of the queues that its group gives it.
+    """Calls a listener with the messages of its assigned queues.
 
-    The listener answers `ConsumeResult.SUCCESS`, or `RETRY_LATER` when the messages shall be tried again, or
-    `RetryLater(indexes=[3, 5])` when that is true only of some; an exception counts as `RETRY_LATER`. The group's
-    offset never passes a message that is not finished, so a message is never lost, but may come twice after a fault.
-    Messages that are tried again come one by one, so that one that fails always does not take others with it.
+    The listener returns `ConsumeResult.SUCCESS`, `RETRY_LATER` to retry the messages, or `RetryLater(indexes=[3, 5])`
+    to retry only some; an exception counts as `RETRY_LATER`. The committed offset never passes an unfinished message,
+    so a message is never lost, but may be redelivered after a fault. Retried messages are delivered one by one, so that
+    a permanently failing message does not affect others.
 
-    A *concurrent* consumer calls the listener by several threads at once, also with messages of one queue. Messages
-    that are to be tried again are sent to the topic `%RETRY%group`, where they wait longer each time, and count as
-    finished here; after `max_tries` of that they go to `%DLQ%group`. Both topics are made when they are first needed.
+    A *concurrent* consumer calls the listener from several threads concurrently, even with messages of one queue.
+    Failed messages are sent to the topic `%RETRY%group`, where they wait longer each time, and count as finished here;
+    after `max_tries` retries they go to `%DLQ%group`. Both topics are created when they are first needed.
 
-    An *orderly* consumer makes one call at a time for each queue, in its order. A queue whose messages are to be tried
-    again stands still for `suspend_s`, then the same messages are given again, one after the other; no other overtakes
-    them.
+    An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
+    `suspend_s`, then the same messages are redelivered, one after the other; no other message overtakes them.
 
-    A call that lasts longer than `consume_timeout_s` is logged. Its thread is lost until the listener returns; a
-    concurrent consumer has the messages tried again meanwhile, and does not look at what the listener answers later.
+    A call that lasts longer than `consume_timeout_s` is logged. Its thread is unavailable until the listener returns; a
+    concurrent consumer retries the messages meanwhile, and ignores the late result of the listener.
 
     With `balance="messages"` the group is a work queue, as with `SimpleConsumer`: there may be more consumers than
-    queues, a call that lasts holds up no other message, and there is no order. A message is in no other hand while its
-    call runs, however long that is. It is acknowledged when the listener has succeeded, and waits at its broker when it
-    is to be tried again. Those of a consumer that dies go to others.
+    queues, a long call delays no other message, and there is no order. A message stays invisible to others while its
+    call runs, however long that is. It is acknowledged when the listener succeeds, and waits at its broker for a retry
+    otherwise. The messages of a consumer that dies are redelivered to others.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
         group: the consumer group.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
-        threads: how many calls of the listener may run at once.
-        batch_size: most messages in one call; 32 unless given, and 1 with `balance="messages"`.
-        balance: what the members of the group divide: "queues", or "messages", which they take one by one.
-        orderly: whether the order of a queue is kept.
-        client_id: name among all clients; made up unless given.
-        options: how to read; single options may be given by name instead.
+        threads: maximum number of concurrent calls of the listener.
+        batch_size: maximum number of messages in one call; by default 32, and 1 with `balance="messages"`.
+        balance: "queues" divides queues among the members of the group, "messages" delivers messages one by one.
+        orderly: preserve the order of each queue.
+        client_id: unique name among all clients; generated by default.
+        options: consumer options; single options may be given by name instead.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
@@ -92,7 +91,7 @@ class PushConsumer(ConsumerFace):
         options: ConsumerOptions | None = None,
         **changes: Unpack[ConsumerChanges],
     ) -> None:
-        check_text("group", group)  # there is no push consumer without one
+        check_text("group", group)  # a push consumer always has one
         chosen = with_changes(options or ConsumerOptions(), changes, PushConsumer)
         if balance not in get_args(Balance):
             raise InvalidArgument(f"balance is {balance!r}: it must be one of {', '.join(get_args(Balance))}")
@@ -113,7 +112,9 @@ class PushConsumer(ConsumerFace):
             )
         else:
             if orderly:
-                raise InvalidArgument("messages that are taken one by one have no order: leave out orderly or balance")
+                raise InvalidArgument(
+                    "messages that are delivered one by one have no order: leave out orderly or balance"
+                )
             if allocation != "averagely":
                 raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
             self._reader = MessageDispatcher(
@@ -143,23 +144,23 @@ class PushConsumer(ConsumerFace):
         self._reader.subscribe(topic, expression, where)
 
     def start(self, listener: Listener) -> None:
-        """Join the group and begin to call the listener.
+        """Join the group and start calling the listener.
 
-        A name server, or brokers, that are not there yet are waited for, for up to `start_timeout_s`.
+        Waits up to `start_timeout_s` for a name server and the brokers.
 
         Args:
-            listener: gets messages of one queue and one topic, at most `batch_size`.
+            listener: called with messages of one queue and one topic, at most `batch_size`.
 
         Raises:
-            InvalidArgument: nothing is subscribed to, it was started before, or the listener is no plain function.
-            TopicNotFound, TopicUnavailable, Unavailable: a topic is not found.
+            InvalidArgument: there is no subscription, it was started before, or the listener is not a plain function.
+            TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
         """
         self._reader.start(ListenerAdapter(listener, self.group, in_order=self._in_order))
-        self._when_dropped.closed()  # it runs on, whoever has this object
+        self._when_dropped.closed()  # it keeps running without references to this object
 
     def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
-        """Do as `start`, and await the listener on an event loop that runs in another thread."""
+        """Do the same as `start`, and await the listener on an event loop that runs in another thread."""
         self._reader.start_on(loop, AsyncListenerAdapter(listener, self.group, in_order=self._in_order))
         self._when_dropped.closed()
 
@@ -167,16 +168,17 @@ class PushConsumer(ConsumerFace):
         self._reader.check_may_close()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Take no more, let running calls of the listener end, commit, leave the group. Idempotent.
+        """Stop fetching, wait for running calls of the listener, commit, and leave the group. Idempotent.
 
         Args:
-            timeout: seconds to wait for the calls, and for messages that are just being sent to the retry topic; what
-                is not finished then is given to another member. `on_revoked` may take as long after that.
+            timeout: seconds to wait for the calls, and for messages that are being sent to the retry topic; unfinished
+                messages are then redelivered to another member. `on_revoked` may take the same time after that.
 
         Raises:
-            InvalidArgument: it is called by a callback or by the listener, for whose end it would have to wait, or the
-                timeout is no number.
-            InternalError: its dispatcher had ended before, and so had all reading; the consumer is closed all the same.
+            InvalidArgument: it is called by a callback or the listener, which it would have to wait for, or the timeout
+                is not a number.
+            InternalError: its dispatcher had ended before, and with it all reading; the consumer is closed all the
+                same.
         """
         check_timeout(timeout)
         self._when_dropped.closed()

@@ -1,1 +1,1 @@
-"""From a message to its receipt. `producer` is the public face, `record_accumulator` decides, `sender` does."""
+"""Sending of messages. `producer` is the public interface, `record_accumulator` decides, `sender` acts."""

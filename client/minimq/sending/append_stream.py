@@ -1,4 +1,4 @@
-"""The append stream to one broker: requests with an id, results by that id."""
+"""The append stream to one broker, which matches results to requests by id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
-#: Called with the result, or with the reason why there is none.
+#: Called with the result, or with the error.
 Answer = Callable[[broker_pb2.AppendResult | None, MiniMQError | None], None]
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
@@ -23,7 +23,7 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
     """Sends batches to one broker. Thread-safe; answers come on the event loop of the connection.
 
     Args:
-        connection: on whose event loop it lives.
+        connection: the connection whose event loop it uses.
         address: HOST:PORT of the broker.
 
     Raises:
@@ -34,10 +34,10 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         super().__init__(connection, address, lambda stub: stub.Append, lambda _: ())  # type: ignore[arg-type, return-value]
 
     def append(self, queue: MessageQueue, data: bytes, answer: Answer, transaction: Transaction | None = None) -> None:
-        """Send a batch, to be staged if it is of a transaction; `answer` is called once, unless this raises.
+        """Send a batch, to be staged if it belongs to a transaction; `answer` is called once, unless this raises.
 
         Raises:
-            MiniMQError: the stream is over.
+            MiniMQError: the stream has ended.
         """
 
         def request(request_id: int) -> tuple[bytes, ...]:

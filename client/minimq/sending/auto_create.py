@@ -1,4 +1,4 @@
-"""Topics that are made because a producer needs them."""
+"""Automatic creation of topics for producers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
-#: For so long, in seconds, brokers that make no topic of a name are not asked for it again.
+#: Seconds for which a refusal of brokers to create a topic is remembered.
 _REFUSED_S = 1.0
 
 
 class AutoCreate:
-    """Asks brokers for topics that do not exist. Thread-safe; lives as long as the producer.
+    """Requests missing topics from brokers. Thread-safe; lives as long as the producer.
 
-    Of the threads that want the same topic at the same time one asks, and the others wait for its answer. A refusal is
-    remembered for a second, so that sends to a misspelt topic are no work for the brokers.
+    If several threads need the same topic at the same time, one makes the request and the others wait for its result. A
+    refusal is remembered for a second, so that sends to a misspelt topic do not burden the brokers.
 
     Args:
         client: makes the calls. Its `timeout_s` is also how long to wait until all name servers show the topic.
@@ -30,29 +30,28 @@ class AutoCreate:
 
     def __init__(self, client: ClusterClient) -> None:
         self._masters = Masters(client)
-        self._lock = threading.Lock()  # protects all below; never held while a call is made
+        self._lock = threading.Lock()  # protects everything below; never held during a call
         self._under_way: dict[str, Future[None]] = {}
-        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with the time at which it is forgotten
+        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with its expiry time
 
     def create(self, topic: str) -> bool:
-        """Ask all masters at once, and return when the name servers show the topic where it is now.
+        """Request the topic from all masters in parallel, and return when the name servers show it.
 
-        Each broker has its own say, and its own number of queues: some may make it while others do not. Many may ask
-        for the same topic at the same time.
+        Each broker decides by itself, with its own number of queues: some may create the topic while others do not.
+        Several clients may request the same topic at the same time.
 
         Returns:
-            Whether a broker made it for this call; False when all that may have it had it already, or when another
-            thread has asked.
+            True if a broker created it for this call; False if it already existed, or another thread made the request.
 
         Raises:
-            TopicNotFound: no broker makes topics by itself; the text says how to create this one, and which option
-                changes that.
-            DeadlineExceeded: a name server did not show it in time. It has been made.
+            TopicNotFound: no broker creates topics automatically; the text describes how to create this one, and the
+                option to change that.
+            DeadlineExceeded: a name server did not show it in time. It is created.
             SystemBusy: the name servers have just started and their brokers are not back yet.
-            Unavailable: no name server or no master is reached.
-            InvalidArgument: the name cannot be that of a topic.
+            Unavailable: no name server or no master can be reached.
+            InvalidArgument: the topic name is invalid.
             Closed: it was closed.
-            MiniMQError: no broker has it, and one of them failed; the text says which.
+            MiniMQError: no broker has it, and one of them failed; the text names it.
         """
         check_topic(topic)
         while True:
@@ -65,9 +64,9 @@ class AutoCreate:
             try:
                 asked.result()
             except CancelledError:
-                continue  # who asked was interrupted
+                continue  # the requesting thread was interrupted
             except MiniMQError as error:
-                raise copy.copy(error) from None  # each its own: a traceback holds what those who raise it hold
+                raise copy.copy(error) from None  # each thread gets its own: a traceback keeps frames alive
             return False
         try:
             made = self._ask(topic)
@@ -83,7 +82,7 @@ class AutoCreate:
         return made
 
     def _check(self, topic: str) -> None:
-        """Raise what is known without asking."""
+        """Raise a remembered refusal."""
         self._masters.calls.check_open()
         until, refusal = self._refusals.get(topic, (0.0, None))
         if refusal is not None and time.monotonic() < until:
@@ -97,7 +96,7 @@ class AutoCreate:
             texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
             if len(failures) == len(masters) and len(texts) == 1 and all(texts):
                 raise TopicNotFound(*texts)
-            # A broker that failed may have the option: what it says comes before the refusals.
+            # A broker that failed may have the option: its error comes before refusals.
             what = f"topic {topic} was not made automatically"
             raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
         self._masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})

@@ -17,7 +17,8 @@ class BatchEncoder:
         options: of the producer.
 
     Attributes:
-        producer_id: 64 random bits; with the number of a batch, its id. Brokers tell by it what was sent before.
+        producer_id: 64 random bits; with the sequence number, the id of a batch, by which brokers recognize resent
+            batches.
     """
 
     def __init__(self, options: ProducerOptions) -> None:
@@ -26,7 +27,7 @@ class BatchEncoder:
         self.producer_id = random.getrandbits(64) or 1  # 0 stands for a producer that does not number its batches
 
     def encode_messages(self, batch: PendingBatch) -> bytes:
-        """Return the messages of a batch encoded. Raises whatever a message can cause that was changed."""
+        """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
         assert batch.number is not None
         if len(batch.messages) == 1 and self._compression is None:
             item = batch.messages[0]
@@ -38,5 +39,5 @@ class BatchEncoder:
         return self.encode_records(builder, [item.born_ms for item in batch.messages], batch.number)
 
     def encode_records(self, records: Records, born_ms: int | list[int], number: BatchNumber) -> bytes:
-        """Return records encoded. Raises `InvalidArgument`."""
+        """Return encoded records. Raises `InvalidArgument`."""
         return records.build(born_ms, self.producer_id, *number)

@@ -1,4 +1,4 @@
-"""Brokers that do not answer a producer, in the log."""
+"""Log records about brokers that do not answer a producer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ log = logging.getLogger(__name__)
 
 
 class BrokerOutages:
-    """Logs when a broker does not answer any more, and when it does again. Thread-safe."""
+    """Logs when a broker stops answering, and when it answers again. Thread-safe."""
 
     def __init__(self) -> None:
-        #: By broker name, those that do not answer.
+        #: Brokers that do not answer, by name.
         self._outages: dict[str, OutageLog] = {}
 
     def failed(self, broker_name: str, address: str, error: MiniMQError) -> None:
-        """Note that a try has failed."""
+        """Record a failed try."""
         if isinstance(error, TransportError):
             outage = self._outages.setdefault(broker_name, OutageLog(log))
             message = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(message, broker_name, address, error, cause=error)
 
     def answered(self, broker_name: str, address: str) -> None:
-        """Note that a broker has answered; costs nothing while all of them do."""
+        """Record an answer of a broker; this is free while all of them answer."""
         if self._outages and (outage := self._outages.pop(broker_name, None)) is not None:
             outage.worked("producer: broker answers broker=%s address=%s", broker_name, address)

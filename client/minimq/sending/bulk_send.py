@@ -1,4 +1,4 @@
-"""The fast path of sending: an iterable becomes large batches, and receipts in the order of the messages."""
+"""The fast path of sending: large batches from an iterable, and receipts in the order of the messages."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
-#: What a message takes of the buffer beside its body.
+#: Bytes that a message uses in the buffer in addition to its body.
 OVERHEAD_BYTES = 64
 #: Messages that are taken from the iterable at a time: few enough to stay in the processor's cache.
 _PART = 512
 #: The first part is small, to learn how large the messages are.
 _FIRST_PART = 16
 
-#: Places of some messages among all of a call.
+#: Indexes of some messages among all messages of a call.
 Slots = Sequence[int]
 
 
-#: Where messages go together: a topic, and the queue when they must go to one.
+#: The destination that messages share: a topic, and the queue if it is fixed.
 Destination = tuple[str, MessageQueue | None]
 
 
-#: Told the outcome of a message, see `SendInterceptor.after_send`.
+#: Called with the outcome of a message, see `SendInterceptor.after_send`.
 Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 
 
 class _OpenBatch:
-    """Messages for one destination that will leave together, and what they take of the buffer."""
+    """Messages for one destination that will be sent together, and their use of the buffer."""
 
     def __init__(self, records: BatchBuilder) -> None:
         self.records = records
         self.slots: list[Slots] = []
         self.tickets: list[int] = []
-        #: How many messages of each ticket are here; None for all.
+        #: Number of messages of each ticket here; None for all.
         self.counts: list[int] | None = None
         self.size = 0
 
@@ -55,7 +55,7 @@ class _OpenBatch:
         return BufferShare(self.tickets, self.size, self.counts)
 
     def split(self, count: int) -> list[_OpenBatch]:
-        """Return its messages as so many batches, as even as can be and in their order."""
+        """Return its messages as this many batches, as even as possible and in order."""
         portions = []
         begin = 0
         for records in self.records.split(count):
@@ -77,13 +77,13 @@ class _OpenBatch:
 
 
 class BulkSend:
-    """One call of `send_many`. Belongs to its thread, but for the outcomes of batches.
+    """One call of `send_many`. Belongs to its thread, except for the outcomes of batches.
 
     Args:
-        sender: sends the batches, and has the buffer.
+        sender: sends the batches, and owns the buffer.
         options: of the producer.
         find: returns the route of a topic, or raises.
-        choose: returns the queue where a message must go, None for any; without it all may go anywhere.
+        choose: returns the required queue of a message, None for any; without it all messages may go anywhere.
         cancelled: once it is set, no further messages are read; those that were read are sent.
     """
 
@@ -102,35 +102,35 @@ class BulkSend:
         self._choose = choose
         self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
-        #: Batches that are to be sent now.
+        #: Batches to send now.
         self._leaving: deque[tuple[Destination, _OpenBatch]] = deque()
-        #: Where full batches went.
+        #: Destinations of full batches.
         self._filled: set[Destination] = set()
         self._count = 0
         self._batches = 0
         self._watcher: Watcher | None = None
-        #: Messages by place whose outcome the watcher has not been told.
+        #: Messages by index whose outcome the watcher has not received.
         self._watched: dict[int, Message] = {}
-        #: Why the call ended before all was handed in.
+        #: The error that ended the call early.
         self._failure: MiniMQError | None = None
-        #: Protects the two fields below. A plain lock: Ctrl-C cannot come between its being taken and its being held.
+        #: Protects the two fields below. A plain lock: Ctrl-C cannot interrupt between its acquisition and the block.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        #: The batches that have no outcome yet.
+        #: The batches without an outcome.
         self._under_way: set[int] = set()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
     def watched(
         self, messages: Iterable[Message], make: Callable[[Message], Message], watcher: Watcher
     ) -> Iterator[Message]:
-        """Yield what `make` makes of each message, and have the watcher told what becomes of it."""
+        """Yield the result of `make` for each message, and register it for the watcher."""
         self._watcher = watcher
         for place, message in enumerate(messages):
             made = self._watched[place] = make(message)
             yield made
 
     def send(self, messages: Iterator[Message]) -> None:
-        """Send all messages. Raises where it stops, as `Producer.send_many` tells."""
+        """Send all messages. Raises as `Producer.send_many`."""
         try:
             self._send_all(messages)
         except BaseException as error:
@@ -145,7 +145,7 @@ class BulkSend:
         wanted = _FIRST_PART
         while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
             size = bytes_of_bodies(part)
-            if size > 2 * self._options.batch_bytes:  # the messages are suddenly much larger than before
+            if size > 2 * self._options.batch_bytes:  # messages have suddenly become much larger
                 for message in part:
                     self._add([message], len(message.body))
             else:
@@ -160,14 +160,14 @@ class BulkSend:
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the outcomes of all batches that were sent, at most so long; tell the watcher of other messages."""
+        """Wait up to a timeout for the outcomes of all sent batches; notify the watcher about the other messages."""
         with self._lock:
             self._changed.wait_for(lambda: not self._under_way, timeout_s)
         if self._failure is not None:
             self._tell([*self._watched], None, self._failure)
 
     def receipts(self) -> list[SendReceipt]:
-        """Return the receipts of all messages, in their order. Raises `SendFailed` when one has none."""
+        """Return the receipts of all messages, in order. Raises `SendFailed` if one has none."""
         receipts: list[Any] = [None] * self._count
         failures: list[MiniMQError] = []
         for slots, outcome in self._outcomes:
@@ -201,7 +201,7 @@ class BulkSend:
             self._find(topic)
         ticket = self._buffer.try_reserve(topic, len(messages), size)
         if ticket is None:
-            self._send_open()  # what is open holds room that it gives back only once it is on its way
+            self._send_open()  # open batches hold buffer space that is released only after they are sent
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
             records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression)
@@ -215,7 +215,7 @@ class BulkSend:
         beside_bodies = grown + OVERHEAD_BYTES * len(messages) - size  # keys and properties
         self._buffer.grow(beside_bodies)
         batch.size += beside_bodies
-        # Full when another part like this one would not fit.
+        # Full if another part of this size would not fit.
         full = batch.records.size + grown > self._options.batch_bytes
         if full or len(batch.records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
@@ -228,7 +228,7 @@ class BulkSend:
         self._send_leaving()
 
     def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
-        """Return the last batch for a destination, in portions for several queues if the call did not fill any."""
+        """Return the last batch for a destination, split for several queues if the call filled none."""
         topic, queue = destination
         portions = math.ceil(len(batch.records) / self._options.spread_messages)
         if portions > 1 and queue is None and destination not in self._filled:
@@ -247,7 +247,7 @@ class BulkSend:
             self._under_way.add(number)
         try:
             self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
-        except BaseException:  # Ctrl-C may have come before the sender knew of the batch: there may be no outcome
+        except BaseException:  # Ctrl-C may have interrupted before the sender knew the batch: there may be no outcome
             self._ended(number)
             raise
 
@@ -277,7 +277,7 @@ class BulkSend:
             self._changed.notify_all()
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Tell the watcher, if there is one, the outcome of messages."""
+        """Notify the watcher, if any, of the outcome of messages."""
         if self._watcher is None:
             return
         for index, place in enumerate(places):
@@ -296,7 +296,7 @@ class BulkSend:
 
 
 def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> None:
-    """Put the receipts of the messages of one batch in their places."""
+    """Store the receipts of the messages of one batch at their indexes."""
     index = 0
     for part in slots:
         made = map(SendReceipt, repeat(receipt), range(index, index + len(part)))
@@ -309,13 +309,13 @@ def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> Non
 
 
 def _not_sent(error: BaseException) -> SendFailed:
-    return SendFailed(f"the call that was to send the message ended before it had an outcome: {error!r}")
+    return SendFailed(f"the call ended before the message had an outcome: {error!r}")
 
 
 def _topics_of(messages: Sequence[Message]) -> set[str]:
     try:
         return {message.topic for message in messages}
-    except TypeError:  # one is a list, or another thing that cannot be in a set
+    except TypeError:  # one is a list, or another unhashable value
         for message in messages:
             check_topic(message.topic)
         raise

@@ -1,4 +1,4 @@
-"""The thread on which a producer calls code of its users, which may take its time: an event loop may not."""
+"""The thread on which a producer runs callbacks of users, which may block, unlike the event loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class CallbackThread:
-    """Makes calls one after the other. Thread-safe; the thread begins with the first call.
+    """Makes calls one after the other. Thread-safe; the thread starts with the first call.
 
-    A call that comes after `close` has a thread of its own.
+    A call after `close` runs in a thread of its own.
 
     Args:
         name: of the thread.
@@ -31,7 +31,7 @@ class CallbackThread:
         self._faults = OutageLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Have a call made; if there is no thread to be had, make it here."""
+        """Schedule a call; if no thread can be started, make it here."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(self._calls,), name=self._name, daemon=True)
@@ -47,7 +47,7 @@ class CallbackThread:
             self._make(call)
 
     def close(self, timeout_s: float) -> None:
-        """End the thread after the calls that it was given, and wait for that, unless this is one of them."""
+        """End the thread after its pending calls, and wait for that, unless this is one of them."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -56,7 +56,7 @@ class CallbackThread:
             thread.join(timeout_s)
 
     def _end(self) -> None:
-        """Let the thread end behind what it was given."""
+        """Make the thread end after its pending calls."""
         self._calls.put(None)
         self._thread, self._calls = None, queue.SimpleQueue()
 

@@ -1,18 +1,18 @@
-"""The end of a transaction over several brokers: what is asked of whom, and which decision stands.
+"""The commit protocol of a transaction over several brokers, and the choice of the final decision.
 
-A transaction is decided once, by one broker, its *coordinator*: the first decision that reaches it stands, and whoever
-comes later, with whatever it has staged by then, is told that one and brings it to the other brokers. For this all who
-want to end a transaction have to go to the same coordinator, though brokers come and go meanwhile. So every decision
-names the brokers that have to be asked for the next one, and the lowest-named of these is its coordinator; a broker
-that appears later has no say in that, however low its name. Only the first transaction of a name has nothing to go by
-but the brokers that carry its topics, and so has one whose predecessors are known only to brokers that are all away.
+A transaction is decided once, by one broker, its *coordinator*: the first decision that reaches it is final. Any later
+attempt, whatever it has staged, receives that decision and delivers it to the other brokers. So all attempts to end a
+transaction must use the same coordinator, even if brokers join or leave meanwhile. Therefore every decision names the
+brokers that must be asked for the next one, and the lowest-named of these is its coordinator; a broker that appears
+later is not considered, however low its name. Only the first transaction of a name, or one whose predecessors are known
+only to brokers that are all away, has to rely on the brokers that carry its topics.
 
-Which brokers have to answer follows from that. Whoever knows a decision has it from its coordinator, which the decision
-before names; all that one names are needed, and so are those that carry the topics. Any other broker is asked, because
-it may name further ones, if topics were moved to other brokers since; but it is passed over when it does not answer. As
-long as one broker that is needed knows the decision before, it could tell nothing that these do not; and if none does,
-it is like one that is away, of which nobody can tell whether it ever was in the row. To wait for it would mean that a
-broker which has nothing to do with a transaction keeps it from its end.
+This determines which brokers have to answer. Every known decision comes from its coordinator, which the previous
+decision names; all brokers named there are required, and so are those that carry the topics. Any other broker is asked,
+because it may name further brokers if topics were moved since, but it is skipped if it does not answer. As long as one
+required broker knows the previous decision, the other broker has nothing to add; if none does, it is like an absent
+broker that may never have taken part. Waiting for it would let a broker that has nothing to do with a transaction block
+its end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from minimq_common.names import check_transaction
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One of a row of transactions of the same name.
+    """One of a sequence of transactions of the same name.
 
     Attributes:
-        name: of the row; whoever writes under it ends one transaction before the next.
-        number: 0 or above, and higher than those of all that were ended before.
+        name: of the sequence; its writer ends one transaction before the next.
+        number: 0 or above, and higher than all earlier ones.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """Batches of one producer that were staged at one broker; small, and can be pickled.
+    """Batches of one producer that were staged at one broker; small and picklable.
 
     Attributes:
-        broker_name: where they are.
+        broker_name: the broker that has them.
         producer_id: of the producer.
-        sequences: their numbers, in the order in which they are to be published.
+        sequences: their sequence numbers, in the order of publication.
     """
 
     broker_name: str
@@ -63,12 +63,12 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The end of a transaction: the same at all brokers.
+    """The decision about a transaction, the same at all brokers.
 
     Attributes:
         number: of the transaction.
-        parts: what is published of it; at each broker in this order.
-        broker_names: all that have to be asked for the end of the next transaction, sorted.
+        parts: the published parts, in the order of publication at each broker.
+        broker_names: the brokers that must be asked to end the next transaction, sorted.
     """
 
     number: int
@@ -77,12 +77,12 @@ class Decision:
 
     @property
     def publishers(self) -> frozenset[str]:
-        """The brokers that have something to publish."""
+        """The brokers with something to publish."""
         return frozenset(part.broker_name for part in self.parts)
 
 
 def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
-    """Return where batches were staged; those of each broker keep the order of the receipts."""
+    """Return the parts of staged batches; those of each broker keep the order of the receipts."""
     runs: dict[str, list[tuple[int, list[int]]]] = {}
     for receipt in receipts:
         at = runs.setdefault(receipt.queue.broker_name, [])
@@ -98,11 +98,11 @@ def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Ask a broker what it knows of the transactions of the name.
+    """A question to a broker about the transactions of the name.
 
     Attributes:
         broker_name: the broker.
-        parts: what it has staged for this one: it keeps that until it hears of a decision, or says what is missing.
+        parts: its staged batches of this one: it keeps them until it receives a decision, or reports the missing ones.
     """
 
     broker_name: str
@@ -111,7 +111,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class CommitCall:
-    """Tell a broker a decision; it answers with the one that it keeps."""
+    """The delivery of a decision to a broker, which returns the decision that it keeps."""
 
     broker_name: str
     decision: Decision
@@ -121,20 +121,20 @@ Call = Describe | CommitCall
 
 
 class CommitProtocol:
-    """One attempt to end a transaction: says which calls to make, and takes in what comes of them. Not thread-safe.
+    """One attempt to end a transaction: returns the calls to make, and processes their results. Not thread-safe.
 
-    Calls may be made again and answers may be lost, and the attempt may itself end at any moment: the next one goes on
-    from what the brokers know.
+    Calls may be repeated, answers may be lost, and the attempt may be interrupted at any moment: the next one continues
+    from the brokers' knowledge.
 
     Args:
-        transaction: to be ended.
-        parts: all that was staged for it by this attempt.
-        decided: a broker has refused to stage something because the transaction is decided. Then `parts` is not all,
+        transaction: the transaction to end.
+        parts: everything that this attempt has staged for it.
+        decided: a broker has refused to stage a batch because the transaction is decided. Then `parts` is incomplete,
             and nothing new is decided.
 
     Attributes:
         transaction, decided: as above.
-        decision: the one that stands; None as long as it is not known.
+        decision: the final decision; None until it is known.
     """
 
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
@@ -142,33 +142,33 @@ class CommitProtocol:
         self.decided = decided
         self.decision: Decision | None = None
         self._parts = tuple(sorted(parts, key=lambda part: part.broker_name))
-        #: Brokers that carry the topics, or have staged something.
+        #: Brokers that carry the topics, or have staged batches.
         self._taking_part = {part.broker_name for part in parts}
-        #: Brokers that may know something, and are not waited for.
+        #: Brokers that may know a decision, but are optional.
         self._others: set[str] = set()
-        #: Brokers that were asked in vain: unless they are needed, they are not asked again.
+        #: Brokers that did not answer: unless they are required, they are not asked again.
         self._passed_over: set[str] = set()
-        #: What brokers have decided last, whichever number that was.
+        #: The latest decision of each broker, whatever its number.
         self._latest: dict[str, Decision | None] = {}
-        #: Brokers that have let go of what they had staged, and of how many batches.
+        #: Brokers that have dropped staged batches, with the number of batches.
         self._missing: dict[str, int] = {}
-        #: Who has published its part of the latest transaction before this one, or cannot any more.
+        #: Brokers that have published their part of the previous transaction, or no longer can.
         self._caught_up: set[str] = set()
-        #: Who has published its part of this one.
+        #: Brokers that have published their part of this one.
         self._done: set[str] = set()
 
     # ---- what is known --------------------------------------------------------------------------
 
     def see(self, carrying: Collection[str], others: Collection[str] = ()) -> None:
-        """Take in which brokers carry the topics, and which other ones there are; again whenever that has changed."""
+        """Record which brokers carry the topics, and the other brokers; call it again when that has changed."""
         self._taking_part.update(carrying)
         self._others.update(set(others) - self._latest.keys() - self._passed_over)
 
     def described(self, broker_name: str, latest: Decision | None, missing: int = 0) -> None:
-        """Take in what a broker has decided last, and how many of the batches of this attempt it has let go of.
+        """Record the latest decision of a broker, and the number of batches of this attempt that it has dropped.
 
         Raises:
-            TransactionEnded: it is of a later number.
+            TransactionEnded: the decision has a later number.
             InternalError: another broker keeps a different decision for the same number.
         """
         self._others.discard(broker_name)
@@ -180,8 +180,9 @@ class CommitProtocol:
             return
         if latest.number > self.transaction.number:
             raise TransactionEnded(
-                f"transaction {self.transaction} is over: broker {broker_name} has decided number {latest.number}, so "
-                "another writer of that name is ahead; let only one write under a name"
+                f"transaction {self.transaction} has ended: broker {broker_name} has decided number {latest.number}, "
+                "so "
+                "another writer of that name is ahead; use a name for one writer only"
             )
         if self.decision is None:
             self.decision = latest
@@ -192,37 +193,37 @@ class CommitProtocol:
             )
 
     def committed(self, broker_name: str, kept: Decision) -> None:
-        """Take in which decision a broker keeps after it was told one: it has published that. Raises as `described`."""
+        """Record the decision that a broker keeps after it received one, and has published. Raises as `described`."""
         self.described(broker_name, kept)
         (self._done if kept.number == self.transaction.number else self._caught_up).add(broker_name)
 
     def failed(self, broker_name: str) -> None:
-        """Take in that a broker gave no answer; if it need not answer, it is passed over from now on."""
+        """Record that a broker did not answer; if it is optional, it is skipped from now on."""
         self._others.discard(broker_name)
         self._passed_over.add(broker_name)
 
     def cannot_catch_up(self, broker_name: str) -> None:
-        """Take in that a broker has lost what it was to publish of an earlier transaction."""
+        """Record that a broker has lost its part of an earlier transaction."""
         self._caught_up.add(broker_name)
 
     # ---- what follows ---------------------------------------------------------------------------
 
     @property
     def needed(self) -> Set[str]:
-        """The brokers that have to answer: without one of them nobody can tell what is decided, or it is not done."""
+        """The brokers that have to answer: without one of them the decision is unknown, or not complete."""
         latest = self.decision or self._last
         return self._taking_part | set(latest.broker_names if latest else ()) | (latest.publishers if latest else set())
 
     @property
     def finished(self) -> bool:
-        """True if all of it is published, everywhere."""
+        """True if all parts are published at all brokers."""
         return self.decision is not None and self.needed <= self._done
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls to make now, in any order or at once; none when it is finished.
+        """Return the calls to make now, in any order or in parallel; none if it is finished.
 
         Raises:
-            TransactionExpired: a broker has let go of something, so that nothing may be decided.
+            TransactionExpired: a broker has dropped batches, so that nothing may be decided.
         """
         if self.decision is not None:
             return [CommitCall(name, self.decision) for name in sorted(self.needed - self._done)]
@@ -232,12 +233,11 @@ class CommitProtocol:
         last = self._last
         if last is not None and (behind := self._behind(last)):
             return [CommitCall(name, last) for name in behind]
-        if self.decided:  # a broker has said so, and will tell how: also one that was passed over may be that
+        if self.decided:  # a broker has reported it, and will return the decision; that may even be a skipped one
             return [self._describe(name) for name in sorted(self.needed | self._passed_over)]
         if self._missing:
             which = " and ".join(
-                f"broker {name} has let go of {number:,} of its batches"
-                for name, number in sorted(self._missing.items())
+                f"broker {name} has dropped {number:,} of its batches" for name, number in sorted(self._missing.items())
             )
             raise TransactionExpired(
                 f"transaction {self.transaction} is not decided: {which}, since they were staged too long ago "
@@ -249,7 +249,10 @@ class CommitProtocol:
         return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
 
     def _describe(self, broker_name: str) -> Describe:
-        """Return the question to a broker. Of an attempt whose parts are not all, nothing is to be kept."""
+        """Return the question to a broker.
+
+        If the parts of the attempt are incomplete, it asks the broker to keep nothing.
+        """
         own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
         return Describe(broker_name, own)
 
@@ -260,6 +263,6 @@ class CommitProtocol:
         return max(reported, key=lambda decision: decision.number, default=None)
 
     def _behind(self, last: Decision) -> list[str]:
-        """Return who has not heard of an earlier transaction in which it takes part: this one would end that part."""
+        """Return the brokers that lack the decision of an earlier transaction, which this one would end there."""
         heard = {name for name, decision in self._latest.items() if decision and decision.number >= last.number}
         return sorted(last.publishers - heard - self._caught_up)

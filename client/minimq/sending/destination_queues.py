@@ -1,10 +1,9 @@
-"""The batches that wait to be sent, by destination: those that may go next, and those that wait for their next try.
+"""The batches that wait to be sent, by destination: the next ones, and those that wait for a retry.
 
-There is one queue for each destination, which is a topic or a queue chosen by the caller, and in it everything has the
-order in which it was handed in: single messages gather at its end, and leave together as one batch. From that for a
-chosen queue nothing leaves while the batch before is in flight or waits for its next try, so that nothing overtakes.
-A batch that may go anywhere, and failed at one broker, waits in one of its own kind: it must not hold up those that
-may still go there.
+There is one queue for each destination, which is a topic or a queue chosen by the caller, in the order of the sends:
+single messages accumulate at its end, and are sent together as one batch. From a chosen queue nothing is sent while the
+previous batch is in flight or waits for a retry, so that nothing overtakes. A batch that may go anywhere, and failed at
+one broker, waits in a queue of its own: it must not block batches that may still go there.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ class _Destination:
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        #: The broker to which everything in it must go; None for any.
+        #: The required broker of everything in it; None for any.
         self.broker = key.queue.broker_name if key.queue is not None else None
-        #: Messages join the last one as long as it is open: what follows a closed one begins another.
+        #: Messages join the last batch while it is open; after a closed one, a new one begins.
         self.batches: deque[PendingBatch] = deque()
-        #: The batch for a chosen queue that has left and has no outcome yet.
+        #: The batch for a chosen queue that is in flight.
         self.under_way: PendingBatch | None = None
 
 
 class DestinationQueues:
-    """All batches of one producer that wait. Not thread-safe: it belongs to a `RecordAccumulator`.
+    """All waiting batches of one producer. Not thread-safe: it belongs to a `RecordAccumulator`.
 
     Args:
-        selector: knows whether there is a place.
+        selector: knows the available targets.
         options: of the producer.
     """
 
@@ -52,17 +51,17 @@ class DestinationQueues:
         self._selector = selector
         self._options = options
         self._destinations: dict[_Key, _Destination] = {}
-        #: Those from which something may leave, by the broker it has to go to (None: any). All take turns, so that a
-        #: flood for one destination does not keep the others waiting.
+        #: Destinations with something to send, by required broker (None: any). They take turns, so that a flood for one
+        #: destination does not delay the others.
         self._ready: dict[str | None, dict[_Key, _Destination]] = {}
         self._delayed: list[tuple[float, int, PendingBatch]] = []
 
     # ---- joining --------------------------------------------------------------------------------
 
     def join(self, topic: str, queue: MessageQueue | None, item: PendingMessage) -> bool:
-        """Let a message join the open batch of its destination; return whether there is one.
+        """Add a message to the open batch of its destination; return whether there is one.
 
-        Nothing else changes by that: whoever makes room for that batch, or has, sends the message with it.
+        Nothing else changes: the message is sent with that batch.
         """
         destination = self._destinations.get((topic, queue, None))  # type: ignore[call-overload]  # equal to a `_Key`
         if destination is None or not destination.batches:
@@ -74,29 +73,29 @@ class DestinationQueues:
         return True
 
     def add_message(self, item: PendingMessage) -> None:
-        """Let a message that joins no batch wait behind everything for the same destination."""
+        """Queue a message that joins no batch behind everything for the same destination."""
         topic, queue = item.message.topic, item.queue
         destination = self._to(_Key(topic, queue, None))
         destination.batches.append(PendingBatch(topic, queue, (item,)))
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Let a new batch wait behind everything for the same destination."""
+        """Queue a new batch behind everything for the same destination."""
         destination = self._to(_Key(batch.topic, batch.queue, None))
         destination.batches.append(batch)
         self._update(destination)
 
     def is_free(self, topic: str, queue: MessageQueue | None) -> bool:
-        """Tell whether a message for this destination would neither overtake anything nor take its turn."""
+        """Return whether a message for this destination would neither overtake anything nor skip a turn."""
         return not self._ready and (topic, queue, None) not in self._destinations
 
     def pass_by(self, batch: PendingBatch) -> None:
-        """Note that a batch leaves without having waited."""
+        """Record that a batch is sent without having waited."""
         if batch.queue is not None:
             self._to(_Key(batch.topic, batch.queue, None)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:
-        """Let a batch that has left wait for its next try: at a time, or as soon as there is a place."""
+        """Queue a sent batch for a retry: at a time, or as soon as there is a target."""
         if at is not None:
             assert batch.number is not None
             heapq.heappush(self._delayed, (at, batch.number.sequence, batch))
@@ -111,7 +110,7 @@ class DestinationQueues:
         self._update(destination)
 
     def due(self, now: float) -> None:
-        """Bring back the batches whose time has come."""
+        """Requeue the batches whose retry is due."""
         while self._delayed and self._delayed[0][0] <= now:
             self.try_again(heapq.heappop(self._delayed)[2], None)
 
@@ -119,7 +118,7 @@ class DestinationQueues:
 
     @property
     def is_ready(self) -> bool:
-        """True if something could leave as soon as there is room."""
+        """True if something could be sent as soon as there is room."""
         return bool(self._ready)
 
     @property
@@ -129,11 +128,11 @@ class DestinationQueues:
 
     @property
     def next_due(self) -> float:
-        """When `due` brings the next batch back; infinite when none is delayed."""
+        """The time of the next retry; infinite if none is delayed."""
         return self._delayed[0][0] if self._delayed else math.inf
 
     def next(self, now: float) -> tuple[PendingBatch, Target | MiniMQError] | None:
-        """Take out the batch that leaves next, to a target or for a reason; return None when everything has to wait."""
+        """Remove and return the next batch to send, with its target or error; None if everything has to wait."""
         for broker, destinations in self._ready.items():
             if not self._selector.has_room(broker):
                 continue
@@ -147,7 +146,7 @@ class DestinationQueues:
         return None
 
     def completed(self, batch: PendingBatch) -> None:
-        """Note that a batch has its outcome: if it had left, the next one for its chosen queue may go."""
+        """Record the outcome of a batch: if it was in flight, the next one for its chosen queue may be sent."""
         if batch.queue is not None:
             destination = self._destinations.get(_Key(batch.topic, batch.queue, None))
             if destination is not None and destination.under_way is batch:
@@ -155,7 +154,7 @@ class DestinationQueues:
                 self._update(destination)
 
     def take_older(self, topic: str, broker: str | None, than: float) -> list[PendingBatch]:
-        """Take out what was handed in at a time or before it, and waits for a broker, or for any broker of a topic."""
+        """Remove and return everything accepted up to a time that waits for a broker, or for any broker of a topic."""
         found: list[PendingBatch] = []
         destinations = [
             destination
@@ -176,17 +175,17 @@ class DestinationQueues:
         return found
 
     def repair(self) -> None:
-        """Bring up to date what may leave, after Ctrl-C in a call."""
+        """Recompute what may be sent, after Ctrl-C in a call."""
         for destination in [*self._destinations.values()]:
             self._update(destination)
 
     def all(self) -> list[PendingBatch]:
-        """Return everything that waits, in no order."""
+        """Return everything that waits, in any order."""
         waiting = [batch for destination in self._destinations.values() for batch in destination.batches]
         return waiting + [batch for _, _, batch in self._delayed]
 
     def clear(self) -> list[PendingBatch]:
-        """Take everything out, in no order."""
+        """Remove and return everything, in any order."""
         left = self.all()
         self._destinations.clear()
         self._ready.clear()
@@ -209,10 +208,10 @@ class DestinationQueues:
         return batch
 
     def _most_messages(self, batch: PendingBatch) -> int:
-        """Return how many messages may leave together.
+        """Return how many messages may be sent together.
 
-        What may go anywhere is divided among the places there are, so that a burst does not end in one queue. The
-        rest of a burst is not divided again: its parts would become ever smaller, and each batch has a price.
+        Messages that may go anywhere are divided among the available targets, so that a burst does not end up in one
+        queue. The rest of a burst is not divided again: its parts would become ever smaller, and each batch has a cost.
         """
         if batch.queue is not None:
             return self._options.batch_messages
@@ -229,7 +228,7 @@ class DestinationQueues:
         return destination
 
     def _update(self, destination: _Destination) -> None:
-        """Bring up to date whether something may leave, and forget a destination that nothing concerns any more."""
+        """Recompute whether a destination has something to send, and forget it if it is unused."""
         if destination.batches and destination.under_way is None:
             self._ready.setdefault(destination.broker, {})[destination.key] = destination
             return
@@ -238,7 +237,7 @@ class DestinationQueues:
             self._destinations.pop(destination.key, None)
 
     def _rest(self, destination: _Destination) -> None:
-        """End the turn of a destination; the others of its broker have had their turn as well."""
+        """End the turn of a destination, and move it behind the others of its broker."""
         ready = self._ready.pop(destination.broker, None)
         if ready is not None:
             ready.pop(destination.key, None)

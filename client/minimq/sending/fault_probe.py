@@ -1,4 +1,4 @@
-"""Asks brokers that are left out as unreachable whether they take batches again, so that they come back early."""
+"""Probes brokers that are avoided as unreachable, so that they are used again early."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class FaultProbe:
-    """A task on the event loop of a connection that asks, all brokers of a round at once. It belongs to one producer.
+    """A task on the event loop of a connection that probes all brokers of a round in parallel.
+
+    It belongs to one producer.
 
     Args:
         connection: reaches the brokers.
-        targets: returns the addresses of the brokers to ask, by name; called before each round. None ends the task.
-        tell: called on the event loop with the name of a broker and whether it answered.
+        targets: returns the addresses of the brokers to probe, by name; called before each round. None ends the task.
+        tell: called on the event loop with the name of a broker, and True if it answered.
         interval_s: seconds between two rounds, and seconds that a broker may take to answer.
     """
 
@@ -38,12 +40,12 @@ class FaultProbe:
         self._asking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """See to it that brokers are asked; called on the event loop, as `end`."""
+        """Start probing; called on the event loop, as `end`."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._run())
 
     def end(self) -> None:
-        """Ask no more."""
+        """Stop probing."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -58,7 +60,7 @@ class FaultProbe:
                 for broker, reached in zip(targets, answers, strict=True):
                     self._tell(broker, reached)
         except Exception:
-            log.exception("producer: brokers that are left out cannot be asked")
+            log.exception("producer: avoided brokers cannot be probed")
         finally:
             self._asking = None
 

@@ -1,11 +1,11 @@
-"""Brokers that are left out for a while because they were slow, refused for reasons of their own, or were not reached.
+"""Brokers that are avoided for a while because they were slow, refused requests, or could not be reached.
 
-A broker may be excluded for two kinds of reasons at once. It is *slow* when its answers took long or said that it has
-too much to do: only time ends that. It is *unreachable* when no answer came: that ends with time too, or as soon as a
-probe gets an answer.
+A broker may be excluded for two kinds of reasons at once. It is *slow* if its answers took long or reported overload:
+only time ends that. It is *unreachable* if it did not answer: that ends with time too, or as soon as it answers a
+probe.
 
-An exclusion only ever gets longer: a quick answer says nothing about a broker that was slow a moment ago, because it
-may be quick only because it is left out. The one exception is a probe that reaches an unreachable broker.
+An exclusion only ever gets longer: a quick answer proves nothing about a broker that was slow a moment ago, because it
+may be quick only because it is avoided. The one exception is a probe that reaches an unreachable broker.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from minimq.sending.latency_table import LatencyTable
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why and until when a broker is left out. Times are seconds on the clock of the caller.
+    """The exclusion of a broker. Times are seconds on the clock of the caller.
 
     Attributes:
-        broker_name: which broker.
-        since: when it began; what followed before it was over is part of it.
+        broker_name: the broker.
+        since: when it began; later extensions belong to it.
         until: first moment at which the broker is available again.
-        reason: what made it last until then.
-        unreachable: whether a probe is still to reach the broker.
+        reason: the reason for `until`.
+        unreachable: whether no probe has reached the broker yet.
     """
 
     broker_name: str
@@ -39,14 +39,14 @@ class Exclusion:
 class FaultTable:
     """Excluded brokers by name. Not thread-safe; the queries change nothing.
 
-    Every `now` is in seconds on one clock that does not go back. A broker that is not excluded costs no memory, one
-    whose exclusion is over is forgotten when the next one begins.
+    Every `now` is in seconds on one monotonic clock. A broker that is not excluded uses no memory; an expired exclusion
+    is forgotten when the next one begins.
 
-    A caller that keeps what it computed from this table needs to compute it again when `version` differs, or at the
-    time that `next_end` told it.
+    A caller that caches results from this table has to recompute them when `version` changes, or at the time returned
+    by `next_end`.
 
     Args:
-        table: how long a latency or an error keeps a broker out.
+        table: the length of the exclusion by latency or error.
     """
 
     def __init__(self, table: LatencyTable) -> None:
@@ -57,40 +57,40 @@ class FaultTable:
 
     @property
     def version(self) -> int:
-        """Another number after every change of an exclusion; quick answers do not change it, nor does time."""
+        """A number that changes with every change of an exclusion, but not with quick answers or time."""
         return self._version
 
     # ---- what happened --------------------------------------------------------------------------
 
     def measured(self, broker_name: str, latency_s: float, now: float) -> None:
-        """A request was answered with success after `latency_s` seconds."""
+        """Record a successful answer after `latency_s` seconds."""
         out_s = self._table.out_s(latency_s)
         if out_s:
             self._extend(self._slow, broker_name, f"an answer took {latency_s:.2f} s", now, now + out_s)
 
     def failed(self, broker_name: str, reason: str, now: float, *, unreachable: bool, at_least_s: float = 0.0) -> None:
-        """A request failed with an error that speaks against the broker.
+        """Record a request that failed with an error of the broker.
 
         Args:
-            broker_name: which broker.
-            reason: text for people.
+            broker_name: the broker.
+            reason: a readable text.
             now: seconds.
-            unreachable: whether no answer came, so that it is worth probing.
+            unreachable: whether no answer arrived, so that the broker should be probed.
             at_least_s: seconds that the server asked to wait.
         """
         parts = self._unreachable if unreachable else self._slow
         self._extend(parts, broker_name, reason, now, now + max(self._table.isolation_s, at_least_s))
 
     def reached(self, broker_name: str, now: float) -> None:
-        """A probe was answered: the broker is no longer unreachable. What it is slow for stays."""
+        """Record an answered probe: the broker is no longer unreachable, but may stay slow."""
         part = self._unreachable.pop(broker_name, None)
         if part is not None and now < part.until:
             self._version += 1
 
     def unreached(self, broker_name: str, now: float) -> None:
-        """A probe was not answered: the broker stays out as long as after an error, from now on.
+        """Record an unanswered probe: from now on, the broker is excluded as long as after an error.
 
-        A probe that took longer than the news that the broker is back says nothing any more.
+        A probe that is older than the broker's return is ignored.
         """
         known = self._unreachable.get(broker_name)
         if known is not None:
@@ -109,12 +109,12 @@ class FaultTable:
         return part is None or part.until <= now
 
     def until(self, broker_name: str, now: float) -> float:
-        """Return when a broker is available: `now` when it is not excluded."""
+        """Return when a broker is available: `now` if it is not excluded."""
         parts = (self._slow.get(broker_name), self._unreachable.get(broker_name))
         return max(now, *(part.until if part else now for part in parts))
 
     def excluded(self, now: float) -> list[Exclusion]:
-        """Return the exclusions that last, sorted by broker name."""
+        """Return the current exclusions, sorted by broker name."""
         names = sorted(self._slow.keys() | self._unreachable.keys())
         return [found for name in names if (found := self._exclusion(name, now)) is not None]
 
@@ -123,10 +123,7 @@ class FaultTable:
         return sorted(name for name, part in self._unreachable.items() if now < part.until)
 
     def next_end(self, now: float) -> float:
-        """Return when time alone next changes something: the broker of an exclusion is slow only, or available.
-
-        Infinity when nothing is excluded.
-        """
+        """Return the next time at which an exclusion changes by time alone. Infinity if nothing is excluded."""
         ends = [part.until for parts in (self._slow, self._unreachable) for part in parts.values()]
         return min((end for end in ends if now < end), default=math.inf)
 
@@ -162,24 +159,24 @@ class FaultTable:
 
 
 def choose_brokers(names: Sequence[str], faults: FaultTable, avoid: str | None, now: float) -> tuple[str, ...]:
-    """Return which brokers a batch may go to now: the first of these choices that is not empty.
+    """Return the brokers that a batch may go to now: the first of these choices that is not empty.
 
-    1. those that are available, but for the one to avoid;
-    2. those that are reachable though slow, but for the one to avoid: it has just refused this very batch, while what
-       is known of the others is older and of other batches;
+    1. available brokers, except the one to avoid;
+    2. reachable but slow brokers, except the one to avoid: it has just refused this very batch, while the knowledge
+       about the others is older and about other batches;
     3. the one to avoid, if it is available;
-    4. the one whose exclusion ends first, be it the one to avoid; of several the first that is not to be avoided.
+    4. the one whose exclusion ends first, even the one to avoid; of several the first that is not to be avoided.
 
-    So a broker that is alone is always used.
+    So a single broker is always used.
 
     Args:
         names: the brokers that carry the topic, each once.
-        faults: what is known about brokers.
+        faults: the known exclusions.
         avoid: the broker of the last try of this batch, None for its first try.
         now: seconds.
 
     Returns:
-        Names in the order of `names`; none only when there are none to choose from.
+        Names in the order of `names`; empty only if `names` is.
     """
     others = [name for name in names if name != avoid]
     for usable in (faults.available, faults.reachable):

@@ -1,4 +1,4 @@
-"""Interceptors, which see every message that a producer sends, may replace it, and hear of its outcome."""
+"""Interceptors, which see every message that a producer sends, may replace it, and are notified of its outcome."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class SendInterceptor:
-    """Base of interceptors; both methods do nothing unless they are overridden.
+    """The base class of interceptors; its methods do nothing.
 
-    They are called by any thread that sends, and by those that bring receipts: they must be thread-safe and quick.
+    They are called by sending threads, and by threads that process receipts: they must be thread-safe and quick.
     """
 
     def before_send(self, message: Message) -> Message:
-        """Return the message to send: this one or another. What it raises, the sender gets; nothing is sent then."""
+        """Return the message to send, this one or another. On an error, the sender gets it, and nothing is sent."""
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Take note of the outcome: a receipt, or the reason why there is none. What it raises is logged."""
+        """Process the outcome: a receipt, or the error. An exception is logged."""
 
 
 class Interceptors(tuple[SendInterceptor, ...]):
@@ -39,7 +39,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
 
     def before_send(self, message: Message) -> Message:
-        """Return the message that all of them make of this one."""
+        """Return the message after all interceptors."""
         for interceptor in self:
             made = interceptor.before_send(message)
             if not isinstance(made, Message):
@@ -48,7 +48,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Tell all of them, in the reverse order."""
+        """Notify all of them, in reverse order."""
         for interceptor in reversed(self):
             try:
                 interceptor.after_send(message, receipt, error)
@@ -57,7 +57,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
 
 
 class WatchedOutcome:
-    """Tells the interceptors of the outcome of a message, then whoever waits for it. See `Outcome`."""
+    """Notifies the interceptors of the outcome of a message, then its waiter. See `Outcome`."""
 
     __slots__ = ("_interceptors", "_message", "_outcome")
 

@@ -1,4 +1,4 @@
-"""Numbers from keys, the same as a Java program makes, so that both put a key into the same queue."""
+"""Hashes of keys, the same as in Java, so that Java and Python programs choose the same queue for a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minimq_common.errors import InvalidArgument
 
 #: 31 to the power of 0, 1, 2, ... in 32 bits.
 _POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
-#: Longer keys are rare, and remembering them would take memory.
+#: Longer keys are rare, and caching them would use memory.
 _LONGEST_REMEMBERED = 64
 _NATIVE_UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 
@@ -36,7 +36,7 @@ def consistent_hash(key: str, buckets: int) -> int:
 def _hash(text: str) -> int:
     units: bytes | memoryview
     try:
-        units = text.encode("latin-1")  # one unit is one byte, which is the fastest to go through
+        units = text.encode("latin-1")  # one unit is one byte, which is the fastest to iterate
     except UnicodeEncodeError:
         units = memoryview(text.encode(_NATIVE_UTF16, "surrogatepass")).cast("H")
     total = 0
@@ -56,7 +56,7 @@ def _remembered_hash(text: str) -> int:
 @functools.lru_cache(maxsize=16_384)
 def _jump(hashed: int, buckets: int) -> int:
     """Guava's jump consistent hash, in the arithmetic of Java's long."""
-    state = hashed  # the sign goes through all 64 bits, as when Java makes a long of an int
+    state = hashed  # the sign is extended to 64 bits, as in Java's conversion from int to long
     bucket = following = 0
     while following < buckets:
         bucket = following

@@ -1,4 +1,4 @@
-"""For how long a broker is left out after an answer that took long: the tables of RocketMQ, by name."""
+"""The exclusion times of brokers after slow answers: the tables of RocketMQ, by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from minimq_common.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """Latencies and what follows from them. All times are seconds.
+    """Exclusion times by latency. All times are seconds.
 
     Attributes:
-        name: under which `latency_table` finds it.
+        name: the name for `latency_table`.
         steps: pairs (latency, time out): the last one whose latency is reached counts. Sorted.
-        isolation_latency_s: what an error counts as, of which no latency was measured.
+        isolation_latency_s: the latency that an error counts as.
     """
 
     name: str
@@ -22,7 +22,7 @@ class LatencyTable:
     isolation_latency_s: float
 
     def out_s(self, latency_s: float) -> float:
-        """Return for how many seconds a broker is left out that took so long; 0 when it was quick enough."""
+        """Return the seconds for which a broker with this latency is excluded; 0 if it was quick enough."""
         found = 0.0
         for least, out in self.steps:
             if latency_s < least:
@@ -32,11 +32,11 @@ class LatencyTable:
 
     @property
     def isolation_s(self) -> float:
-        """Seconds for which a broker is left out after an error."""
+        """Seconds for which a broker is excluded after an error."""
         return self.out_s(self.isolation_latency_s)
 
 
-#: The table that is used when none is named.
+#: The default table.
 DEFAULT_LATENCY_TABLE = "5.1.4"
 
 _TABLES = {

@@ -1,4 +1,4 @@
-"""Messages that have no outcome yet, and the batches in which they gather and travel."""
+"""Messages without an outcome, and the batches in which they accumulate and are sent."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from minimq_common.model import Message, MessageQueue
 
 log = logging.getLogger(__name__)
 
-#: What is left to be called when there is an outcome: code of users, which must not run on the event loop.
+#: Calls to make after an outcome: code of users, which must not run on the event loop.
 UserCall = Callable[[], object]
 
-#: Called once with the receipt of a batch, or with the reason why there is none; with neither when it was never sent.
+#: Called once with the receipt of a batch, or with the error; with neither if it was never sent.
 Completion = Callable[[BatchReceipt | None, MiniMQError | None], UserCall | None]
 
 
 class Records(Protocol):
-    """Records that can be made one batch: a `BatchBuilder`, or the columns of a connector.
+    """Records that can be encoded as one batch: a `BatchBuilder`, or the columns of a connector.
 
     Attributes:
-        size: bytes that it takes in memory, about.
+        size: approximate size in memory, in bytes.
     """
 
     @property
@@ -43,17 +43,17 @@ class Records(Protocol):
         """Return the batch, see `BatchBuilder.build`."""
 
 
-#: Where batches get through or not: a broker that they are bound to, or a topic.
+#: The unit of availability: a broker that batches are bound to, or a topic.
 Direction = tuple[str, bool]
 
 
 class BufferShare(NamedTuple):
-    """The share that something takes of the producer's buffer.
+    """A share of the producer's buffer.
 
     Attributes:
         tickets: of its reservations.
         size: bytes of all of them.
-        counts: how many messages of each reservation; all unless given.
+        counts: number of messages of each reservation; by default all.
     """
 
     tickets: Sequence[int]
@@ -73,7 +73,7 @@ class BatchNumber(NamedTuple):
 
     Attributes:
         sequence: one more than that of the batch before.
-        unsettled: how many numbers before this one may still be sent again. Brokers forget what is older.
+        unsettled: how many earlier numbers may still be resent. Brokers forget older ones.
     """
 
     sequence: int
@@ -84,19 +84,19 @@ class Outcome(Protocol):
     """Takes the outcome of a single message, such as a `ReceiptFuture`."""
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Take the receipt, or the reason why there is none. Called once. Returns what is left to be called."""
+        """Process the receipt, or the error. Called once. Returns the remaining calls."""
 
 
 class PendingMessage(msgspec.Struct, eq=False):
-    """A single message that was checked and has no outcome yet. Without `outcome` nobody hears of it.
+    """A single, validated message without an outcome. Without `outcome` nobody is notified.
 
     Attributes:
         message: as it is sent.
-        queue: its destination; None when any queue will do.
-        size: bytes that it takes of the buffer.
-        outcome: takes the receipt, or the reason why there is none.
+        queue: its required queue; None for any.
+        size: bytes that it uses in the buffer.
+        outcome: receives the receipt, or the error.
         ticket: of its reservation in the buffer.
-        born_ms: when it was handed in, in ms since 1970.
+        born_ms: when it was accepted, in ms since 1970.
         handed_in: the same by the monotonic clock.
     """
 
@@ -110,27 +110,27 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch:
-    """Messages for one destination that travel together.
+    """Messages for one destination that are sent together.
 
-    It belongs to the `RecordAccumulator`; while a try is made, to whoever makes it.
+    It belongs to the `RecordAccumulator`; during a try, to the sender.
 
     Attributes:
         topic: of all messages.
-        queue: where it must go; None when any queue will do.
+        queue: its required queue; None for any.
         messages: the single messages in it.
         data: the encoded batch; None until it is encoded.
-        number: given when it leaves for the first time, or when its records were encoded.
-        transaction: set when the batch is only to be staged.
-        deadline: end of all its tries; set when it leaves for the first time.
-        tries: for people, the tries that failed.
-        attempts: how many tries were begun; the number of the one under way.
-        target: where the latest try goes; None before the first.
-        began: when that try was sent; infinite until it is.
-        expires: when that try is given up.
-        stream: by which it was sent.
-        lookups: how often its topic was not known when it was its turn.
-        part: while it gathers, how many messages leave together.
-        done: whether it has its outcome.
+        number: assigned when it is first sent, or when its records are encoded.
+        transaction: set if the batch is to be staged.
+        deadline: end of all its tries; set when it is first sent.
+        tries: readable descriptions of failed tries.
+        attempts: number of tries, including the current one.
+        target: of the latest try; None before the first.
+        began: when that try was sent; infinite before that.
+        expires: when that try times out.
+        stream: that it was sent on.
+        lookups: how often its topic was unknown at its turn.
+        part: while it accumulates, how many messages are sent together.
+        done: whether it has an outcome.
     """
 
     __slots__ = (
@@ -177,7 +177,7 @@ class PendingBatch:
 
     @property
     def handed_in(self) -> float:
-        """When its oldest message was, by the monotonic clock."""
+        """The age of its oldest message, as a time of the monotonic clock."""
         return self.messages[0].handed_in
 
     @property
@@ -188,7 +188,7 @@ class PendingBatch:
 
     @property
     def direction(self) -> Direction:
-        """Where it gets through, or does not, together with others."""
+        """The unit of availability that it shares with others."""
         return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
 
     @property
@@ -197,13 +197,13 @@ class PendingBatch:
         return self.target.queue.broker_name if self.target is not None else None
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
-        """Remove the first messages, up to the size of a batch, and return them as a batch of their own."""
+        """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
         return PendingBatch(self.topic, self.queue, [self.messages.popleft() for _ in range(count)])
 
     def take_older(self, than: float) -> PendingBatch:
-        """Remove the messages that were handed in at a time or before it, and return them as a batch of their own."""
+        """Remove the messages that were accepted up to a time, and return them as a separate batch."""
         taken = PendingBatch(self.topic, self.queue)
         while self.messages and self.messages[0].handed_in <= than:
             taken.messages.append(self.messages.popleft())
@@ -217,7 +217,7 @@ class PendingBatch:
         self.tries.append(text)
 
     def final(self, error: MiniMQError) -> MiniMQError:
-        """Return the error of the batch after its last try: this one when no other try was or would be made."""
+        """Return the error of the batch after its last try: this one if there was and would be no other try."""
         if len(self.tries) <= 1 and not error.retriable:
             return error
         return SendFailed(
@@ -226,7 +226,7 @@ class PendingBatch:
         )
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
-        """Tell the outcome to everybody who waits for it; return what is left to be called."""
+        """Deliver the outcome to all waiters; return the remaining calls."""
         calls = []
         for index, item in enumerate(self.messages):
             outcome = item.outcome
@@ -234,7 +234,7 @@ class PendingBatch:
                 continue
             try:
                 call = outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
-            except Exception:  # of a future that was changed from outside: the others must hear of theirs
+            except Exception:  # a future was changed from outside: the others still need their outcomes
                 log.exception("producer: an outcome was not taken in topic=%s", self.topic)
             else:
                 if call is not None:
@@ -243,7 +243,7 @@ class PendingBatch:
 
 
 class RecordsBatch(PendingBatch):
-    """Records for one destination that were encoded when they were handed in."""
+    """Records for one destination that were encoded when they were accepted."""
 
     __slots__ = ("completion", "count", "handed_in", "share")
 
@@ -270,12 +270,12 @@ class RecordsBatch(PendingBatch):
         self.handed_in, self.completion = handed_in, completion
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
-        """Tell the outcome to whoever has handed the records in; return what is left to be called."""
+        """Deliver the outcome to the caller; return the remaining calls."""
         call = self.completion(receipt, error)
         return () if call is None else (call,)
 
 
 def messages_were(count: int, which: str = "") -> str:
-    """Return "1 message was" or "2 messages were", with what is said of them in between."""
+    """Return "1 message was" or "2 messages were", with a description in between."""
     noun, verb = ("message", "was") if count == 1 else ("messages", "were")
     return " ".join(filter(None, (str(count), noun, which, verb)))

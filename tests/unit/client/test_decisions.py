@@ -219,7 +219,7 @@ def test_a_transaction_is_checked(name: str, number: int) -> None:
 def test_nothing_is_decided_of_which_a_part_has_expired() -> None:
     protocol = told(protocol_of(0, part("a", 1), part("b", 1, 2)), a=None)
     protocol.described("b", None, missing=2)
-    with pytest.raises(TransactionExpired, match="not decided: broker b has let go of 2 of its batches"):
+    with pytest.raises(TransactionExpired, match="not decided: broker b has dropped 2 of its batches"):
         protocol.calls()
 
 

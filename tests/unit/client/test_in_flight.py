@@ -259,7 +259,7 @@ def test_whole_numbers_of_other_types_are_taken() -> None:
 def test_what_is_wrong_with_an_answer_is_said() -> None:
     assert mistake_in(RetryLater(first=5), 5) is None
     assert mistake_in(RetryLater(first=6), 5) == (
-        "it was given 5 messages, so first can be 5 at most, which says that all succeeded"
+        "the call had 5 messages, so first can be 5 at most, which means that all succeeded"
     )
 
 
