@@ -457,7 +457,7 @@ def test_a_server_whose_folder_is_gone_is_tried_again_and_the_others_go_on(minim
         said = running.stdout.readline() + running.stdout.readline()
         data_dir.rename(tmp_path / "elsewhere")
         os.kill(int(said.split()[-1]), signal.SIGKILL)
-        assert b"ended by itself with signal SIGKILL; the end of its log:" in running.stderr.readline()
+        assert b"ended unexpectedly with signal SIGKILL; the end of its log:" in running.stderr.readline()
         assert running.stderr.readline().startswith(b"(it cannot be read: [Errno 2]")
         assert running.stderr.readline().endswith(b"It will be restarted in 1 s.\n")
         assert running.stderr.readline().startswith(b"error: broker-a cannot be started: [Errno 2]")

@@ -80,7 +80,7 @@ def _summary(found: GroupDescription) -> str:
     if found.lag:
         lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
     flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
-    retrying = f", {count_of(found.retrying, 'message')} for another try" if found.retrying else ""
+    retrying = f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
     dead = f", {count_of(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
     if missing := sorted({away.broker_name for away in found.away} | found.unanswered.keys()):
         dead += f", dead letters of {', '.join(missing)} not counted"

@@ -77,7 +77,7 @@ class CertificateAuthority:
                 return False
             if self.exists:
                 raise InvalidArgument(
-                    f"{self.directory} has an authority already: `minimq secure renew {self.directory}` makes a new "
+                    f"{self.directory} already has an authority: `minimq secure renew {self.directory}` makes a new "
                     "certificate for its servers"
                 )
             for folder in (self._authority, self.server):
