@@ -185,7 +185,7 @@ def test_after_its_end_a_transaction_takes_nothing_more_and_says_how_it_ended(
             late = sender.send(topic, None, records(b"late"), transaction=Transaction(name, number))
             assert isinstance(late.exception(PATIENCE_S), TransactionEnded)
         assert ends.commit(transaction, [topic], (), decided=True) == decision
-        with pytest.raises(TransactionEnded, match=r"number 2 is over: broker .* has decided number 3"):
+        with pytest.raises(TransactionEnded, match=r"number 2 has ended: broker .* has decided number 3"):
             ends.commit(Transaction(name, 2), [topic], ())
     assert bodies_in(shared, topic) == in_each(b"1")
 
