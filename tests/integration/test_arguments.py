@@ -1,4 +1,4 @@
-"""What is no argument at all is refused at once by its name, and not by an error from within."""
+"""Arguments of wrong types are refused at once by name, not by an error from within."""
 
 from __future__ import annotations
 
