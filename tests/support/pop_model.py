@@ -14,7 +14,7 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 
 
 class Told(NamedTuple):
-    """What is known of one message that was handed out and is not settled."""
+    """The state of one delivered and unsettled message."""
 
     state: RunState
     tries: int

@@ -349,7 +349,7 @@ class PopWorld:
 
 
 def _forget(_: PopJob) -> None:
-    """What a job has brought is in its steps."""
+    """Do nothing: the results of a job are in its steps."""
 
 
 def spans_of(offsets: list[int]) -> list[tuple[int, int]]:
