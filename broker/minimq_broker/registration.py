@@ -71,7 +71,7 @@ class Registration:
 
     @property
     def master_address(self) -> str | None:
-        """HOST:PORT of the master of this broker name, as a connected name server last said; None when none knows."""
+        """HOST:PORT of the master of this broker name, as last reported by a name server; None if none knows."""
         return next((link.master_address for link in self._links if link.master_address), None)
 
     @property
@@ -141,7 +141,7 @@ class _Link:
         self._wake.set()
 
     async def run(self) -> None:
-        """Register, again and again, until told to leave."""
+        """Register repeatedly, until asked to leave."""
         retry_s = _FIRST_RETRY_S
         channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
@@ -154,14 +154,14 @@ class _Link:
                 except Exception as error:  # noqa: BLE001 - whatever it is, without this link nobody finds the broker
                     was_connected = self.connected
                     self._lost(error)
-                    # A link that worked is tried again at once; one that did not, ever more slowly.
+                    # A link that worked is retried at once; one that did not, ever more slowly.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
 
     async def _hold(self, stream: _Stream) -> None:
-        """Keep one stream going. Returns when told to leave; raises when the stream breaks."""
+        """Keep one stream going. Returns when asked to leave; raises when the stream breaks."""
         answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
-        # Read all the time, not only for an answer: a stream that breaks is opened anew at once.
+        # Read all the time, not only for an answer: a broken stream is reopened at once.
         reading = asyncio.create_task(self._read(stream, answers), name=f"register-read-{self.address}")
         talking = asyncio.create_task(self._talk(stream, answers), name=f"register-talk-{self.address}")
         try:

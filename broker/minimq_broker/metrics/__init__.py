@@ -1,1 +1,1 @@
-"""The metrics of a broker, read when somebody asks."""
+"""The metrics of a broker, read on demand."""

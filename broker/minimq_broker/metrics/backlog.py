@@ -32,7 +32,7 @@ class Backlog:
 
     Args:
         store: returns the store of the broker.
-        most_series: topics, and pairs of a group and a topic, that are told apart: those that are older.
+        most_series: topics, and pairs of a group and a topic, with metrics of their own: those that are older.
     """
 
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:

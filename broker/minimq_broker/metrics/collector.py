@@ -1,7 +1,7 @@
 """All metrics of a broker; docs/monitoring.md has the table.
 
-What happens often was counted where it happens, once for each batch or commit. All else is read from what there is, by
-a thread that only looks: at single values, and at copies of tables.
+What happens often was counted where it happens, once for each batch or commit. Everything else is read at the scrape,
+by a thread that only reads: at single values, and at copies of tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BrokerMetrics:
         identity: which broker it is.
         standing: its place among its replicas.
         most_series: topics, groups, and pairs of both, that have series of their own.
-        clock: by which the broker deletes what is old.
+        clock: for the deletion of old data.
     """
 
     def __init__(

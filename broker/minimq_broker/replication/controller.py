@@ -22,7 +22,7 @@ class Controller(Protocol):
     """
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
-        """Say that a replica lives, and return the record, and whether its master lives.
+        """Report that a replica is alive; return the record, and whether its master is alive.
 
         When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the
         record from the moment *before* this was called. Any other answer, and any error, renews nothing.
@@ -40,7 +40,7 @@ class Controller(Protocol):
         """
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the record as it is then; only for the master, and repeatable.
+        """Replace the in-sync set and return the new record; only for the master, and repeatable.
 
         Args:
             known: the latest record that it has got.
@@ -53,13 +53,13 @@ class Controller(Protocol):
         """
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the record that says so. Takes about the time of a lease.
+        """Make a replica the master, and return the new record. Takes about the time of a lease.
 
         Args:
             cluster: the cluster.
             broker_name: the name of the broker.
             replica_id: one that reports.
-            unclean: also when it is not in sync: what it does not have is lost.
+            unclean: also when it is not in sync: entries that it lacks are lost.
 
         Raises:
             NotInSync: it is not in sync, and `unclean` is not given.
@@ -68,7 +68,7 @@ class Controller(Protocol):
         """
 
     async def close(self) -> None:
-        """End the connections; calls under way fail. Idempotent."""
+        """End the connections; calls in progress fail. Idempotent."""
 
 
 def parse(

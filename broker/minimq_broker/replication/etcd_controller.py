@@ -35,7 +35,7 @@ class EtcdController:
         self._views: dict[tuple[str, str], EtcdView] = {}
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
-        """Say that a replica lives, and return the record, and whether its master lives."""
+        """Report that a replica is alive; return the record, and whether its master is alive."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.report(report)
@@ -54,7 +54,7 @@ class EtcdController:
         return Answer(view.record, view.master_lives)
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the record as it is then."""
+        """Replace the in-sync set and return the new record."""
         view = self._view(known.key)
         await view.look()
         while True:
@@ -63,7 +63,7 @@ class EtcdController:
                 return changed
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the record that says so."""
+        """Make a replica the master, and return the new record."""
         view = self._view((cluster, broker_name))
         await view.look()
         deadline = time.monotonic() + rules.takeover_after(view.existing().lease_s)
@@ -86,7 +86,7 @@ class EtcdController:
         return record
 
     async def close(self) -> None:
-        """End the connections; calls under way fail."""
+        """End the connections; calls in progress fail."""
         await self._link.close()
 
     def _view(self, key: tuple[str, str]) -> EtcdView:

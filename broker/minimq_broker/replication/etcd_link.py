@@ -43,7 +43,7 @@ class EtcdLink:
 
     Args:
         endpoints: HOST:PORT of its members.
-        timeout_s: seconds that one member may take before the next one is asked.
+        timeout_s: timeout in seconds of one member before the next one is tried.
         security: of the connections.
 
     Raises:
@@ -61,7 +61,7 @@ class EtcdLink:
         self._security = security
         #: By member, and under whose certificates it was made; the library has no types.
         self._clients: dict[str, tuple[Any, Trust | None]] = {}
-        #: Those of former certificates, whose calls go on.
+        #: Channels of former certificates, whose calls continue.
         self._former: list[Any] = []
 
     async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> Outcome:
@@ -88,14 +88,14 @@ class EtcdLink:
                 succeeded, responses = await self._client(endpoint).transaction(compare, [*success, look], [look])
             except self._library.ClientError as error:
                 reason = rpc.why_unreached(str(error))
-                self._endpoints.append(self._endpoints.pop(0))  # the next one is asked first from now on
+                self._endpoints.append(self._endpoints.pop(0))  # the next one is tried first from now on
             else:
                 found = {item.key.decode(): Stored(item.value, item.mod_revision) for _, item in responses[-1]}
                 return Outcome(succeeded, found)
         raise Unavailable(f"etcd at {', '.join(sorted(self._endpoints))} does not answer: {reason}")
 
     async def close(self) -> None:
-        """End the connections; calls under way fail."""
+        """End the connections; calls in progress fail."""
         clients, self._clients = self._clients, {}
         former, self._former = self._former, []
         for client in (*former, *(client for client, _ in clients.values())):
@@ -117,7 +117,7 @@ class EtcdLink:
         if trust is not None:
 
             async def connect() -> None:
-                """Stand in for what the library does, which knows no TLS."""
+                """Replace the library's own channel, which does not support TLS."""
                 if client.channel is None:
                     client.channel = rpc.open_aio_channel(endpoint, trust)
                     client.kvstub = self._library.rpc.KVStub(client.channel)

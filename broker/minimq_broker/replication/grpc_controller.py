@@ -18,14 +18,14 @@ from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 if TYPE_CHECKING:
     from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
-#: Seconds that an answer may take besides the time for which it is held back.
+#: Timeout of an answer in seconds, in addition to the time for which it is held back.
 _PATIENCE_S = 1.0
 #: Seconds that a promotion may take: the time of a long lease.
 _PROMOTION_S = 60.0
 
 
 class GrpcController:
-    """Asks a name server. See the protocol `Controller` for what its methods promise.
+    """A controller in a name server. See the protocol `Controller` for what its methods promise.
 
     Args:
         address: HOST:PORT of the name server.
@@ -39,7 +39,7 @@ class GrpcController:
         )
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
-        """Say that a replica lives, and return the record, and whether its master lives."""
+        """Report that a replica is alive; return the record, and whether its master is alive."""
         request = report_to_wire(report, wait_s)
         try:
             response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
@@ -49,7 +49,7 @@ class GrpcController:
         return Answer(record, response.master_lives)
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the record as it is then."""
+        """Replace the in-sync set and return the new record."""
         request = controller_pb2.ChangeInSyncRequest(known=replica_set_to_wire(known), in_sync=sorted(in_sync))
         try:
             response = await self._stub().ChangeInSync(request, timeout=_PATIENCE_S)
@@ -58,7 +58,7 @@ class GrpcController:
         return replica_set_from_wire(response.replica_set)
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the record that says so."""
+        """Make a replica the master, and return the new record."""
         request = controller_pb2.PromoteReplicaRequest(
             cluster=cluster, broker_name=broker_name, replica_id=replica_id, unclean=unclean
         )
@@ -69,7 +69,7 @@ class GrpcController:
         return replica_set_from_wire(response.replica_set)
 
     async def close(self) -> None:
-        """End the connection; calls under way fail."""
+        """End the connection; calls in progress fail."""
         await self._channels.close()
 
     def _what_failed(self, error: grpc.RpcError) -> MiniMQError:

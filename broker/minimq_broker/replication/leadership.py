@@ -1,4 +1,4 @@
-"""The work of the master of a term: it feeds its slaves, keeps the in-sync set, and says what is confirmed."""
+"""The work of a master: it feeds slaves, maintains the in-sync set, and advances the confirmed position."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 _NOT_RECORDED = "replication: in-sync set not recorded yet wanted=%s reason=%s"
 
-#: Time between two looks at who is in sync, in seconds; whoever joins is noticed at once.
+#: Interval of checks of the in-sync set, in seconds; whoever joins is noticed at once.
 _LOOK_S = 0.1
-#: How long the controller may take to record a change of the set before it is asked again, in seconds.
+#: Seconds before an unanswered change of the set is sent to the controller again.
 _ANSWER_S = 2.0
 
 
@@ -102,7 +102,7 @@ class Leadership:
 
     @property
     def has_enough(self) -> bool:
-        """True if as many replicas are in sync as it takes to accept a batch."""
+        """True if enough replicas are in sync to accept a batch."""
         return not self.record.sync or len(self.in_sync.members) >= self.record.min_in_sync
 
     @property
@@ -127,7 +127,7 @@ class Leadership:
         self.grown()
 
     def grown(self) -> None:
-        """Confirm what can be, and let the feeds go on, because the log has grown or a slave has."""
+        """Advance the confirmed position and wake the feeds, after the log or a slave has grown."""
         if self._ended:
             return
         self._store.confirm(self.in_sync.confirm(self._store.end, self._loop.time()))
@@ -205,7 +205,7 @@ class Leadership:
 
         Raises:
             StaleTerm: it follows another term.
-            CopyNeeded: retention was faster; it has to ask again.
+            CopyNeeded: retention was faster; it has to retry.
         """
         self._check_term(fetch.log)
         point = self._meeting_point(fetch.log)
@@ -249,7 +249,7 @@ class Leadership:
         return conflict
 
     def _introduce(self, slave: FollowerHello) -> None:
-        """Say who comes with another log: it will leave, and come again and again, until somebody looks after it."""
+        """Log a replica with another log: it will leave, and come again and again, until somebody looks after it."""
         own_log_id = self._store.state.log_id
         if slave.is_stranger(own_log_id) and slave not in self._strangers:
             self._strangers.add(slave)
@@ -282,7 +282,7 @@ class Leadership:
         return wanted if wanted != self.in_sync.members or self.in_sync.is_in_doubt else None
 
     async def _keep_time(self) -> None:
-        """Look again and again at what follows from time alone."""
+        """Check periodically for changes by time alone."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -294,7 +294,7 @@ class Leadership:
                 self._look_outage.worked("replication: looks at the replicas go on")
 
     async def _keep_set(self) -> None:
-        """Let the controller record who is in sync, whenever that has changed."""
+        """Make the controller record the in-sync set whenever it has changed."""
         while True:
             await self._look.wait()
             self._look.clear()
@@ -310,7 +310,7 @@ class Leadership:
                 await asyncio.sleep(_LOOK_S)
             except (StaleTerm, TimeoutError) as error:
                 self._not_recorded(logging.INFO, wanted, error)
-                await asyncio.sleep(_LOOK_S)  # the answer to the next report tells more
+                await asyncio.sleep(_LOOK_S)  # the answer to the next report has the details
             except MiniMQError as error:
                 self._not_recorded(logging.WARNING, wanted, error)
                 await asyncio.sleep(_LOOK_S)
@@ -326,5 +326,5 @@ class Leadership:
 
 
 def lease_clock() -> float:
-    """Return seconds on a clock that goes on while the machine sleeps, where there is one."""
+    """Return seconds on a clock that includes sleep of the machine, if there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -31,7 +31,7 @@ class ReplicationView:
         self._roles = roles
 
     def tell(self) -> broker_pb2.ReplicationStatus:
-        """Return what it is, and how far its replicas are."""
+        """Return the replication status of the broker and its replicas."""
         roles = self._roles
         if roles is None:
             return broker_pb2.ReplicationStatus(
@@ -72,7 +72,7 @@ class ReplicationView:
                 status.behind_bytes = max(roles.follower.master_end - end, 0)
 
     def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync, for readers that are far behind; 0 when there is none."""
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
         roles = self._roles
         if roles is None or roles.leadership is None:
             return 0
@@ -86,7 +86,7 @@ class ReplicationView:
 
         Raises:
             InvalidArgument: it stands alone.
-            NotInSync: it may lack what was acknowledged, and `unclean` is not set.
+            NotInSync: it may lack acknowledged messages, and `unclean` is not set.
             ReplicaSetChanged: another one was elected.
             DeadlineExceeded: it was named the master, but does not lead yet.
         """

@@ -21,10 +21,10 @@ _LOOK_S = 1.0
 
 
 class AccessService:
-    """Tells, sets and keeps the document of users and rules. Used on the event loop of the broker.
+    """Returns, sets and stores the document of users and rules. Used on the event loop of the broker.
 
     A document that is newer than that in the log, wherever it came from, is recorded by a master, and one that came by
-    the log is taken into memory; so a cluster in which all servers start anew has the newest again.
+    the log is taken into memory; so a cluster in which all servers restart has the newest one again.
 
     Args:
         engine: has the log.
@@ -34,7 +34,7 @@ class AccessService:
     def __init__(self, engine: Engine, shared: SharedAccess | None) -> None:
         self._engine = engine
         self._shared = shared
-        self._setting = asyncio.Lock()  # held while one document takes the place of another
+        self._setting = asyncio.Lock()  # held while a document is replaced
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._known: AccessSet | None = None  # from the log, as it was looked at last
@@ -46,7 +46,7 @@ class AccessService:
         return AccessRank() if self._shared is None else self._shared.rank
 
     def start(self) -> None:
-        """Take in what the log has, and keep both the same from now on."""
+        """Load the document from the log, and keep both in sync from now on."""
         if self._shared is not None:
             self._read_log(self._shared)
             self._shared.listen(self._wake.set)
@@ -61,7 +61,7 @@ class AccessService:
                 await task
 
     def tell(self) -> broker_pb2.GetAccessResponse:
-        """Tell the document. Raises `InvalidArgument` without access control."""
+        """Return the document. Raises `InvalidArgument` without access control."""
         document = self._needed().document
         return broker_pb2.GetAccessResponse(document=b"" if document is None else document.encoded())
 
@@ -110,7 +110,7 @@ class AccessService:
             self._wake.clear()
 
     def _read_log(self, shared: SharedAccess) -> None:
-        """Take in the document that the log has. Raises `SystemBusy` while nobody may look into the store."""
+        """Load the document from the log. Raises `SystemBusy` while the store is not readable."""
         found = self._engine.state.access
         if found is self._known:
             return

@@ -1,4 +1,4 @@
-"""The log of what was changed by calls, and who asked for it."""
+"""The log of administrative changes and their callers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from minimq_common.log_handler import ALWAYS_WRITTEN
 
 log = logging.getLogger(__name__)
 
-#: Who asked for what the task does: address and client id.
+#: The caller whose request the task executes: address and client id.
 _caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("-", "-"))
 
 
 def called_by(peer: str, client_id: str = "") -> None:
-    """Note who has asked for what the present task does.
+    """Record the caller whose request the current task executes.
 
     Args:
         peer: as gRPC names it: "ipv4:127.0.0.1:40000".
@@ -31,7 +31,7 @@ def called_by(peer: str, client_id: str = "") -> None:
 
 
 def log_change(change: AdminChange, error: BaseException | None = None) -> None:
-    """Log a change with who asked for it; what was done unasked, such as by time, has no caller.
+    """Log a change with its caller; automatic changes, such as by time, have no caller.
 
     Args:
         change: what was changed.

@@ -1,4 +1,4 @@
-"""Sending: one stream per client, requests in any number on their way, answers in the order of the commits."""
+"""Sending: one stream per client, any number of requests in flight, answers in the order of the commits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AppendService:
             answers.end()
 
     async def _take_in_turn(self, request: LargeRequest, answers: _Answers) -> int:
-        """Take a request that is larger than the batches of most clients, one at a time and with a pause for others."""
+        """Process a request that is larger than most batches, one at a time and with a pause for others."""
         async with self._turn:
             opened = await request.open()
             await request.rest()
@@ -81,7 +81,7 @@ class AppendService:
         return refused_bytes
 
     async def _take(self, request: broker_pb2.AppendRequest, answers: _Answers) -> int:
-        """Take a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
+        """Process a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
         data = request.batch  # each look at it is a copy
         try:
             check_bounds(request)
@@ -151,7 +151,7 @@ class _Answers:
 
     @property
     def are_too_many(self) -> bool:
-        """True if so many wait to be sent that no further request is to be taken."""
+        """True if too many answers wait for another request to be accepted."""
         return len(self._results) >= MAX_WAITING
 
     async def fewer(self) -> None:

@@ -10,17 +10,17 @@ from minimq_broker.core.state import QueueEnd, QueueKey
 
 
 class Arrivals:
-    """The long polls of one broker. Belongs to the event loop; any thread may ask for their number.
+    """The long polls of one broker. Belongs to the event loop; any thread may read their number.
 
     Args:
-        queue_end: returns where a queue ends for readers; raises while nobody may look into the store.
+        queue_end: returns where a queue ends for readers; raises while the store is not readable.
     """
 
     def __init__(self, queue_end: Callable[[QueueKey], QueueEnd]) -> None:
         self._queue_end = queue_end
         self._long_poll: LongPoll[asyncio.Future[None]] = LongPoll()
         self._loop = asyncio.get_running_loop()
-        #: Called with each queue that has grown, and with None when everybody is to look again; must not raise.
+        #: Called with each queue that has grown, and with None to make all readers check again; must not raise.
         self.listeners: list[Callable[[QueueKey | None], None]] = []
 
     def __len__(self) -> int:
@@ -40,13 +40,13 @@ class Arrivals:
             self._long_poll.remove(queue, waiter)
 
     def wake(self, queue: QueueKey) -> None:
-        """Let all who wait for a queue look again whether it has grown and they still may."""
+        """Wake all readers that wait for a queue, to check whether it has grown and they may still read."""
         _wake(self._long_poll.arrived(queue))
         for listener in self.listeners:
             listener(queue)
 
     def wake_all(self) -> None:
-        """Let everybody look again."""
+        """Wake all readers."""
         _wake(self._long_poll.all())
         for listener in self.listeners:
             listener(None)

@@ -31,7 +31,7 @@ class AssignmentService:
         self._broker_name = broker_name
 
     async def query(self, request: broker_pb2.QueryAssignmentRequest) -> broker_pb2.QueryAssignmentResponse:
-        """Tell a member its share of a topic, on all brokers, from the member list as it is now.
+        """Return a member's share of a topic, on all brokers, computed from the current member list.
 
         Only a deciding broker answers: the first by name of those that carry the topic or, while all members subscribe
         to the same, of those that carry any topic of the member. Others refuse and name it, since a member list of
@@ -41,7 +41,7 @@ class AssignmentService:
             GroupConflict: another broker decides.
             InvalidArgument: the client has not joined the group here, does not subscribe to the topic, or the members
                 of the group compute their shares themselves.
-            Unavailable: no name server says where the queues are.
+            Unavailable: no name server returns the route.
         """
         group = check_group(request.group)
         agreement = self._tables.groups.agreement(group)

@@ -29,7 +29,7 @@ class Damage:
             repair(start, reason)
 
     def tell(self, start: int, reason: str) -> None:
-        """Say that a segment stays damaged, unless that was said before."""
+        """Log that a segment stays damaged, unless that was logged before."""
         if start in self.known:
             return
         self.known[start] = reason

@@ -1,4 +1,4 @@
-"""The clock by which a broker deletes what is old, see `core/clock_doubt.py`: read, complained about, and kept."""
+"""The clock for the deletion of old data, see `core/clock_doubt.py`: read, complained about, and kept."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SAVE_S = 60.0
 
 
 class DeletionClock:
-    """Tells the time by which old data may be deleted. Thread-safe.
+    """The time for the deletion of old data. Thread-safe.
 
     Args:
         path: the file that it is kept in over a start. It is read at the first question.
         hold_s: seconds until a clock that has jumped ahead is believed.
         newest_ms: returns when the newest message was stored, in ms since 1970; None when there is none.
         clock_ms: the time of day in ms since 1970.
-        steady_s: seconds on a clock that nobody sets, and which goes on while the machine sleeps.
+        steady_s: seconds on a monotonic clock that includes sleep of the machine.
         boot_id: what it counts from; empty when that is not known.
     """
 
@@ -58,12 +58,12 @@ class DeletionClock:
 
     @property
     def ahead_s(self) -> float:
-        """Seconds by which the clock of the machine is ahead for no known reason, and is not believed."""
+        """Seconds by which the untrusted clock of the machine is ahead."""
         doubt = self._doubt
         return doubt.suspect_ms / 1000 if doubt is not None else 0.0
 
     def now_ms(self) -> int:
-        """Return the time by which old data may be deleted, in ms since 1970."""
+        """Return the time for the deletion of old data, in ms since 1970."""
         with self._lock:
             doubt = self._doubt
             if doubt is None:
@@ -112,7 +112,7 @@ class DeletionClock:
     # ---- over a start ---------------------------------------------------------------------------
 
     def _begin(self) -> ClockDoubt:
-        """Go on with the time that was kept, and what has passed since if the machine was not started anew."""
+        """Continue from the saved time, plus the time passed since if the machine was not rebooted."""
         try:
             kept = clock_record.load(self._path)
         except StoreError as error:
@@ -127,7 +127,7 @@ class DeletionClock:
 
 
 def boot_id() -> str:
-    """Return what tells this run of the machine from others; empty when nothing does."""
+    """Return an id of this boot of the machine; empty when nothing does."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

@@ -31,10 +31,10 @@ from minimq_common.unsent import Unsent
 
 @dataclass(frozen=True, slots=True)
 class EngineObserver:
-    """Functions that an engine asks and tells, on the event loop unless it says otherwise.
+    """Callbacks of an engine, called on the event loop unless stated otherwise.
 
     Attributes:
-        refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
+        refusal: checked before anything is accepted, and again when it is acknowledged.
         topics_changed: topics were created, changed or deleted, or the permission of the broker was.
         log_grew: the log of one of several replicas has grown.
         disk_filled: the disk gets fuller than it should be; on any thread, must not block.
@@ -54,9 +54,9 @@ class Engine:
         options: how the store keeps its data.
         limits: what is let through.
         observer: asked what may be accepted, and told what has happened.
-        recovery_s: seconds after the begin of a role in which former owners of queues have precedence.
+        recovery_s: seconds after the beginning of a role in which former owners of queues have precedence.
         alone: there is no other replica.
-        deletion_ms: the time by which old data is deleted, in ms since 1970.
+        deletion_ms: the time for the deletion of old data, in ms since 1970.
 
     Attributes:
         handle: has the store.
@@ -66,8 +66,8 @@ class Engine:
         tables: groups, leases and versions of the present role.
         offsets: those that groups commit.
         observer: as given.
-        unsent: bounds what is written to clients and not read by them.
-        intake: bounds what they have sent and is not taken in.
+        unsent: limits the bytes that clients have not read.
+        intake: limits the bytes of incomplete requests.
         refusals: counts requests that limits refuse.
     """
 
@@ -118,7 +118,7 @@ class Engine:
 
     @property
     def store(self) -> MessageStore:
-        """The store. Raises `SystemBusy` while nobody may look into it."""
+        """The store. Raises `SystemBusy` while the store is not readable."""
         return self.handle.store
 
     @property
@@ -147,11 +147,11 @@ class Engine:
         self._store.submit(job)
 
     def newest_ms(self) -> int | None:
-        """Return when the newest message was stored, in ms since 1970; None when there is none. Any thread may ask."""
+        """Return when the newest message was stored, in ms since 1970; None without one. Any thread may read it."""
         return max((end.stored_ms for end in self._store.state.ends.copy().values()), default=None)
 
     def close(self) -> None:
-        """Write what was handed in and close the store."""
+        """Write the submitted jobs and close the store."""
         self.handle.close()
         self.offsets.close()
 
@@ -164,12 +164,12 @@ class Engine:
         await uncancellable(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
-        """Let the store write nothing but what a master sends. Raises as `StoreHandle.ensure_open` does."""
+        """Make the store write only entries of a master. Raises as `StoreHandle.ensure_open` does."""
         await self.handle.ensure_open()
         await uncancellable(asyncio.to_thread(self._store.follow))
 
     def begin(self, term: int, *, stand_in: int | None = None) -> None:
-        """Begin a role: clients come anew, to other leases and groups. See `RoleTables.begin`."""
+        """Begin a role: clients reconnect, with new leases and groups. See `RoleTables.begin`."""
         self.streams.end()
         self.offsets.keeps = stand_in is not None
         self.tables.begin(term, stand_in=stand_in)
@@ -186,7 +186,7 @@ class Engine:
         self._look_for_topics()
 
     def queue_grew(self, queue: QueueKey) -> None:
-        """Wake those who wait for a queue; see `WriteObserver`."""
+        """Wake the readers that wait for a queue; see `WriteObserver`."""
         self.arrivals.wake(queue)
 
     def recorded(self, fact: Fact) -> None:
@@ -202,13 +202,13 @@ class Engine:
             self.observer.topics_changed()
 
     def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
-        """Look whether topics have changed without having been told; see `WriteObserver`."""
+        """Check whether topics have changed without a notification; see `WriteObserver`."""
         is_untold = maybe_recorded or (maybe_changed and self._told != self._store.state.made)
         if is_untold and not self.handle.is_closed:
             self._look_for_topics()
 
     def _look_for_topics(self) -> None:
-        """Tell of topics that have changed without anybody here having asked for it."""
+        """Announce topics that changed without a request at this broker."""
         self._told = self._store.state.made
         self.arrivals.wake_all()
         self.tables.retain_topics()

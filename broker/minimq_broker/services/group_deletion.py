@@ -1,4 +1,4 @@
-"""The end of consumer groups: deleted on request, or because nobody has used them for too long."""
+"""The end of consumer groups: deleted on request, or because they were unused for too long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 #: Longest time between two looks for idle groups, in seconds; with a short expiry it is a part of that.
 _LOOK_S = 60.0
 _LOOKS_PER_EXPIRY = 20
-#: Groups that one look deletes; the next look goes on.
+#: Groups that one look deletes; the next check continues.
 _DELETE_MOST = 100
 
 
@@ -33,8 +33,8 @@ class GroupDeletion:
     Args:
         engine: whose groups they are.
         sessions: those of the members.
-        expiry: how long a group is kept that nobody uses.
-        away_s: seconds after which members that do not come back after a start count as gone.
+        expiry: how long an unused group is kept.
+        away_s: seconds after a start in which members may reconnect.
         clock_ms: the time of day in ms since 1970; that by which the engine deletes unless given.
     """
 
@@ -58,9 +58,9 @@ class GroupDeletion:
     # ---- on request -----------------------------------------------------------------------------
 
     async def delete(self, request: broker_pb2.DeleteGroupRequest) -> broker_pb2.DeleteGroupResponse:
-        """Delete a group with its offsets, decided starts and retries; its dead letters only when that is asked for.
+        """Delete a group with its offsets, decided starts and retries; its dead letters only on request.
 
-        With `force` its members begin anew, as those of a new group; what waits for another try stays theirs then.
+        With `force` its members start over, as those of a new group; and keep the messages that wait for a retry.
 
         Raises:
             GroupConflict: a member is connected or a queue is held for one; not with `force`.
@@ -164,7 +164,7 @@ class IdleGroups:
     """Looks for idle groups again and again, from `start` to `stop`.
 
     Args:
-        expiry_ms: how long a group is kept that nobody uses, in ms; nothing is done with 0.
+        expiry_ms: how long an unused group is kept, in ms; nothing is done with 0.
         deletion: returns what deletes them now: with each role of the broker it is another one.
     """
 
@@ -195,7 +195,7 @@ class IdleGroups:
                 log.info("group: idle ones not looked for now reason=%s", error)
             except MiniMQError as error:
                 log.debug("group: idle ones not looked for now reason=%s", error)
-            except Exception as error:  # noqa: BLE001 - it has to go on
+            except Exception as error:  # noqa: BLE001 - it has to continue
                 outage.crashed("group: idle ones not looked for, will try again reason=%r", error, cause=error)
             else:
                 outage.worked("group: idle ones are looked for again")

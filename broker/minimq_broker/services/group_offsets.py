@@ -24,11 +24,11 @@ class GroupOffsets:
 
     Args:
         writes: records them.
-        store: returns what they are recorded in; raises while nobody may look.
+        store: returns what they are recorded in; raises while the store is not readable.
         file: for those that are kept; None when there is no other replica.
 
     Attributes:
-        keeps: whether this slave serves groups, because there is no master, and keeps what they commit.
+        keeps: whether this slave serves groups, because there is no master, and stores their commits.
     """
 
     def __init__(self, writes: Writes, store: Callable[[], MessageStore], file: StandbyOffsets | None) -> None:
@@ -36,7 +36,7 @@ class GroupOffsets:
         self._writes = writes
         self._store = store
         self._file = file
-        self._keeping = asyncio.Lock()  # they are kept in the order in which they are committed
+        self._keeping = asyncio.Lock()  # they are stored in commit order
 
     def check(self) -> None:
         """Raise `NotMaster` when this broker does not serve groups now."""
@@ -46,7 +46,7 @@ class GroupOffsets:
     # ---- looking up -----------------------------------------------------------------------------
 
     def committed(self, group: str, queue: QueueKey) -> int | None:
-        """Return the committed offset of a group, None when there is none."""
+        """Return the committed offset of a group, or None."""
         recorded = self._store().state.offset(group, queue)
         kept = self._file.get(group, queue) if self._file is not None and self.keeps else None
         if kept is None or self._store().state.topic_name(queue.topic_id) is None:
@@ -74,7 +74,7 @@ class GroupOffsets:
             await self._writes.record(lambda _: fact, alone=False)
 
     async def start(self, group: str, decide: Callable[[State], GroupStarted | None]) -> None:
-        """Record where a group begins in a topic, as `decide` says. Raises as `commit` does."""
+        """Record the initial offset of a group in a topic, from `decide`. Raises as `commit` does."""
 
         def offsets(state: State) -> Sequence[CommittedOffset]:
             fact = decide(state)
@@ -120,20 +120,20 @@ class GroupOffsets:
         return await uncancellable(asyncio.to_thread(self._file.begin))
 
     def kept(self, after: int = 0) -> list[Kept]:
-        """Return what was kept after a number, in the order in which it was committed."""
+        """Return the offsets kept after a number, in commit order."""
         return [] if self._file is None else self._file.rows(after)
 
     async def handed_over(self, number: int) -> None:
-        """Forget what was kept up to a number: a master has it."""
+        """Forget the offsets kept up to a number: a master has it."""
         if self._file is not None:
             await uncancellable(asyncio.to_thread(self._file.recorded, number))
 
     async def take_over(self, rows: Sequence[Kept]) -> None:
-        """Record, as the master, what was kept at a replica while there was none.
+        """Record, as the master, offsets that a replica kept while there was no master.
 
         What was read there and then taken back from its log does not count, nor what was kept before the group was
         set elsewhere by force. If it was set there by force, it does not count either once the group has gone on at a
-        master: a replica may come back late.
+        master: a replica may return late.
 
         Raises:
             NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
@@ -151,7 +151,7 @@ class GroupOffsets:
         return self._store().end_since(row.queue, term)
 
     async def retain_topics(self) -> None:
-        """Forget what is kept of topics that are no more; another one may get the same id."""
+        """Forget the kept offsets of deleted topics; another one may get the same id."""
         if self._file is not None:
             await uncancellable(asyncio.to_thread(self._file.retain_topics, self._topic_ids()))
 
@@ -172,7 +172,7 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
 
 
 def _possible(rows: Sequence[Kept], state: State) -> list[Kept]:
-    """Return the rows that are of queues there are: who calls itself a slave may say anything."""
+    """Return the rows that are of queues there are: a peer that claims to be a slave may send anything."""
     queues = {topic.topic_id: topic.queues for topic in state.topics.copy().values()}
     return [row for row in rows if 0 <= row.queue.queue_id < queues.get(row.queue.topic_id, 0) and row.offset >= 0]
 
@@ -185,7 +185,7 @@ def _is_overtaken(state: State, row: Kept) -> bool:
 def _decide(
     group: str, rows: Sequence[Kept], ends: Mapping[Kept, int], state: State, *, forced: bool
 ) -> OffsetsCommitted | None:
-    """Return what is recorded of offsets of a group: nobody has read what is behind those ends."""
+    """Return the recorded offsets of a group: nobody has read what is behind those ends."""
     if not is_group(group):
         log.error("offsets: a slave has handed over offsets of what cannot be a group: %.200r", group)
         return None

@@ -1,4 +1,4 @@
-"""Consumer groups as others look at them: what there is, how far they are, where they go on."""
+"""Consumer groups as others look at them: listing, progress and resets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from minimq_proto.v1 import broker_pb2
 _DESCRIBED_AT_ONCE = 50
 #: Names that are sorted before it is the turn of others.
 _SORTED_AT_ONCE = 5_000
-#: Names for which the rights of a caller are looked at before it is the turn of others.
+#: Number of names whose rights are checked before other tasks get a turn.
 _FILTERED_AT_ONCE = 100
 #: Queues and clients that an error names.
 _NAMED = 5
-#: Consumers of a popped queue that are told.
+#: Maximum number of consumers in the report about a popped queue.
 _HOLDERS = 20
 
 
@@ -43,7 +43,7 @@ class GroupService:
     Args:
         engine: store, groups and leases.
         leases: through which owners are fenced.
-        expiry: how long a group is kept that nobody uses.
+        expiry: how long an unused group is kept.
     """
 
     def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
@@ -52,7 +52,7 @@ class GroupService:
         self._expiry = expiry
 
     async def list_groups(self) -> broker_pb2.ListGroupsResponse:
-        """Tell all groups that have members here, or something in the state, and that the caller may see, sorted."""
+        """Return all groups with members or state here that the caller may see, sorted."""
         names = list(self._engine.state.groups().union(self._engine.groups.names()))
         sorted_parts = [sorted(part) async for part in slices(names, _SORTED_AT_ONCE)]
         answer = broker_pb2.ListGroupsResponse()
@@ -65,9 +65,9 @@ class GroupService:
     # ---- describe -------------------------------------------------------------------------------
 
     async def describe(self, request: broker_pb2.DescribeGroupRequest) -> broker_pb2.DescribeGroupResponse:
-        """Tell the members of a group and how far it is in each queue; of an unknown group there is nothing to tell.
+        """Return the members of a group and its progress in each queue; an unknown group has neither.
 
-        The oldest unread message is told by the store time of its batch, some of whose messages may be read already.
+        The age of the oldest unread message is that of its batch, some of whose messages may be read already.
 
         Raises:
             InvalidArgument: the name cannot be that of a group.
@@ -130,16 +130,16 @@ class GroupService:
     # ---- reset ----------------------------------------------------------------------------------
 
     async def reset(self, request: broker_pb2.ResetOffsetsRequest) -> broker_pb2.ResetOffsetsResponse:
-        """Let a group go on elsewhere. All offsets are on disk when this returns, or none was changed.
+        """Move a group to other offsets. All offsets are on disk when this returns, or none was changed.
 
         That members read on where they are and commit over it is out of the question: without `force` there are none,
-        and with it the owners of these queues lose their leases. What they have in hand cannot be committed any more;
-        each is granted its queues anew, under a new epoch and at the new offset.
+        and with it the owners of these queues lose their leases. Their messages in flight can no longer be committed;
+        each is granted its queues again, under a new epoch and at the new offset.
 
         Raises:
             GroupConflict: a member is connected or a queue is held for one; not with `force`.
-            OffsetOutOfRange: an offset is not stored in one of the queues; the text says which are.
-            InvalidArgument: the request does not say where to go on.
+            OffsetOutOfRange: an offset is not stored in one of the queues; the text names them.
+            InvalidArgument: the request has no target.
             TopicNotFound, QueueNotFound: one of the queues is not here.
         """
         group = check_group(request.group)
@@ -195,7 +195,7 @@ class GroupService:
 
 
 def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
-    """Return what is told of a popped queue, as far as it is stored."""
+    """Return the report about a popped queue, within the stored range."""
     told = broker_pb2.PoppedQueue(missed=queue.unsettled_before(first))
     holders: Counter[str] = Counter()
     for run in (run.part(max(run.first, first), run.end) for run in queue.runs if run.end > first):
@@ -220,8 +220,8 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
     Args:
         engine: members and leases.
         group: its name.
-        keys: the queues that are looked at.
-        action: what is refused then: "reset".
+        keys: the queues to check.
+        action: the refused action: "reset".
     """
     members = [*engine.groups.members(group).client_ids, *engine.tables.poppers.of_group(group)]
     if members:
@@ -239,9 +239,9 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
-    """Return when a group is deleted because nobody uses it, in ms since 1970; None when it is not to be deleted.
+    """Return when an unused group is deleted, in ms since 1970; None when it is not to be deleted.
 
-    One whose messages wait for another try is kept: they would be lost with it.
+    A group with messages that wait for a retry is kept: they would be lost with it.
     """
     has_members = engine.groups.agreement(group) is not None or bool(engine.tables.poppers.of_group(group))
     found = expiry.expires_ms(engine.state, group, has_members=has_members)

@@ -1,4 +1,4 @@
-"""The leases of the broker in time: asked for and given back by members, granted at the right moment, told of."""
+"""The leases of the broker in time: requested and returned by members, granted at the right moment, and announced."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Tells a client something; one that is gone is passed over.
+#: Notifies a client; one that is gone is passed over.
 Tell = Callable[[str, broker_pb2.SessionEvent], None]
 
 
-#: Queues of this broker that one member of a group asks for, and that all members of all groups do.
+#: Maximum number of queues of this broker that one member may request, and that all members of all groups may.
 MAX_OF_MEMBER = 20_000
 MAX_WANTED = 300_000
 
 
 class _QueueRequest(NamedTuple):
-    """A member asks for a queue."""
+    """A request of a member for a queue."""
 
     item: broker_pb2.QueueEpoch
     beginning: Beginning
 
 
 class LeaseKeeper:
-    """Changes the leases of an engine as members ask, and tells them what became of it.
+    """Changes the leases of an engine on request of members, and notifies them of the result.
 
     Not thread-safe: it belongs to the loop of the engine.
 
@@ -73,16 +73,16 @@ class LeaseKeeper:
             self._timer.cancel()
 
     async def acquire(self, client_id: str, request: broker_pb2.AcquireQueues, start: broker_pb2.StartPosition) -> None:
-        """Let a member have queues as soon as it may, and as they are here.
+        """Grant queues to a member as soon as they exist and are free.
 
         Args:
             client_id: the member.
             request: which queues.
-            start: where the group begins in topics in which it has not begun anywhere.
+            start: initial offsets for topics in which the group has not begun anywhere.
 
         Raises:
             InvalidArgument: it is not in the group.
-            SystemBusy: it asks for too many.
+            SystemBusy: it requests too many.
             NotMaster, StoreError: it cannot be recorded where the group begins.
         """
         if not self._engine.groups.is_member(request.group, client_id):
@@ -108,7 +108,7 @@ class LeaseKeeper:
         _log_absent(group, absent)
 
     def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
-        """Ask for one queue. Returns False when it is not here: it may come yet."""
+        """Request one queue. Returns False when it is not here: it may come yet."""
         item = wish.item
         key = self._find(group, item)
         self._keep_wish(group, client_id, key, wish)
@@ -121,7 +121,7 @@ class LeaseKeeper:
         return True
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
-        """Remember that a member asks for a queue. Raises `SystemBusy` when there are too many by it."""
+        """Record the request of a member for a queue. Raises `SystemBusy` when there are too many by it."""
         wishes = self._wishes.get((group, client_id), {})
         own = self._engine.leases.of_member(group, client_id)
         name = wish.item.topic, wish.item.queue_id
@@ -179,7 +179,7 @@ class LeaseKeeper:
         _log_absent(group, absent)
 
     async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
-        """Let others have queues of which a member has saved its state, or will when it gives them back."""
+        """End the hold of queues whose state a member has saved, or will have saved when it returns them."""
         absent = 0
         async for part in slices(queues):
             for key, item in (found := self._present(group, part)):
@@ -201,7 +201,7 @@ class LeaseKeeper:
         return not self._engine.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
-        """Fence the owners of queues, and grant them anew where the group is by then.
+        """Fence the owners of queues, and grant the queues again at the new offsets of the group.
 
         What the caller records before it waits for anything is on disk ahead of these grants.
         """
@@ -241,7 +241,7 @@ class LeaseKeeper:
     # ---- time -----------------------------------------------------------------------------------
 
     def _wind(self) -> None:
-        """Set the timer to the next moment at which somebody has waited long enough."""
+        """Set the timer to the end of the next wait."""
         if self._timer is not None:
             self._timer.cancel()
         due = self._engine.leases.next_expiry
@@ -258,13 +258,13 @@ class LeaseKeeper:
             self._news.put_nowait(event)
 
     async def _deliver(self) -> None:
-        """Tell members what became of leases. A task of its own: whose request it was may be gone by then."""
+        """Notify members about their leases. A task of its own: whose request it was may be gone by then."""
         while True:
             events = [await self._news.get()]
             while not self._news.empty():
                 events.append(self._news.get_nowait())
             try:
-                # The last commit of a former owner may be on its way to the disk; the new owner starts behind it.
+                # The last commit of a former owner may still be in flight to the disk; the new owner starts behind it.
                 await self._engine.offsets.settle()
             except MiniMQError as error:
                 log.warning("lease: granted though nothing can be written reason=%s", error)
@@ -299,8 +299,8 @@ class LeaseKeeper:
     def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
         group, queue = key
         topic = self._topic_name(queue)
-        # A queue that came after the group had started has no committed offset: it is read from its beginning. Whether
-        # that is still stored the pull tells, and what is missing.
+        # A queue that came after the group had started has no committed offset: it is read from its beginning. The pull
+        # reports whether that offset is still stored, and what is missing.
         offset = self._engine.offsets.committed(group, queue) or 0
         return broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id

@@ -1,4 +1,4 @@
-"""The lists of the members of groups: how they are made, and who is told them when."""
+"""The lists of the members of groups: their creation, and when they are sent to whom."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from minimq_common.large_fields import field_head
 from minimq_common.slices import SLICE
 from minimq_proto.v1 import broker_pb2
 
-#: Time in seconds in which changes of a group are collected before its members are told: those that start together make
-#: one round of it, which a person does not notice.
+#: Time in seconds for which changes of a group are collected before its members are notified: members that start
+#: together make one round of it, and nobody notices the delay.
 ROUND_S = 0.05
-#: Rounds of large groups come later, so that they take no more than one in so many parts of the time.
+#: Rounds of large groups come later, so that they use at most one part in this many of the time.
 _ROUND_SHARE = 10
 
 _MEMBERS = broker_pb2.SessionEvent.DESCRIPTOR.fields_by_name["members"].number
@@ -25,14 +25,14 @@ _HELD = broker_pb2.GroupMembers.DESCRIPTOR.fields_by_name["held"].number
 
 
 class MemberLists:
-    """Tells the members of groups who is in them. Lives on the event loop.
+    """Sends the members of groups their member lists. Lives on the event loop.
 
     Lists are made one after the other, so that none comes after a later one.
 
     Args:
         engine: has the groups.
-        starts: knows in which topics a group has begun.
-        events_of: returns what waits for a client, None when it has no session.
+        starts: knows the topics in which a group has begun.
+        events_of: returns the pending events of a client, None if it has no session.
         grace_ms: time for which a member that is gone may come back.
     """
 
@@ -47,7 +47,7 @@ class MemberLists:
         self._starts = starts
         self._events_of = events_of
         self._grace_ms = grace_ms
-        #: Groups whose members will be told of a new list in a moment.
+        #: Groups whose members will be sent a new list in a moment.
         self._changed: set[str] = set()
         self._making = asyncio.Lock()
         #: Time that the latest round took, in seconds.
@@ -55,17 +55,17 @@ class MemberLists:
         self._is_retired = False
 
     def retire(self) -> None:
-        """Tell nobody anything from now on."""
+        """Send nothing from now on."""
         self._is_retired = True
 
     async def tell(self, group: str, events: SessionEvents) -> None:
-        """Tell one client the list of a group."""
+        """Send one client the list of a group."""
         async with self._making:
             members = self._engine.groups.members(group)
             events.add_list(group, members.version, await self._encoded(members))
 
     def tell_all_soon(self, group: str) -> None:
-        """Tell a group its list in a moment: what changes until then makes no round of its own."""
+        """Send a group its list in a moment: what changes until then makes no round of its own."""
         if group not in self._changed:
             self._changed.add(group)
             after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
@@ -101,7 +101,7 @@ class MemberLists:
 
 
 async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
-    """Return the list, encoded. Whoever else waits for the event loop comes in between.
+    """Return the list, encoded. Other tasks of the event loop run in between.
 
     Args:
         members: of the group.

@@ -11,7 +11,7 @@ from minimq_common.errors import SystemBusy
 #: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
 MAX_OFFSETS = 500_000
 
-#: When somebody for whom there was no room may come back, in seconds.
+#: Retry delay after a refusal for lack of room, in seconds.
 _COME_BACK_S = 0.5
 
 

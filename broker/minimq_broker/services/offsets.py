@@ -35,7 +35,7 @@ class OffsetService:
         self._engine = engine
 
     async def at_time(self, request: broker_pb2.GetOffsetRequest) -> broker_pb2.GetOffsetResponse:
-        """Tell the first offset stored at or after a time. Raises `TopicNotFound`, `QueueNotFound`."""
+        """Return the first offset stored at or after a time. Raises `TopicNotFound`, `QueueNotFound`."""
         queue = self._engine.state.queue(request.topic, request.queue_id)
         return broker_pb2.GetOffsetResponse(offset=self._engine.store.offset_at(queue, request.timestamp_ms))
 
@@ -74,7 +74,7 @@ class OffsetService:
         return broker_pb2.CommitOffsetsResponse()
 
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
-        """Raise `Fenced` when somebody else owns the queue that a commit is for."""
+        """Raise `Fenced` if another member owns the queue of a commit."""
         if client_id:
             self._engine.leases.check(key, client_id, item.epoch)
         elif (owner := self._engine.leases.owner(key)) is not None:
@@ -103,7 +103,7 @@ class OffsetService:
             )
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
-        """Tell the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet.
+        """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet.
 
         Raises:
             NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
@@ -116,5 +116,5 @@ class OffsetService:
                 if name is not None and request.topic in ("", name) and caller.sees(Resource.TOPIC, name):
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
-            await self._engine.offsets.settle()  # what is not confirmed could be seen to go back after a fail-over
+            await self._engine.offsets.settle()  # unconfirmed offsets could go back after a fail-over
         return answer

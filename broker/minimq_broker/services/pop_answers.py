@@ -28,23 +28,23 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 1_000
 #: A response is about this large, and never larger by more than what one take brings.
 _RESPONSE_BYTES = 1 << 20
-#: What one take brings at most in bytes, whatever it asks for, but for the batch that reaches it.
+#: Maximum bytes of one take, whatever it requests, plus the batch that exceeds the limit.
 _MOST_BYTES = 4 << 20
 #: When messages that cannot be read are tried again: nobody else is kept from work by them.
 _DAMAGED_MS = 3_600_000
-#: Batches of which it is remembered where they stand.
+#: Number of batches whose positions are cached.
 _MAX_PLACES = 10_000
 
 
 class HandOut(NamedTuple):
-    """Messages that a take got, whose batches are not read yet.
+    """Messages of a take whose batches are not read yet.
 
     Attributes:
         take_id: of the take.
         max_bytes: of batches that are asked for.
         have: log positions of those that the client has.
         key: the queue, and the group.
-        runs: that were handed out.
+        runs: that were delivered.
         epoch: of their handle.
     """
 
@@ -61,12 +61,12 @@ SettleFor = Callable[[PopKey, Settle], None]
 
 
 class PopReader:
-    """Reads the batches of what was handed out; gives back what does not fit, and sets aside what cannot be read.
+    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read.
 
     Args:
         engine: has the store.
         clock: by which deadlines are over.
-        settle: settles what the consumer does not get.
+        settle: settles messages that the consumer does not receive.
     """
 
     def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
@@ -105,7 +105,7 @@ class PopReader:
         return broker_pb2.PopResult(id=hand_out.take_id, popped=popped), size
 
     def give_back(self, hand_out: HandOut) -> None:
-        """Let others have what was handed out to a client that is gone: it was no try."""
+        """Release messages that were delivered to a client that is gone: it was no try."""
         self._give_back(hand_out, [(run.first, run.end) for run in hand_out.runs])
 
     def _give_back(self, hand_out: HandOut, spans: Sequence[tuple[int, int]]) -> None:
@@ -170,7 +170,7 @@ class PopReader:
     def _set_aside(
         self, queue: QueueKey, hand_out: HandOut, left: Sequence[tuple[int, int]], reason: MiniMQError
     ) -> CorruptEntry:
-        """Keep the batch that cannot be read from all for a while, and return what the consumer is told."""
+        """Set an unreadable batch aside for a while, and return the error for the consumer."""
         first, end = left[0]
         try:
             row = self._engine.store.log.row_at(queue, first)
@@ -196,11 +196,11 @@ def _end(batch: StoredBatch) -> int:
 
 
 class PopAnswers:
-    """Results that wait to be written to one stream, all that there are at once.
+    """Results that wait to be written to one stream, combined in one response.
 
     Args:
-        reader: reads what was handed out, at the moment in which it is written: one response of a client that does not
-            read is in memory, however many takes it has.
+        reader: reads what was handed out, at the moment in which it is written: a client that does not read has one
+            response in memory, however many takes it has.
     """
 
     def __init__(self, reader: PopReader) -> None:
@@ -230,7 +230,7 @@ class PopAnswers:
             await self._taken.wait()
 
     def add(self, result: broker_pb2.PopResult | HandOut) -> None:
-        """Write a result; what a client that is gone was handed out goes to others."""
+        """Write a result; messages that were delivered to a client that is gone go to others."""
         if self.cancels:
             self.cancels.pop(result.take_id if isinstance(result, HandOut) else result.id, None)
         if not self._is_closed:
@@ -272,7 +272,7 @@ class PopAnswers:
         return True
 
     def take(self) -> broker_pb2.PopResponse:
-        """Return what there is, up to the size of a response."""
+        """Return the waiting results, up to the size of a response."""
         response, size = broker_pb2.PopResponse(), 0
         while self._results and size < _RESPONSE_BYTES:
             result = self._results.popleft()

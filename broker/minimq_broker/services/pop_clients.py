@@ -1,4 +1,4 @@
-"""The consumers that take messages one by one: who they are, by which streams they come, and what they filter by."""
+"""The consumers that take messages one by one: their ids, streams and filters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minimq_proto.v1 import broker_pb2
 MAX_CLIENTS = 1_000
 MAX_TOPICS = 5_000
 MAX_FILTERS = 2 * MAX_FILTER
-#: When a client with so many may come back, in seconds.
+#: Retry delay of a client at a limit, in seconds.
 _COME_BACK_S = 0.1
 
 
@@ -51,7 +51,7 @@ class PopClients:
         self._poppers = engine.tables.poppers
 
     def enter(self, group: str, client_id: str, stream: PopStream) -> None:
-        """Note who takes. Raises `GroupConflict` while the group has members with queues to themselves."""
+        """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""
         if (group, client_id) in stream.clients:
             return
         members = self._engine.groups.members(group).client_ids
@@ -68,7 +68,7 @@ class PopClients:
         self._poppers.came(group, client_id)
 
     def subscribe(self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopStream) -> frozenset[int]:
-        """Note by what a consumer filters a topic; return the hashes of the tags that are wanted, the same for all."""
+        """Record the filter of a consumer for a topic; return the hashes of the wanted tags, the same for all."""
         self.enter(group, client_id, stream)
         key = (group, client_id, take.topic)
         known = stream.subscribed.get(key)

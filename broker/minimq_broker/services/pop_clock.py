@@ -1,4 +1,4 @@
-"""The time by which messages that were handed out come again."""
+"""The clock for the redelivery of messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MS = 1_000_000
 
 
 class PopClock:
-    """A time of day that is read once and goes on by itself: a clock that is set meanwhile frees nothing.
+    """A time of day that is read once and then advances monotonically: a clock that is set meanwhile frees nothing.
 
     Args:
         not_before_ms: a time that is over, in ms since 1970: it does not go back behind what the log says.

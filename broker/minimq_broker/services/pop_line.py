@@ -1,4 +1,4 @@
-"""Takes of one group from one topic: who waits is served in turn, from the queues that may have something."""
+"""Takes of one group from one topic: waiting takes are served in turn, from the queues that may have messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from minimq_proto.v1 import broker_pb2
 #: Messages that come from one queue before it is the turn of the next one: takes that follow each other get parts of
 #: the same batch, which a client has then.
 _TURN = 1_000
-#: When a queue is looked at again that has something which nobody could be given, in ms.
+#: Delay before another check of a queue whose messages could not be delivered, in ms.
 _REST_MS = 20
-#: When a consumer of a group that was deleted may come back, in seconds.
+#: Retry delay for consumers of a deleted group, in seconds.
 _AGAIN_S = 0.1
 #: Batches that one look passes over.
 _STEP_ROWS = 250
@@ -75,7 +75,7 @@ class PopLine:
         group: the group.
         topic: the topic.
         clock: by which deadlines are over.
-        may_begin: tells whether messages may be handed out for the first time.
+        may_begin: returns whether messages may be delivered for the first time.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PopLine:
         self._due: dict[int, int] = {}
         self._earliest_ms: float = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        #: Messages that takes under way may get, and how many these takes are, by queue.
+        #: Messages that pending takes may receive, and the number of these takes, by queue.
         self._asked: Counter[int] = Counter()
         self._under_way: Counter[int] = Counter()
         self._returning = 0
@@ -107,7 +107,7 @@ class PopLine:
 
     @property
     def topic(self) -> Topic:
-        """The topic as it was seen last."""
+        """The latest known settings of the topic."""
         return self._topic
 
     # ---- what happens --------------------------------------------------------------------------------
@@ -126,13 +126,13 @@ class PopLine:
         return None
 
     def cancel(self, take: WaitingTake) -> None:
-        """Answer a take that waits at once, with nothing."""
+        """Answer a waiting take at once, without messages."""
         if take in self._waiting:
             self._leave(take)
             take.answers.add(broker_pb2.PopResult(id=take.id))
 
     def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
-        """Hear what a take has come to: it is answered, or waits on."""
+        """Process the result of a take: it is answered, or waits on."""
         queue_id = step.key.queue_id
         self._asked[queue_id] -= take.most
         self._under_way[queue_id] -= 1
@@ -175,7 +175,7 @@ class PopLine:
             self._serve()
 
     def look_again(self) -> None:
-        """Hear that the topic may be another one. Raises the reason if there is none to take from any more."""
+        """Handle a possible change of the topic. Raises the error if there is no queue left to take from."""
         state = self._engine.state
         topic = state.topic(self._topic.name)
         state.check_allowed(topic, Permission.READ)
@@ -188,7 +188,7 @@ class PopLine:
         self._serve()
 
     def end(self, error: MiniMQError | None) -> None:
-        """Answer everybody, also those who come back: with an error, or with nothing."""
+        """Answer all takes, including those that are requeued: with an error, or with nothing."""
         self._is_over = True
         for take in [*self._waiting]:
             self._leave(take)
@@ -203,7 +203,7 @@ class PopLine:
     # ---- serving -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Ask queues for those who wait, as long as some may have something."""
+        """Take from queues for the waiting takes, as long as some may have messages."""
         while self._waiting and (queue_id := self._next()) is not None:
             take = next(iter(self._waiting))
             self._leave(take)
@@ -262,7 +262,7 @@ class PopLine:
         return stored
 
     def _unwanted(self, key: PopKey, queue: QueueKey, tags: frozenset[int], first: int) -> tuple[int, int]:
-        """Return the messages at the head of a queue that nobody wants, as far as one look goes."""
+        """Return the unwanted messages at the head of a queue, as far as one check reaches."""
         popped = self._engine.state.popped.get(key)
         at = max(first, self._engine.state.committed.get(key, 0) if popped is None else popped.next)
         with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
@@ -294,7 +294,7 @@ class PopLine:
         return None
 
     def _has(self, queue_id: int) -> bool:
-        """Tell whether a queue may have something beyond what takes under way may get."""
+        """Return whether a queue may have more messages than pending takes may receive."""
         engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
         state, end = engine.state, engine.store.queue_end(queue).offset
         popped = state.popped.get((self._group, *queue))
@@ -320,7 +320,7 @@ class PopLine:
         self._earliest_ms = min(self._due.values(), default=math.inf)
 
     def _arm(self) -> None:
-        """See to it that those who wait are served when something is due."""
+        """Schedule the service of waiting takes for when messages are due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Taking messages one by one: each request of a stream settles some and asks for others, by one job for the writer."""
+"""Delivery of messages one by one: a request settles some messages and requests others, in one job."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse]
 
-#: Takes and settles that one stream may have under way, and spans that all may have on their way to the disk: bounds
-#: what clients can make the broker hold.
+#: Maximum number of pending takes and settles of one stream, and of spans in flight to the disk: limits the memory that
+#: clients can use.
 MAX_UNDER_WAY = 4_096
 MAX_SPANS_UNDER_WAY = 50_000
-#: Runs of all popped queues, about 240 bytes each; with more, only what was handed out before is.
+#: Runs of all popped queues, about 240 bytes each; beyond it, only messages that were delivered before are redelivered.
 MAX_RUNS_IN_ALL = 500_000
 #: How long the number of runs is taken to be the same, in seconds.
 _COUNTED_FOR_S = 1.0
-#: When a client with so many may come back, in seconds.
+#: Retry delay of a client at a limit, in seconds.
 _COME_BACK_S = 0.1
 #: After these others may be given the messages.
 _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
@@ -54,7 +54,7 @@ class PopService:
     Args:
         engine: store, writer and groups.
         starts: decides where groups begin.
-        grace_s: seconds after the end of its last stream in which a client keeps what it has.
+        grace_s: seconds after the end of its last stream in which a client keeps its messages.
         may_join: called with a group and a member with queues to itself that was refused, once it may join.
     """
 
@@ -79,7 +79,7 @@ class PopService:
         engine.arrivals.listeners.append(self._arrived)
 
     def retire(self) -> None:
-        """Free nothing and serve nobody any more: another role has begun."""
+        """Stop releasing and serving: another role has begun."""
         self._is_retired = True
         self._engine.arrivals.listeners.remove(self._arrived)
         for line in self._lines.values():
@@ -121,7 +121,7 @@ class PopService:
             answers.end()
 
     def _accept(self, request: broker_pb2.PopRequest, stream: PopStream) -> asyncio.Task[None] | None:
-        """Take a request in; return what is to be waited for before the next one."""
+        """Process a request; return what to await before the next one."""
         try:
             if stream.answers.expected > MAX_UNDER_WAY + len(request.settles) + len(request.takes):
                 text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
@@ -182,7 +182,7 @@ class PopService:
         lines: Sequence[tuple[PopLine, int]],
         stream: PopStream,
     ) -> None:
-        """Have settles and takes of one request decided at once, then tell the lines to which messages come back."""
+        """Decide the settles and takes of one request together, then notify the lines of returned messages."""
         steps = [*settles, *(step for _, _, step in takes)]
         if not steps:
             return
@@ -244,7 +244,7 @@ class PopService:
         settles: Sequence[PopStep],
         stream: PopStream,
     ) -> None:
-        """Ask queues for takes at once, along with what is settled; those for which nothing is there wait."""
+        """Take from queues at once, along with the settles; takes without messages wait."""
         asked = []
         lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
         now = asyncio.get_running_loop().time()
@@ -288,7 +288,7 @@ class PopService:
         return line, tags
 
     def _may_begin(self) -> bool:
-        """Tell whether messages may be handed out for the first time: all popped queues have not too many runs."""
+        """Return whether messages may be delivered for the first time: all popped queues have not too many runs."""
         now = time.monotonic()
         if now - self._counted_at >= _COUNTED_FOR_S:
             self._counted_at = now
@@ -332,7 +332,7 @@ class PopService:
             line.wake(key.queue_id)
 
     def _returning(self, steps: Sequence[PopStep]) -> list[tuple[PopLine, int]]:
-        """Tell the lines of which messages are given back; return these, with the queues."""
+        """Notify the lines whose messages are returned; return these, with the queues."""
         found = []
         for step in steps:
             line = self._lines.get((step.key.group, step.key.topic_id))
@@ -346,7 +346,7 @@ class PopService:
             line.returned(queue_id)
 
     def _settle_for(self, key: PopKey, settle: Settle) -> None:
-        """Settle on behalf of a consumer that did not get what was handed out to it."""
+        """Settle on behalf of a consumer that did not receive its messages."""
         self._hand_in_alone(key.group, [PopStep(0, key, settle)])
 
     def _hand_in_alone(self, group: str, steps: Sequence[PopStep]) -> None:
@@ -391,7 +391,7 @@ class PopService:
         line.end(error)
 
     def _gone(self, group: str, client_id: str) -> None:
-        """Take note that a stream of a consumer is over for as long as the grace; others get what it had."""
+        """Process the end of a consumer's stream after the grace; its messages go to others."""
         if self._is_retired or not self._poppers.went(group, client_id):
             return
         steps = []

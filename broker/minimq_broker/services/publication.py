@@ -15,7 +15,7 @@ _ALL = "(all)"
 
 
 class BatchPublication:
-    """Publishes what waits under names, such as those of transactions. Belongs to the event loop.
+    """Publishes batches that wait under names, such as those of transactions. Belongs to the event loop.
 
     Args:
         what: the log calls it so: "transactions".
@@ -30,7 +30,7 @@ class BatchPublication:
         self._outages: dict[str, OutageLog] = {}
 
     async def publish_all(self, names: Collection[str]) -> None:
-        """Publish what waits under each name; one that cannot be read does not hold up the others."""
+        """Publish the waiting batches of each name; one that cannot be read does not hold up the others."""
         for name in self._outages.keys() - names - {_ALL}:
             self._works(name)
         for name in names:

@@ -39,7 +39,7 @@ Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
 
 #: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
 FRAME_BYTES = 1 << 20
-#: Pulls that one stream may have under way: bounds what a client can make the broker hold.
+#: Maximum number of pulls of one stream: limits the memory that a client can use.
 MAX_PULLS = 4096
 MAX_WAIT_S = 60.0
 #: Batches that one step may look at when it passes over those without a wanted tag: about 0.3 ms, in which the
@@ -54,7 +54,7 @@ class PullService:
 
     Args:
         engine: what is read.
-        slave: returns the broker id of a slave that may be read instead, 0 when there is none.
+        slave: returns the broker id of a slave to read from instead, or 0.
     """
 
     def __init__(self, engine: Engine, slave: Callable[[], int]) -> None:
@@ -62,7 +62,7 @@ class PullService:
         self._slave = slave
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
-        """Start and cancel pulls as the client asks, until it closes its side and the last pull has ended."""
+        """Start and cancel pulls on request, until the client closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
         writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, writer, pulls), "pull-receiver")
@@ -154,7 +154,7 @@ class _Pull:
         self._wait_s = min(request.wait_ms / 1000, MAX_WAIT_S)
         self._loop = asyncio.get_running_loop()
         self._told_at = self._loop.time()  # the latest frame, from which waits are counted
-        #: Since when batches were passed over of which the client has not heard; None when there are none.
+        #: Time since which batches were skipped without notifying the client; None when there are none.
         self._silent_since: float | None = None
         #: Which offsets of the queue were valid when it was looked at last.
         self._bounds = (0, 0)
@@ -245,7 +245,7 @@ class _Pull:
             )
 
     async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:
-        """Wait at the end of the queue. Returns True when nothing came for as long as was asked for."""
+        """Wait at the end of the queue. Returns True if nothing arrived within the requested wait."""
         until = self._told_at + self._wait_s
         now = self._loop.time()
         if now < until:
@@ -263,7 +263,7 @@ class _Pull:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
-        if self._engine.store.log.start != log_start:  # what was deleted meanwhile must not count as passed over
+        if self._engine.store.log.start != log_start:  # messages deleted meanwhile must not count as skipped
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
         if not batches and next_offset == self._offset:  # or it would be looked for again and again

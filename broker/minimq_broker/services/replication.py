@@ -11,17 +11,17 @@ class Replication(Protocol):
     """The place of a broker among its replicas."""
 
     def tell(self) -> broker_pb2.ReplicationStatus:
-        """Return what it is, and how far its replicas are."""
+        """Return the replication status of the broker and its replicas."""
 
     def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync, for readers that are far behind; 0 when there is none."""
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
 
     async def promote(self, *, unclean: bool) -> int:
         """Become the master, and return the term.
 
         Raises:
             InvalidArgument: it stands alone.
-            NotInSync: it may lack what was acknowledged, and `unclean` is not set.
+            NotInSync: it may lack acknowledged messages, and `unclean` is not set.
             ReplicaSetChanged: another one was elected.
             DeadlineExceeded: it was named the master, but does not lead yet.
         """

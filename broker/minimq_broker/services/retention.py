@@ -36,9 +36,9 @@ class Retention:
 
     Args:
         handle: has the store that is looked after, by the rules in its options.
-        counters: count what is deleted.
-        check_interval_s: seconds between two looks; there is one at once when the disk gets fuller than it should be.
-        lowest_needed: returns the log position from which on slaves need entries; called on the event loop.
+        counters: count deletions.
+        check_interval_s: seconds between two looks; one runs at once when the disk gets too full.
+        lowest_needed: returns the log position from which slaves need entries; called on the event loop.
         clock_ms: the time of day in ms since 1970.
     """
 
@@ -58,7 +58,7 @@ class Retention:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._outage = OutageLog(log)
-        #: Segments whose age could not be read, so that it is said once.
+        #: Segments whose age could not be read, so that it is logged once.
         self._unreadable: set[int] = set()
 
     def start(self) -> None:
@@ -67,14 +67,14 @@ class Retention:
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
-        """End after the deletion that is under way. Idempotent."""
+        """End after the current deletion. Idempotent."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
             await self._task
 
     def look_now(self) -> None:
-        """Look at once: the disk gets fuller than it should be. Any thread may call this."""
+        """Check at once: the disk gets fuller than it should be. Any thread may call this."""
         if self._task is not None and not self._stopping:
             self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -87,7 +87,7 @@ class Retention:
                 log.info("retention: not now reason=%s", error)
             except (OSError, lmdb.Error, StoreError) as error:
                 self._outage.failed(_FAILED, error, cause=error, level=logging.ERROR)
-            except Exception as error:  # noqa: BLE001 - it has to go on: without it the disk runs full
+            except Exception as error:  # noqa: BLE001 - it has to continue: without it the disk runs full
                 self._outage.crashed(_FAILED, repr(error), cause=error)
             try:
                 async with asyncio.timeout(self._interval_s):
@@ -113,7 +113,7 @@ class Retention:
             store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
-        """Delete a segment if it is still the oldest, and nobody has come to need it meanwhile."""
+        """Delete a segment if it is still the oldest, and still unneeded."""
         with self._handle.reading() as store:
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(needed_from)
@@ -133,7 +133,7 @@ class Retention:
         self._counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
-        """Return what is to be deleted. Has the segment that is written to sealed if all in it is over age."""
+        """Return the segments to delete. Has the segment that is written to sealed if all in it is over age."""
         with self._handle.reading() as store:
             now, rules = self._clock_ms(), store.options.retention
             excess = store.disk.excess_bytes()
@@ -160,7 +160,7 @@ class Retention:
         about = segment.path.stat()
         try:
             newest = segment.newest_ms()
-        except (lmdb.Error, struct.error, StoreError) as error:  # damaged, it must not keep those behind it for ever
+        except (lmdb.Error, struct.error, StoreError) as error:  # if damaged, it must not keep later segments forever
             newest = about.st_mtime_ns // 1_000_000
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)

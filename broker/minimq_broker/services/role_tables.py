@@ -1,4 +1,4 @@
-"""The tables that begin anew with each role of a broker: groups, leases, and the versions under which it registers."""
+"""The tables that are recreated with each role of a broker: groups, leases, registration versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RoleTables:
 
     Args:
         term: in which the broker begins.
-        state: returns what the entries of the log add up to, also while nobody may look into the store.
-        recovery_s: seconds after the begin of a role in which former owners of queues have precedence.
+        state: returns the state, even while the store is not readable.
+        recovery_s: seconds after the beginning of a role in which former owners of queues have precedence.
 
     Attributes:
         groups: members of groups, and what they agree on.
@@ -51,7 +51,7 @@ class RoleTables:
         return (self._term << 32) + self._versions_before + self._state().begun
 
     def begin(self, term: int, *, stand_in: int | None) -> None:
-        """Begin a role: clients come anew, to other leases and groups.
+        """Begin a role: clients reconnect, with new leases and groups.
 
         Args:
             term: of the master.

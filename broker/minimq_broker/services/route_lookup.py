@@ -1,4 +1,4 @@
-"""Where the queues of a topic are on all brokers: asked of the name servers, and kept for a moment."""
+"""Where the queues of a topic are on all brokers: fetched from the name servers, and cached for a moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 if TYPE_CHECKING:
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-#: For how long an answer is taken for true, in seconds: members that ask all at once cost one question.
+#: For how long an answer is taken for true, in seconds: concurrent requests of members cost one query.
 _FRESH_S = 1.0
 #: How long one name server may take, in seconds.
 _PATIENCE_S = 1.0
@@ -45,7 +45,7 @@ class RouteLookup:
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, about a second old at most; None when no broker carries it.
 
-        While no name server answers, what was known last stands.
+        While no name server answers, the last known route is used.
 
         Raises:
             Unavailable: no name server answers, and nothing is known.
@@ -63,10 +63,10 @@ class RouteLookup:
         except (TransportError, SystemBusy):
             if known is None:
                 raise
-            return self._keep(topic, known[1])  # for another while: who asks next does not have to wait as well
+            return self._keep(topic, known[1])  # for another while: the next caller does not have to wait as well
 
     async def close(self) -> None:
-        """End the connections; questions under way fail."""
+        """End the connections; queries in progress fail."""
         for task in list(self._asking.values()):
             task.cancel()
         await self._channels.close()
@@ -81,7 +81,7 @@ class RouteLookup:
                 error = rpc.from_rpc_error(failure, f"name server {address}")
                 if isinstance(error, TopicNotFound):
                     return self._keep(topic, None)
-                self._nameservers.append(self._nameservers.pop(0))  # the next one is asked first from now on
+                self._nameservers.append(self._nameservers.pop(0))  # the next one is tried first from now on
             else:
                 return self._keep(topic, route_from_wire(check_answer(response, f"name server {address}").route))
         raise error

@@ -1,4 +1,4 @@
-"""The scrub: reads old segments again and again, slowly, so that damage is found before somebody needs what it hit."""
+"""The scrub: rereads old segments slowly, so that damage is found before the data is needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 _STEP_BYTES = 1 << 20
 _STEP_ENTRIES = 250
 _STEP_S = 0.25
-#: Time between two steps in which pages are looked at, in seconds: most of it is for others.
+#: Pause between checks of pages, in seconds: most of it is for others.
 _PAGES_S = 0.02
 #: Time before the first round, in seconds: a start has better things to do.
 _FIRST_S = 60.0
-#: Time until pages are looked at again when that was not possible, in seconds: a copy of everything may be on its way.
+#: Pause before the next attempt when pages could not be checked, in seconds: a copy of everything may be on its way.
 _AGAIN_S = 2.0
 
 
@@ -34,8 +34,8 @@ class Scrub:
     First it looks once at the pages of those that were not looked at when they were opened, then it goes in rounds.
 
     Args:
-        handle: has the store that is looked at.
-        counters: count what is verified.
+        handle: has the store to check.
+        counters: count verified segments.
         interval_s: seconds from the end of a round to the next one; 0: there are no rounds.
     """
 
@@ -50,7 +50,7 @@ class Scrub:
         self._task = asyncio.create_task(self._run(), name="scrub")
 
     async def stop(self) -> None:
-        """End after the step that is under way. Idempotent."""
+        """End after the current step. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -67,13 +67,13 @@ class Scrub:
             await asyncio.sleep(self._interval_s)
 
     async def _is_done(self, look: Callable[[], Awaitable[None]]) -> bool:
-        """Look; tell whether that was possible now."""
+        """Look; return whether that was possible now."""
         try:
             await look()
         except SystemBusy as error:
             log.info("scrub: not now reason=%s", error)
             return False
-        except Exception as error:  # noqa: BLE001 - it has to go on
+        except Exception as error:  # noqa: BLE001 - it has to continue
             self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
             return False
         self._outage.worked("scrub: goes on")

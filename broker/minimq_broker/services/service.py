@@ -37,7 +37,7 @@ class ServiceOptions:
 
     Attributes:
         sessions: when a client counts as dead.
-        group_expiry_ms: how long a group is kept that nobody uses, in ms; 0: for ever.
+        group_expiry_ms: how long an unused group is kept, in ms; 0: forever.
         auto_create_queues: queues of a topic that is made by its first message; 0: none is.
     """
 
@@ -53,7 +53,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         engine: store, roles, groups and leases.
         identity: its name and version.
         options: of the calls.
-        routes: tells where topics are that are not here.
+        routes: finds topics of other brokers.
         replication: how the replicas of this broker are.
         transactions: decides and publishes transactions.
         access: has the users and rules.
@@ -206,6 +206,6 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
 
 async def _answer(call: Awaitable[Response], context: Any, client_id: str = "") -> Response:
-    """Return what a call returns; what it records is logged with who has made it."""
+    """Return what a call returns; its changes are logged with the caller."""
     called_by(context.peer(), client_id)
     return await call

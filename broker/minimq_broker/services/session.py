@@ -1,6 +1,6 @@
 """Sessions of consumers: one stream per client, on which group membership and leases are kept.
 
-A stream that breaks is a dead client after a short grace, in which the client may come back and go on. A client that
+A client whose stream breaks counts as dead after a short grace, in which it may reconnect and continue. A client that
 hangs is noticed by its heartbeats.
 """
 
@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 #: Bytes of events that may wait for a client that does not read, besides member lists, of which the latest one of each
 #: group waits; with more its session ends.
 MAX_WAITING_BYTES = 8 << 20
-#: A request of so many bytes takes a millisecond or more.
+#: A request of this many bytes takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
-#: When a client for which there was no room may come back, in seconds.
+#: Retry delay of a client after a refusal for lack of room, in seconds.
 _COME_BACK_S = 1.0
 
-#: For a client that has not said in this session where its group begins: nothing is passed over.
+#: For a client that has not sent the start of its group in this session: nothing is passed over.
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
@@ -93,7 +93,7 @@ class SessionService:
 
     Attributes:
         leases: those of the members.
-        agreements: records what the members agree on.
+        agreements: records the configuration of the members.
     """
 
     def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
@@ -116,7 +116,7 @@ class SessionService:
         self.leases.retire()
 
     async def begin_anew(self, group: str) -> None:
-        """Let the members of a group that was deleted go on as those of a new one, which begins where they say.
+        """Continue with the members of a deleted group as those of a new one, with their start.
 
         Raises:
             NotMaster, StoreError: it cannot be recorded where the group begins.
@@ -163,7 +163,7 @@ class SessionService:
     async def _open_first(
         self, large: LargeRequest
     ) -> tuple[broker_pb2.SessionRequest, broker_pb2.SessionEvent | None]:
-        """Return a request that says who sent it; when it is out of its bounds no more than that, and the refusal."""
+        """Return a request that names its sender; when it is out of its bounds no more than that, and the refusal."""
         refused = None
         async with self._turn:
             request = await large.open()
@@ -237,15 +237,15 @@ class SessionService:
         session.grace = loop.call_later(self._options.grace_s, self._bury, session)
 
     def _bury(self, session: _Session) -> None:
-        """Take a dead client out of its groups."""
+        """Remove a dead client from its groups."""
         if self._is_retired or self._sessions.get(session.client_id) is not session:
-            return  # it came back at the last moment
+            return  # it reconnected at the last moment
         del self._sessions[session.client_id]
         self._engine.groups.gone(session.client_id)
         self._engine.streams.receive(self._leave_all(session.client_id), "burial")
 
     async def _leave_all(self, client_id: str) -> None:
-        """Take a client that is gone out of its groups, unless it comes back meanwhile."""
+        """Remove a lost client from its groups, unless it reconnects meanwhile."""
         for group in self._engine.groups.groups_of(client_id):
             if self._is_retired or client_id in self._sessions:
                 return
@@ -312,7 +312,7 @@ class SessionService:
             self.may_ask_again(group, client_id)
 
     def may_ask_again(self, group: str, client_id: str) -> None:
-        """Tell a member that was refused that it may ask again to join a group."""
+        """Notify a refused member that it may try to join a group again."""
         self._tell(client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:
@@ -322,7 +322,7 @@ class SessionService:
                 self._changed(group)
 
     async def _leave(self, group: str, client_id: str) -> bool:
-        """Take a member out of a group. Returns False when it comes back meanwhile, in another session."""
+        """Remove a member from a group. Returns False if it reconnects meanwhile, in another session."""
         session = self._sessions.get(client_id)
         while not self.leases.drop(group, client_id):
             await asyncio.sleep(0)

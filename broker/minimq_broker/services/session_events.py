@@ -10,7 +10,7 @@ _ENOUGH_BYTES = 64 << 10
 
 
 class SessionEvents:
-    """Encoded events that wait for one client, in order. A member list takes the place of one that still waits.
+    """Encoded events that wait for one client, in order. A member list replaces one that still waits.
 
     Attributes:
         waiting_bytes: those of all but member lists.

@@ -1,4 +1,4 @@
-"""Where groups begin in the topics of a broker: decided once, when a member asks for the first queue."""
+"""Where groups begin in the topics of a broker: decided once, when a member requests the first queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Beginning(NamedTuple):
     Attributes:
         start: where a group begins that is new.
         since_ms: since when it has read the topic elsewhere, or another topic that had the name before, in ms since
-            1970; None when it has not. What was sent after that is never passed over.
+            1970; None when it has not. Messages sent after that are never skipped.
     """
 
     start: broker_pb2.StartPosition
@@ -31,18 +31,18 @@ class Beginning(NamedTuple):
 
 
 class GroupBeginnings:
-    """Decides where groups begin, and tells where they have. Belongs to the loop of the engine.
+    """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine.
 
     Args:
         handle: has the store with the topics.
-        offsets: records what was decided.
+        offsets: records the decisions.
     """
 
     def __init__(self, handle: StoreHandle, offsets: GroupOffsets) -> None:
         self._handle, self._offsets = handle, offsets
 
     def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
-        """Return those of some topics in which a group has begun here, and how long ago."""
+        """Return the topics in which a group has begun here, and how long ago."""
         state, now = self._handle.store.state, now_ms()
         found = []
         for name in names:

@@ -1,4 +1,4 @@
-"""The broker itself: what it says of itself, and what may be done with all of its topics."""
+"""The broker itself: its report, and its permission for all topics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StatusService:
         self._access = access
 
     def tell(self) -> broker_pb2.GetStatusResponse:
-        """Tell what this broker is, holds and has done."""
+        """Return the report of this broker."""
         identity, counters = self._identity, self._engine.counters
         status = broker_pb2.GetStatusResponse(
             cluster=identity.cluster,
@@ -94,7 +94,7 @@ class StatusService:
         return broker_pb2.PromoteResponse(term=term)
 
     async def probe(self) -> broker_pb2.ProbeResponse:
-        """Answer when the writer has done what was handed in before: not at all while the disk hangs."""
+        """Answer once the writer has processed all earlier jobs: not at all while the disk hangs."""
         await self._engine.writes.record(lambda _: None, alone=False)
         return broker_pb2.ProbeResponse()
 

@@ -1,4 +1,4 @@
-"""The open store of a broker, which nobody may read while it is cut, or replaced by a copy."""
+"""The open store of a broker, which is not readable while it is truncated, or replaced by a copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-#: When somebody who may not look may come back, in seconds.
+#: Retry delay while the store is not readable, in seconds.
 _COME_BACK_S = 0.5
 
 
@@ -36,7 +36,7 @@ class LogStatus:
         last_term: the latest term that it knows.
         end: up to where it is synced.
         confirmed: up to where it is confirmed.
-        has_failed: the store refuses everything until the broker is started anew.
+        has_failed: the store refuses everything until the broker is restarted.
         log_id: the identity of the log.
     """
 
@@ -54,7 +54,7 @@ class HandleObserver:
     Attributes:
         notify: by the writer's thread, see `Notify`.
         grown: by the writer's thread, when the log of one of several replicas has grown.
-        closing: from now on nobody may look.
+        closing: from now on the store is not readable.
         replaced: there is another state, in the place of this one.
         disk_filled: by any thread, when the disk gets fuller than it should be.
     """
@@ -77,10 +77,10 @@ class StoreHandle:
         observer: hears of what happens to the store.
         alone: there is no other replica.
         clock_ms: the time of day in ms since 1970.
-        deletion_ms: the time by which old data is deleted; that of the clock unless given.
+        deletion_ms: the time for the deletion of old data; that of the clock unless given.
 
     Attributes:
-        damage: what is known to be damaged.
+        damage: the known damage.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StoreHandle:
         self._deletion_ms = deletion_ms
         self._store = self._open()
         self._is_open = True
-        #: Why nobody may look; None when everybody may.
+        #: Why the store is not readable; None if it is.
         self._closed: str | None = None
         #: Threads that look, and a lock for this number and for whether more may come.
         self._readers = 0
@@ -107,19 +107,19 @@ class StoreHandle:
 
     @property
     def store(self) -> MessageStore:
-        """The store. Raises `SystemBusy` while nobody may look into it."""
+        """The store. Raises `SystemBusy` while it is not readable."""
         if self._closed is not None:
             raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
         return self._store
 
     @property
     def any_store(self) -> MessageStore:
-        """The store, also while nobody may look: for those who hand something in, and at the end."""
+        """The store, even while it is not readable: for submissions, and at the end."""
         return self._store
 
     @property
     def log_status(self) -> LogStatus:
-        """The status of the log, told without a look into it; an empty one while nobody may look."""
+        """The status of the log, without a look into it; an empty one while the store is not readable."""
         if self._closed is not None:
             return LogStatus()
         store = self._store
@@ -132,15 +132,15 @@ class StoreHandle:
 
     @property
     def is_closed(self) -> bool:
-        """True if nobody may look into the store at this moment."""
+        """True if the store is not readable now."""
         return self._closed is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[MessageStore]:
-        """Look into the store on a thread other than the loop's: nobody closes or changes it meanwhile.
+        """Look into the store on a thread other than the loop's: it is neither closed nor changed meanwhile.
 
         Raises:
-            SystemBusy: nobody may look at this moment.
+            SystemBusy: the store is not readable now.
         """
         with self._readers_changed:
             store = self.store
@@ -153,13 +153,13 @@ class StoreHandle:
                 self._readers_changed.notify_all()
 
     def close(self) -> None:
-        """Close the store for good, as soon as nobody looks."""
+        """Close the store for good, as soon as nobody reads."""
         with self._readers_changed:
             self._closed = self._closed or "this broker stops"
         self._without_readers(self._store.close)
 
     def _without_readers(self, work: Callable[[], Result]) -> Result:
-        """Do something when nobody looks any more; from before on nobody new may."""
+        """Do something once nobody reads any more; new readers are refused at once."""
         with self._readers_changed:
             self._readers_changed.wait_for(lambda: not self._readers)
         return work()
@@ -192,7 +192,7 @@ class StoreHandle:
         )
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
-        """Do something to the store, on another thread, during which nobody may look into it.
+        """Do something to the store on another thread, with no readers meanwhile.
 
         Args:
             work: what is done.
@@ -202,7 +202,7 @@ class StoreHandle:
             await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self._store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
-        """Put a copy in the place of all that the store has. Nobody may look into it meanwhile.
+        """Replace the content of the store by a copy. It is not readable meanwhile.
 
         Args:
             copy: fills the directory, with segments of a size in bytes. When it fails, the store is empty.

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Streams:
-    """The receivers of all open streams. Belongs to the event loop; any thread may ask for `open`."""
+    """The receivers of all open streams. Belongs to the event loop; any thread may read `open`."""
 
     def __init__(self) -> None:
         self._receivers: set[asyncio.Task[None]] = set()
@@ -33,20 +33,20 @@ class Streams:
         return task
 
     def end(self) -> None:
-        """Receive no further request: each stream answers what it has taken, and ends in good order."""
+        """Receive no further request: each stream answers the requests that it has accepted, and ends cleanly."""
         for task in self._receivers:
             task.cancel()
 
     def _received(self, task: asyncio.Task[None]) -> None:
         self._receivers.discard(task)
-        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # of which the client is told
+        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # reported to the client
             return
         if task.exception() is not None:
             log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
 
 
 def raise_failure(receiver: asyncio.Task[None]) -> None:
-    """Raise the error by which the requests of a stream have ended, if it is one that its client is to be told."""
+    """Raise the error that ended the requests of a stream, if it has to be reported to the client."""
     failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
     if isinstance(failure, MiniMQError | DecodeError):
         raise failure

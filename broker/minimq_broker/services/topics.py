@@ -16,7 +16,7 @@ from minimq_common.slices import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: When somebody for whose topic there was no room may come back, in seconds.
+#: Retry delay after a refusal for lack of room for a topic, in seconds.
 _COME_BACK_S = 1.0
 
 #: After this time it is worth asking again whether queues are drained.
@@ -36,7 +36,7 @@ class TopicService:
 
     Args:
         engine: what stores them.
-        auto_create_queues: how many queues a topic gets that a producer needs and nobody has created; 0 when this
+        auto_create_queues: number of queues of automatically created topics; 0 when this
             broker makes no topics by itself.
     """
 
@@ -79,7 +79,7 @@ class TopicService:
             )
 
     def _decide_automatic(self, name: str) -> _Decide:
-        """Make a topic that a producer needs, unless it is there already with whatever settings."""
+        """Create a topic for a producer, unless it exists, whatever its settings."""
         if name not in self._engine.state.topics:
             self._check_automatic(name)  # what is refused is no work for the writer: producers ask again and again
         queues, created_ms = self._auto_create_queues, now_ms()
@@ -129,19 +129,22 @@ class TopicService:
         )
 
     def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
-        """Raise `NotDrained` when fewer read queues would hide what a group has not read."""
+        """Raise `NotDrained` if fewer read queues would hide messages that a group has not read."""
         hidden = _queues(topic)[read : topic.read_queues]
         lags = find_lags(state, {queue: Bounds(*self._engine.store.bounds(queue)) for queue in hidden}, ignored)
         if lags:
             raise NotDrained(say_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
-        """Delete a topic; its messages are gone at once, their disk when their segments go. Raises `TopicNotFound`."""
+        """Delete a topic; its messages are gone at once, and their disk space is freed with their segments.
+
+        Raises `TopicNotFound`.
+        """
         await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
         return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
-        """Tell the settings of a topic and where its queues begin and end. Raises `TopicNotFound`."""
+        """Return the settings of a topic and the first offsets and ends of its queues. Raises `TopicNotFound`."""
         topic = self._engine.state.topic(request.topic)
         # The term ahead of the offsets: they are right in it, whatever begins while they are looked up.
         described = broker_pb2.DescribeTopicResponse(

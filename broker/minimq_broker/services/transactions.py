@@ -1,4 +1,4 @@
-"""The end of transactions: records what clients decide, and publishes it, whoever dies meanwhile."""
+"""The end of transactions: records decisions of clients and publishes them, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
-#: Idle transactions that expire by one fact, and how many of them the log names.
+#: Maximum number of idle transactions that one fact expires, and that the log names.
 _EXPIRE_MOST = 1000
 _NAME_MOST = 5
 
@@ -53,16 +53,16 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
 
 
 class TransactionService:
-    """Calls about transactions, and what a master does for them by itself, from `start` to `stop`.
+    """Calls about transactions, and their background work at a master, from `start` to `stop`.
 
     Args:
         handle: has the store that has them.
-        writes: record and publish what is decided.
+        writes: record decisions and publish batches.
         counters: count those that expire.
         broker_name: by which a decision names this broker.
-        expiry_s: seconds for which what is staged waits for a decision.
+        expiry_s: seconds for which staged batches wait for a decision.
         clock_ms: the time of day in ms since 1970.
-        idle_s: least seconds after which a transaction for which nothing is staged any more makes room for others.
+        idle_s: shortest idle time in seconds after which a transaction makes room for others.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TransactionService:
         self._outage = OutageLog(log)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
-        """Record a decision, unless there is one, publish what is left of the transaction, and tell what is decided.
+        """Record a decision unless there is one, publish the rest of the transaction, and return the decision.
 
         Raises:
             InvalidArgument: it has no name or no number.
@@ -115,10 +115,10 @@ class TransactionService:
         return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
 
     async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
-        """Tell how the latest transaction of a name ended, once that cannot be lost any more.
+        """Return the decision about the latest transaction of a name, once it can no longer be lost.
 
-        When the request names what is about to be committed, it does not expire early from now on, if all of it is
-        here: another broker may decide on it next, and whoever was to tell this one may die.
+        If the request names the batches to be committed, and all of them are here, they do not expire early from now
+        on: another broker may decide next, and the writer may die before it notifies this one.
 
         Raises:
             InvalidArgument: it has no name.
@@ -167,7 +167,7 @@ class TransactionService:
     # ---- in the background ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to publish what is decided and left over, and to let go of what nobody decides on."""
+        """Start publishing remaining decided batches, and dropping undecided expired ones."""
         self._task = asyncio.create_task(self._run(), name="transactions")
 
     async def stop(self) -> None:
@@ -191,7 +191,7 @@ class TransactionService:
                 self._outage.failed(
                     "transactions: not now, will try again name=%s error=%s", error.message, cause=error
                 )
-            except Exception as error:  # noqa: BLE001 - it has to go on: what is decided must be published
+            except Exception as error:  # noqa: BLE001 - it has to continue: decided batches must be published
                 self._outage.crashed("transactions: not now, will try again name=(none) error=%r", error, cause=error)
             try:
                 async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
@@ -237,7 +237,7 @@ class TransactionService:
         await self._expire_idle(now)
 
     async def _expire_idle(self, now: int) -> None:
-        """Make room: let go of transactions that are idle, the sooner the less room there is."""
+        """Make room: drop idle transactions, the sooner the less room there is."""
         limits = self._handle.store.staging
 
         def decide(state: State) -> Fact | None:

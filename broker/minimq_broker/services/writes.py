@@ -1,4 +1,4 @@
-"""The way to the writer and back: jobs are handed in on the event loop, which takes their answers over."""
+"""The way to the writer and back: jobs are submitted on the event loop, which receives their answers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from minimq_common.errors import MiniMQError, SystemBusy
 
 Written = TypeVar("Written", FactJob, PublishJob)
 
-#: When a sender for whom there was no room may come back, in seconds.
+#: Retry delay of a sender after a refusal for lack of room, in seconds.
 _COME_BACK_S = 0.5
 
 
 class Refusal(Protocol):
-    """Says why nothing may be accepted or acknowledged at this moment; None when it may."""
+    """Returns the reason why nothing may be accepted or acknowledged now; None if it may."""
 
     def __call__(self, *, to_sender: bool) -> MiniMQError | None:
         """Return it; what a sender is told of its batch may be stricter than what others are told."""
 
 
 class WriteObserver(Protocol):
-    """Hears on the event loop of what was written, ahead of those who handed it in."""
+    """Notified on the event loop of written jobs, before their callers."""
 
     def queue_grew(self, queue: QueueKey) -> None:
         """Hear that readers see a queue grown."""
@@ -43,20 +43,20 @@ class WriteObserver(Protocol):
         """Hear that all jobs of a commit are answered.
 
         Args:
-            maybe_changed: some of them may have changed the state without having been told as `recorded`.
+            maybe_changed: some of them may have changed the state without a call of `recorded`.
             maybe_recorded: topics may be changed by a fact whose job was answered by an error.
         """
 
 
 class Writes:
-    """Jobs on their way to the disk, of which the bytes are bounded. Belongs to the event loop.
+    """Jobs in flight to the disk, whose bytes are bounded. Belongs to the event loop.
 
     Args:
         submit: hands a job to the writer.
         limits: what is let through.
-        counters: count what is acknowledged and refused.
+        counters: count acknowledged and refused batches.
         observer: hears of what was written.
-        refusal: asked before anything is accepted, and again at the moment in which it is acknowledged.
+        refusal: checked before anything is accepted, and again when it is acknowledged.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Writes:
         return self._pending_bytes
 
     def check(self, *, to_sender: bool = False) -> None:
-        """Raise the reason for which nothing may be accepted at this moment, if there is one."""
+        """Raise the reason why nothing may be accepted now, if any."""
         refusal = self.refusal(to_sender=to_sender)
         if refusal is not None:
             raise refusal
@@ -98,11 +98,11 @@ class Writes:
         self._submit(job)
 
     async def append(self, job: AppendJob) -> None:
-        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is on its way.
+        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is in flight.
 
         Raises:
             SystemBusy: there was no room for too long.
-            NotMaster, NotEnoughReplicas: this broker may not take it now.
+            NotMaster, NotEnoughReplicas: this broker may not accept it now.
         """
         came_at = self._loop.time()
         while True:
@@ -112,7 +112,7 @@ class Writes:
             self._room.clear()
             self._stuck_since = min(self._stuck_since, self._loop.time())
             try:
-                # When the disk hangs, those who come later are told at once: each stream waits for one batch at a time.
+                # When the disk hangs, later callers are refused at once: each stream waits for one batch at a time.
                 async with asyncio.timeout_at(min(came_at, self._stuck_since) + self._limits.busy_after_s):
                     await self._room.wait()
             except TimeoutError:
@@ -137,7 +137,7 @@ class Writes:
             return (await self._written(lambda done: FactJob(decision, done, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
-        """Publish some of what is decided of a transaction, and return how many batches wait no more; 0: none is left.
+        """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left.
 
         Raises:
             StoreFull: the disk is nearly full.
@@ -213,7 +213,7 @@ class Writes:
         self._observer.finished(maybe_changed=maybe_changed, maybe_recorded=maybe_recorded)
 
     def _finish_append(self, job: AppendJob) -> None:
-        # The moment in which it is acknowledged: what was written while this broker led may be no more.
+        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
         job.error = job.error or self.refusal(to_sender=True)
         self._pending_bytes -= job.size
         if job.error is None and job.status is not SendStatus.ALREADY_STORED:
