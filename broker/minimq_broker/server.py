@@ -11,10 +11,9 @@ from typing import cast
 import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
-from minimq_broker.core.disk import Watermarks
+from minimq_broker.call_bounds import call_limits, channel_options
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.core.retention import RetentionRules
-from minimq_broker.core.staging import StagingLimits
+from minimq_broker.engine_options import limits, store_options
 from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
@@ -30,7 +29,6 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
-from minimq_broker.services.limits import Limits
 from minimq_broker.services.retention import Retention
 from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.scrub import Scrub
@@ -39,15 +37,12 @@ from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
-from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
-from minimq_broker.store.store_options import StoreOptions
 from minimq_common import daemon, rpc
 from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
-from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
+from minimq_common.call_limits import CallLimits
+from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.metrics import MetricsServer
-from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.door import Door
@@ -74,25 +69,11 @@ _LOOK_S = 0.5
 #: Streams that say of a single request that it is refused, and go on.
 _IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop", "Session"))
 
-#: Bytes of the largest request, of calls for which it is another one than for most.
-_LARGEST_REQUESTS = {
-    "Append": math.inf,
-    "CommitTransaction": MAX_DECISION_BYTES,
-    "DescribeTransaction": MAX_DECISION_BYTES,
-    "SetAccess": 2 * MAX_DOCUMENT_BYTES,
-}
-
-#: Requests of Append from that size on are opened one by one: the batches of a client with plain options are smaller.
-_LARGE_APPEND_BYTES = 2 << 20
-
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
     "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
     "minimq-broker rebuild --from MASTER_HOST:PORT {}"
 )
-#: What a request may have besides the largest batch, in bytes.
-_AROUND_BATCH = 1 << 20
-
 #: What tools for gRPC find here.
 _SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
 
@@ -261,51 +242,19 @@ class Broker:
 
     def _make_server(self, options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
         """Return a server of gRPC that keeps to the bounds of what clients may do."""
-        self._limits = _make_limits(options, engine)
+        self._limits = call_limits(options, engine)
         return grpc.aio.server(
             interceptors=[self._limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],
-            options=rpc.server_options(
-                max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
-                max_allowed_incoming_connections=options.max_connections,
-            ),
+            options=channel_options(options),
         )
 
     def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
         """Open the store. Raises `StoreError`."""
-        store = StoreOptions(
-            segment_bytes=options.segment_bytes,
-            sync=options.flush == "sync",
-            checkpoint_interval_s=options.checkpoint_interval_s,
-            retention=RetentionRules(
-                max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes
-            ),
-            dead_letters=RetentionRules(
-                max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
-            ),
-            watermarks=Watermarks(
-                warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
-            ),
-            staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
-            replication_timeout_s=options.replication_timeout_s,
-            owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
-        )
-        limits = Limits(
-            max_body_bytes=options.max_body_bytes,
-            max_batch_bytes=options.max_batch_bytes,
-            max_pending_bytes=options.max_pending_bytes,
-            busy_after_s=options.busy_after_s,
-            max_unsent_bytes=options.max_unsent_bytes,
-            max_incoming_bytes=options.max_incoming_bytes,
-            slave_read_lag=options.slave_read_lag,
-            max_topics=options.max_topics,
-            max_groups=options.max_groups,
-            max_sessions=options.max_sessions,
-        )
         try:
             return Engine(
                 options.data_dir,
-                store,
-                limits,
+                store_options(options),
+                limits(options),
                 EngineObserver(self._refusal, self._topics_changed, self._log_grew, self._disk_filled),
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
@@ -436,22 +385,3 @@ async def _look_after_health(engine: Engine, standard: StandardServices) -> None
 def _left(until: float) -> float:
     """Return what calls under way get of the time until then, in seconds."""
     return min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0))
-
-
-def _make_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
-    """Return the bounds of what clients may do."""
-
-    def refused(method: str, error: SystemBusy) -> None:
-        engine.counters.streams_refused[method] += 1
-        engine.refusals.note(error)
-
-    return CallLimits(
-        options.max_streams,
-        "--max-streams",
-        first_request_s=FIRST_REQUEST_S,
-        refused=refused,
-        intake=engine.intake,
-        requests=RequestLimits(
-            largest=_LARGEST_REQUESTS, large={"Append": _LARGE_APPEND_BYTES}, opening=("Append", "Session")
-        ),
-    )

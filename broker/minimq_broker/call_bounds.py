@@ -1,0 +1,53 @@
+"""The bounds of the calls and connections of a broker, as gRPC and `CallLimits` keep to them."""
+
+from __future__ import annotations
+
+import math
+
+from minimq_broker.options import BrokerOptions
+from minimq_broker.services.engine import Engine
+from minimq_common import rpc
+from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
+from minimq_common.errors import SystemBusy
+from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
+
+#: Bytes of the largest request, of calls for which it is another one than for most.
+_LARGEST_REQUESTS = {
+    "Append": math.inf,
+    "CommitTransaction": MAX_DECISION_BYTES,
+    "DescribeTransaction": MAX_DECISION_BYTES,
+    "SetAccess": 2 * MAX_DOCUMENT_BYTES,
+}
+
+#: Requests of Append from that size on are opened one by one: the batches of a client with plain options are smaller.
+_LARGE_APPEND_BYTES = 2 << 20
+
+#: What a request may have besides the largest batch, in bytes.
+_AROUND_BATCH = 1 << 20
+
+
+def call_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
+    """Return the bounds of what clients may do."""
+
+    def refused(method: str, error: SystemBusy) -> None:
+        engine.counters.streams_refused[method] += 1
+        engine.refusals.note(error)
+
+    return CallLimits(
+        options.max_streams,
+        "--max-streams",
+        first_request_s=FIRST_REQUEST_S,
+        refused=refused,
+        intake=engine.intake,
+        requests=RequestLimits(
+            largest=_LARGEST_REQUESTS, large={"Append": _LARGE_APPEND_BYTES}, opening=("Append", "Session")
+        ),
+    )
+
+
+def channel_options(options: BrokerOptions) -> tuple[tuple[str, int], ...]:
+    """Return the options of the gRPC server."""
+    return rpc.server_options(
+        max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
+        max_allowed_incoming_connections=options.max_connections,
+    )
