@@ -1,4 +1,4 @@
-"""A copy of what a broker has, as a data directory of its own: taken while the broker runs."""
+"""A copy of the data of a broker, as a separate data directory: taken while the broker runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 
 Moved = Callable[[int], None]
 
-#: A copy that does not move on for so long, in seconds, keeps nothing from being deleted any more, and makes room for
-#: another one.
+#: A copy without progress for this many seconds no longer prevents deletions, and makes room for another one.
 _STUCK_S = 10.0
-#: Copies that may be taken at once: each reads the whole log, and holds the state.
+#: Maximum number of concurrent copies: each reads the whole log, and holds the state.
 MAX_COPIES = 4
-#: When somebody who was refused may come back, in seconds.
+#: Retry delay after a refusal, in seconds.
 _COME_BACK_S = 5.0
 
 
@@ -46,7 +45,7 @@ class _Copy:
 
 
 class Snapshots:
-    """Sends copies of what a broker has. Lives on the loop of the engine.
+    """Sends copies of the data of a broker. Lives on the loop of the engine.
 
     Args:
         handle: has the store that is copied.
@@ -59,7 +58,7 @@ class Snapshots:
         self._copies: list[_Copy] = []
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on a copy needs entries that is under way."""
+        """Return the log position from which running copies need entries."""
         since = self._loop.time() - _STUCK_S
         return min((copy.position for copy in self._copies if copy.moved_at > since), default=NOTHING_NEEDED)
 
@@ -67,8 +66,8 @@ class Snapshots:
         """Send all that is confirmed now, from the oldest entry on.
 
         Raises:
-            CopyNeeded: the copy was stuck, and retention was faster; it has to begin anew.
-            SystemBusy: nobody may look into the store at this moment, or too many copies are being taken.
+            CopyNeeded: the copy was stuck, and retention was faster; it has to start over.
+            SystemBusy: the store is not readable now, or too many copies are running.
         """
         self._admit()
         copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
@@ -130,13 +129,13 @@ async def take_snapshot(
     began: Callable[[int, int], Moved],
     security: ChannelSecurity = PLAIN,
 ) -> tuple[int, int]:
-    """Make a data directory of what a broker has now. Returns from where to where its log goes.
+    """Make a data directory with the current data of a broker. Returns from where to where its log goes.
 
     Args:
         address: HOST:PORT of the broker.
         directory: does not exist, is empty, or holds a copy that was interrupted.
         segment_bytes: size of its segments.
-        began: is told from where to where the log goes, and returns what is told how far the copy is.
+        began: called with the range of the log; returns the callback for the progress.
         security: of the connection.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A copy of everything that a master has, in the place of what a slave has."""
+"""A copy of all data of a master, which replaces that of a slave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state_frames(snapshot: Snapshot, start: int, log_id: str = "") -> Iterator[r
 
     Args:
         snapshot: the state.
-        start: log position from which on entries will follow.
+        start: log position from which entries will follow.
         log_id: the identity of the log, for a slave that has one already.
     """
     copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, archived=True)
@@ -48,7 +48,7 @@ async def archive_frames(
     """Yield the frames that follow those of the state: archived dead letters.
 
     Args:
-        read: returns some of them from a log position on; none at the end.
+        read: returns some entries from a log position on; none at the end.
     """
     position = 0
     while found := await read(position):
@@ -90,9 +90,9 @@ async def fill(
         segment_bytes: size of its segments.
         first: as for `take_copy`.
         next_frame: as for `take_copy`.
-        until: log position up to which entries are taken at least.
-        replace: delete what is there.
-        moved: is told how far the copy is.
+        until: log position up to which the copy goes at least.
+        replace: delete existing data.
+        moved: called with the progress of the copy.
     """
     rows: list[tuple[bytes, bytes]] = []
     frame = first

@@ -12,8 +12,8 @@ which it sees a new revision of the master's report; its election compares that 
 has reported since. Leases of etcd itself are not used: they are renewed by its leader alone, which may have been
 replaced without knowing it, they begin anew with every leader, and they are whole seconds long.
 
-What one process sees never goes back, since it has one transaction under way at a time. If it does, etcd was emptied or
-restored from a backup: then the process begins as if it had just started, and so does the time of a lease.
+The view of one process never goes back, since it has one transaction in progress at a time. If it does, etcd was
+emptied or restored from a backup: then the process begins as if it had just started, and so does the time of a lease.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _LOOK_S = 0.2
 
 
 class EtcdView:
-    """The record, its revision, and whose reports were seen to change. Not thread-safe: it lives on one event loop.
+    """The record, its revision, and the replicas whose reports were seen to change.
+
+    Not thread-safe: it lives on one event loop.
 
     Args:
         link: to etcd.
@@ -53,7 +55,7 @@ class EtcdView:
         self._term_lease_s = term_lease_s
         self._prefix = f"minimq/{key[0]}/{key[1]}/"
         self._record_key = self._prefix + "record"
-        #: Held while a transaction is under way.
+        #: Held during a transaction.
         self._turn = asyncio.Lock()
         self._seen: Outcome | None = None
         self._liveness: ReplicaLiveness | None = None
@@ -66,18 +68,18 @@ class EtcdView:
         return f"{self._prefix}reports/{replica_id}"
 
     def existing(self) -> ReplicaSet:
-        """Return the record. Raises `InvalidArgument` when there is none."""
+        """Return the record. Raises `InvalidArgument` if there is none."""
         if self.record is None:
             raise InvalidArgument(f"etcd has no {self._record_key}: no replica has reported yet")
         return self.record
 
     def is_alive(self, replica_id: int) -> bool:
-        """Say whether a replica was seen to report lately."""
+        """Return whether a replica has reported recently."""
         return self._liveness is not None and replica_id in self._liveness.alive(time.monotonic())
 
     @property
     def master_lives(self) -> bool:
-        """True if the lease of the master, as it was seen, may not be over yet."""
+        """True if the lease of the master, as last seen, may still be valid."""
         return self._liveness is not None and self._liveness.master_lives(time.monotonic())
 
     def found(self, own: ReplicaReport) -> ReplicaSet | None:
@@ -119,7 +121,7 @@ class EtcdView:
             check_same(msgspec.json.decode(stored.value, type=ReplicaReport), own)
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
-        """Replace the record unless it has changed, or a replica has reported; say whether that was done."""
+        """Replace the record unless it has changed, or a replica has reported; return whether that was done."""
         if self.record is not None and self._liveness is not None and self.record.term == record.term:
             record = self._liveness.completed(record, self.record)
         return await self._put(record, unless_heard)
@@ -129,10 +131,7 @@ class EtcdView:
         return await self._transact({self._record_key: msgspec.json.encode(record)}, *guards)
 
     async def _transact(self, puts: Mapping[str, bytes], *guards: str) -> bool:
-        """Put values if these keys, and the guards, are as they were seen; take the outcome, and say whether it was so.
-
-        What is put was made of what is seen now, not of what is seen when it is this transaction's turn.
-        """
+        """Put values if these keys and the guards are unchanged; process the result, and return whether they were."""
         assert self._seen is not None or not puts
         expected = {key: self._seen.revision(key) for key in (*puts, *guards)} if self._seen is not None else {}
         async with self._turn:

@@ -27,7 +27,7 @@ from minimq_proto.v1 import replication_pb2
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 log = logging.getLogger(__name__)
 
-#: A slave hears of what is confirmed with the next entries, or after this time in seconds.
+#: Maximum delay in seconds before a slave is sent the confirmed position, unless entries carry it earlier.
 _TELL_CONFIRMED_S = 0.02
 #: With more to read than this, it is read beside the event loop: it may have to come from the disk.
 _FAR_BEHIND_BYTES = 16 << 20
@@ -54,13 +54,13 @@ class Feed:
     """Feeds one slave. Lives on one event loop.
 
     Args:
-        store: whose log is streamed.
-        in_sync: is told what the slave does.
+        store: the store of the streamed log.
+        in_sync: notified of the slave's progress.
         slave: who it is.
         position: up to where its log is the same; None when it has to copy everything.
         moved: called when the slave has synced more, has come or has gone.
         record: records offsets that were kept at the slave.
-        unsent: has room for what is sent.
+        unsent: has room for sent data.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class Feed:
                 self._handed_over.put_nowait(request)
 
     async def _record_offsets(self) -> None:
-        """Record what the slave hands over: beside, since it may have to wait for this very slave.
+        """Record the offsets that the slave hands over: beside, since it may have to wait for this very slave.
 
-        One request after the other, each until it is done: the slave forgets all up to the number that it is told.
+        One request after the other, each until it is done: the slave forgets all up to the acknowledged number.
         """
         while True:
             request = await self._handed_over.get()
@@ -233,7 +233,7 @@ class Feed:
         return start
 
     async def _news(self) -> None:
-        """Return when there is something to tell, and after a while in any case."""
+        """Return when there is something to send, or after a while."""
         while self._position == self._store.end:
             self._more.clear()
             is_new = self._told != (self._store.confirmed, self._store.end, self._offsets_number)
@@ -260,7 +260,7 @@ class Feed:
     async def _write(
         self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame
     ) -> None:
-        """Write a frame with what is confirmed and where the log ends."""
+        """Write a frame with the confirmed position and the end of the log."""
 
         def latest() -> replication_pb2.ReplicaFrame:
             now = self._loop.time()
@@ -274,7 +274,7 @@ class Feed:
 
 
 def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
-    """Return where a slave goes on, and by what it knows that its log is of the same replica set."""
+    """Return the position from which a slave continues, and the identity of the log."""
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
     if start is None or start.position < store.log.start:
         return replication_pb2.GoOn(position=position)

@@ -1,4 +1,4 @@
-"""The slave's side of replication: it opens a stream to its master, writes what comes, and says what it has synced."""
+"""The slave's side of replication: it streams and writes the master's entries, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 #: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
 _PENDING_BYTES = 16 << 20
-#: Offsets that are handed over with one acknowledgement.
+#: Maximum number of offsets handed over with one acknowledgement.
 _OFFSETS_AT_ONCE = 10_000
-#: Ways in which a stream ends that are no faults of this program.
+#: Errors that end a stream and are not faults of this program.
 _EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError)
 
 
@@ -63,7 +63,7 @@ class Follower:
     """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine.
 
     Args:
-        engine: whose store gets the entries.
+        engine: the engine whose store receives the entries.
         master: the master.
         outage: logs when there is no master; one that outlasts this one knows when that began.
         security: of the connection.
@@ -85,7 +85,7 @@ class Follower:
         self._outage = outage or OutageLog(log)
         self._task: asyncio.Task[None] | None = None
         self._intake: _Intake | None = None
-        #: The end of the master's log as it was told last; None while it is not known.
+        #: The last reported end of the master's log; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
         self._found_at = self._lost_at = self._loop.time()
@@ -111,12 +111,12 @@ class Follower:
             self._task.cancel()
 
     def repair(self) -> None:
-        """Follow no more until what is damaged here is repaired."""
+        """Stop following until the damage here is repaired."""
         if self._intake is not None:
             self._intake.fail(_DamageFound())
 
     async def stop(self) -> None:
-        """End the stream, and return when nothing of it is on its way to the log any more. Idempotent."""
+        """End the stream, and return when none of its entries is in flight to the log. Idempotent."""
         self.end()
         task, self._task = self._task, None
         if task is not None:
@@ -158,7 +158,7 @@ class Follower:
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 
     async def _repair(self, stub: ReplicationAsyncStub) -> None:
-        """Have all damaged segments made anew. Not while following: what is damaged must not count."""
+        """Repair all damaged segments. Not while following: what is damaged must not count."""
         while reasons := self._engine.store.log.damage.reasons:
             repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
             end = await repair.seal()
@@ -223,7 +223,7 @@ class Follower:
         )
 
     def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
-        """Raise `BrokerConflict` when the log is that of another broker, of which nothing may be taken away."""
+        """Raise `BrokerConflict` if the log is that of another broker, which must not be truncated."""
         store, term = self._engine.store, frame.go_on.term
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
@@ -241,7 +241,7 @@ class Follower:
             )
 
     async def _cut(self, position: int) -> None:
-        """Take away what the master does not have."""
+        """Truncate entries that the master does not have."""
         store = self._engine.store
         if position > store.end:
             raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
@@ -270,7 +270,7 @@ class Follower:
 
 
 class _Intake:
-    """Takes entries from one stream in. Frames go on coming while earlier ones are synced, within bounds."""
+    """Takes entries from one stream in. Frames keep arriving while earlier ones are synced, within bounds."""
 
     def __init__(self, follower: Follower, engine: Engine, stream: ReplicaStream) -> None:
         self._follower = follower
@@ -290,11 +290,11 @@ class _Intake:
     def fail(self, failure: Exception) -> None:
         """Have `run` raise something."""
         self._failure = self._failure or failure
-        self._stream.cancel()  # whoever waits for the next frame hears of it
+        self._stream.cancel()  # the reader of the next frame gets the error
         self._settled.set()
 
     async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
-        """Take frames in until the stream breaks, which raises; nothing is on its way to the disk then."""
+        """Take frames in until the stream breaks, which raises; nothing is then in flight to the disk."""
         acknowledging = asyncio.create_task(self._acknowledge(), name="follow-acknowledge")
         try:
             while True:
@@ -339,13 +339,13 @@ class _Intake:
         self._news.set()
 
     async def _settle(self) -> None:
-        """Return when nothing is on its way to the disk."""
+        """Return when nothing is in flight to the disk."""
         while self._pending_bytes:
             self._settled.clear()
             await self._settled.wait()
 
     async def _acknowledge(self) -> None:
-        """Say what is synced, at once and every now and then."""
+        """Acknowledge the synced position, at once and periodically."""
         while not self._follower.is_ended:
             self._news.clear()
             async with asyncio.timeout(SILENCE_S):
@@ -355,7 +355,7 @@ class _Intake:
                     await self._news.wait()
 
     def _acknowledgement(self) -> replication_pb2.ReplicaRequest:
-        """Return what is synced, and the next offsets to hand over."""
+        """Return the synced position, and the next offsets to hand over."""
         request = replication_pb2.ReplicaRequest(synced=self._synced)
         kept = self._engine.offsets.kept(after=self._handed_over)[:_OFFSETS_AT_ONCE]
         if kept:

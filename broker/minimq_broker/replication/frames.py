@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     ReplicaStream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 
-#: After this time without a word the stream is over, in seconds; either side says something more often.
+#: After this time without a word the stream is over, in seconds; either side sends more often.
 SILENCE_S = 3.0
 HEARTBEAT_S = 0.5
-#: But a broker may have much to read from its disk before it says the first word.
+#: But a broker may have to read much from its disk before its first frame.
 FIRST_WORD_S = 30.0
 
 

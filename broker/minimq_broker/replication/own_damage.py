@@ -1,4 +1,4 @@
-"""The damage in the own log of a replica: it decides whether the replica may lead, and who repairs it."""
+"""Damage in the log of this replica, which decides whether it may be elected and what repairs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OwnDamage:
 
     Args:
         handle: has the log.
-        follower: returns what follows a master now; None when nothing does.
+        follower: returns the current follower; None when nothing does.
 
     Attributes:
         told: the controller does not let this replica lead because of what is damaged, or knows of nothing else.
@@ -37,7 +37,7 @@ class OwnDamage:
         self._handle.damage.repair = None
 
     def begin_to_follow(self) -> None:
-        """Forget what could not be repaired: the next one who finds it has it repaired."""
+        """Forget what could not be repaired: the next detection starts the repair."""
         self._handle.damage.known.clear()
 
     @property
@@ -46,11 +46,11 @@ class OwnDamage:
         return {} if self._handle.is_closed else self._handle.store.log.damage.reasons
 
     def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
-        """Say whether this replica may not be elected: it lacks something that another one in sync may have."""
+        """Return whether this replica may not be elected: it lacks something that another one in sync may have."""
         return bool(self.reasons) and (record is None or record.in_sync != {own_id})
 
     def check(self) -> None:
-        """Raise `CorruptEntry` when this replica was elected before it could say that a part of its log is damaged."""
+        """Raise `CorruptEntry` if this replica was elected before it could report damage of its log."""
         if self.reasons and not self.told:
             raise CorruptEntry(
                 f"a segment is damaged, so this replica does not lead: {next(iter(self.reasons.values()))}"
@@ -61,7 +61,7 @@ class OwnDamage:
         self._loop.call_soon_threadsafe(self._repair, start, reason)
 
     def _repair(self, start: int, reason: str) -> None:
-        """Have a segment made anew if there is a master who may have it."""
+        """Schedule the repair of a segment if there is a master that may have it."""
         follower, damage = self._follower(), self._handle.damage
         if follower is None or not follower.connected:
             damage.tell(start, reason)

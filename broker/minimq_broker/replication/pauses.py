@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 _FIRST_S = 0.05
-#: So much longer a stream has to last than what went wrong before it, for that to be forgotten.
+#: Factor by which a stream has to outlast earlier failures before they are forgotten.
 _LASTING_S = 10.0
 
 

@@ -1,6 +1,6 @@
-"""A replica made anew of what its master has: for a data directory that is damaged, whose broker is stopped.
+"""The rebuild of a replica from its master: for a damaged data directory whose broker is stopped.
 
-The copy is made beside what is there, and takes its place when it is whole and synced: see `DataDirectory`.
+The copy is made beside the existing data, and replaces it when it is complete and synced: see `DataDirectory`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Began = Callable[[int, int], Moved]
 async def rebuild(
     directory: Path, address: str, segment_bytes: int, began: Began, security: ChannelSecurity = PLAIN
 ) -> tuple[int, int]:
-    """Put a copy of what a master has in the place of log and state of a slave that is stopped.
+    """Replace log and state of a stopped slave by a copy from a master.
 
-    Whose the directory is stays, and so do offsets that groups committed at the slave alone. Whatever comes in between,
-    the directory holds what it did, or the copy. Returns from where to where the log of the copy goes.
+    The owner of the directory stays, and so do offsets that groups committed at the slave alone. Whenever it is
+    interrupted, the directory holds the former data or the copy. Returns from where to where the log of the copy goes.
 
     Args:
         directory: of the slave.
         address: HOST:PORT of the master.
         segment_bytes: size of the segments.
-        began: is told from where to where the log goes, and returns what is told how far the copy is.
+        began: called with the range of the log; returns the callback for the progress.
         security: of the connections.
 
     Raises:
         DataDirectoryInUse: a broker runs there.
-        StoreError: it cannot be told whose the directory is, or the copy cannot be written.
+        StoreError: the owner of the directory is unknown, or the copy cannot be written.
         NotMaster: the broker does not lead, or the directory is that of the master itself.
         InvalidArgument: the broker is of another name.
         BrokerConflict: the master counts this replica among those in sync all the time.
@@ -96,7 +96,7 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
 
 
 def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Owner, directory: Path) -> None:
-    """Raise a `MiniMQError` unless a broker that has said what it is leads the replicas of an owner."""
+    """Raise a `MiniMQError` unless a broker's report shows that it is the master of an owner's replicas."""
     about = status.replication
     if (status.cluster, status.broker_name) != (owner.cluster, owner.name):
         raise InvalidArgument(
@@ -125,7 +125,7 @@ def _check_space(directory: Path, needed: int) -> None:
 
 
 def _give_to_owner_of(model: Path, made: Path) -> None:
-    """Let files that root has made be those of the user as whom the broker runs."""
+    """Give files made by root to the user of the broker."""
     about = model.stat()
     if os.geteuid() == 0 and about.st_uid != 0:
         for path in (made, *made.rglob("*")):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """The identity that a broker tells its controller, and its master; see `Report`."""
+    """The identity that a broker reports to its controller and its master; see `Report`."""
 
     cluster: str
     broker_name: str

@@ -1,8 +1,8 @@
 """The role of a broker at run time: its controller decides, this module makes it so.
 
-Two tasks: one reports, all the time, and learns the record; one carries out what the record asks for, which may take
-longer than a lease. What must not wait for it is done at once: a master that is none any more acknowledges nothing from
-then on, and a slave nothing of a former term.
+Two tasks: one reports, all the time, and learns the record; one carries out the record, which may take longer than a
+lease. Urgent changes are made at once: a former master acknowledges nothing from then on, and a slave nothing of a
+former term.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _NOT_TAKEN = "roles: the role was not taken over term=%d reason=%s"
 _HELD = 1 / 6
 #: For how long a report is held back before the length of leases is known, in seconds.
 _FIRST_HELD_S = 1.0
-#: For how long a slave may be told of no set before that is said, in seconds: far longer than the lease after which a
+#: Seconds without a replica set for a slave before that is logged: far longer than the lease after which a
 #: first master is named.
 _WITHOUT_SET_S = 10.0
-#: Time before a controller that did not answer, or refused, is asked again, in seconds.
+#: Delay before a retry after a controller did not answer, or refused, in seconds.
 _RETRY_S = 0.2
 #: How long the controller may take to hear that this broker stops, in seconds.
 _RESIGN_S = 1.0
-#: Time between two looks at what follows from time alone, in seconds.
+#: Interval of checks for changes by time alone, in seconds.
 _LOOK_S = 0.25
-#: A slave that found no master for so many leases serves groups: by then another would have been elected.
+#: A slave that found no master for this many leases serves groups: by then another would have been elected.
 _ALONE_AFTER = 2.0
 
 
@@ -65,7 +65,7 @@ class RoleKeeper:
     Attributes:
         own: as it was given.
         controller: as it was given.
-        record: what the controller said last; None before it has said anything.
+        record: what the controller said last; None before its first answer.
         leadership: while this broker leads.
         follower: while it follows.
     """
@@ -87,7 +87,8 @@ class RoleKeeper:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._lease_until = 0.0
-        #: Until when a master may have a lease, as the controller said last: it cannot renew it if nobody answers.
+        #: The latest possible end of a master's lease, from the last answer of the controller: it cannot be renewed
+        #: without an answer.
         self._master_until = 0.0
         self._outage = OutageLog(log)
         self._role_outage = OutageLog(log)
@@ -119,7 +120,7 @@ class RoleKeeper:
         return own_id if self.record is None else shown_id_of_slave(own_id, self.record.master_id)
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on others need entries of this broker."""
+        """Return the log position from which others need entries of this broker."""
         return NOTHING_NEEDED if self.leadership is None else self.leadership.lowest_needed()
 
     async def leads(self, term: int) -> None:
@@ -136,7 +137,7 @@ class RoleKeeper:
         return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
 
     def log_grew(self) -> None:
-        """Let slaves, if this broker leads, have what is new in its log."""
+        """Send new entries of the log to slaves, if this broker is the master."""
         if self.leadership is not None:
             self.leadership.grown()
 
@@ -150,7 +151,7 @@ class RoleKeeper:
         ]
 
     async def stop(self) -> None:
-        """Lead and follow no more, and tell the controller, which may elect another one at once. Idempotent."""
+        """Stop leading and following, and notify the controller, which may elect another master at once. Idempotent."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -189,7 +190,7 @@ class RoleKeeper:
 
     @property
     def _known(self) -> ReplicaSet | None:
-        """The latest record that the controller has told: a change of the set is told to the leadership alone."""
+        """The latest record from the controller: only the leadership is notified of a change of the set."""
         led = self.leadership.record if self.leadership else None
         return max((record for record in (self.record, led) if record), key=lambda record: record.number, default=None)
 
@@ -219,12 +220,12 @@ class RoleKeeper:
                 level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
                 self._outage.failed(_NO_ANSWER, error, cause=error, level=level)
                 await asyncio.sleep(_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - without reports this broker would be nothing for ever
+            except Exception as error:  # noqa: BLE001 - without reports this broker would never get a role
                 self._outage.crashed(_NO_ANSWER, repr(error), cause=error)
                 await asyncio.sleep(_RETRY_S)
 
     def _look_for_set(self, record: ReplicaSet | None) -> None:
-        """Say when there is no set for a slave, which waits for one for ever: its name may be mistyped."""
+        """Log that there is no replica set for a slave, which would wait forever: its name may be mistyped."""
         now = lease_clock()
         if record is not None or self.own.founds:
             self._without_set_since = math.inf
@@ -282,7 +283,7 @@ class RoleKeeper:
                 self._news.set()
 
     async def _change(self, record: ReplicaSet) -> None:
-        """Do what a record asks for, unless it is done."""
+        """Carry out a record, unless that is done."""
         if record.is_master(self.own.replica_id, self.own.run):
             if self.leadership is None or self.leadership.term != record.term:
                 await self._lead(record)
@@ -310,7 +311,7 @@ class RoleKeeper:
             self._begin(record.term)
 
     async def _hand_over(self) -> None:
-        """Record, as the master, what was committed here while there was none."""
+        """Record, as the master, the offsets committed here while there was no master."""
         offsets, outage = self._engine.offsets, OutageLog(log)
         message = "roles: offsets that were kept are not recorded yet reason=%s"
         while rows := offsets.kept():
@@ -331,7 +332,7 @@ class RoleKeeper:
             self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
         except MiniMQError:
-            # A term is begun once: the controller takes it for another run, and gives out the next one.
+            # A term is begun once: the controller treats it as another run, and assigns the next one.
             self.own = replace(self.own, run=new_run())
             raise
         self.leadership = Leadership(

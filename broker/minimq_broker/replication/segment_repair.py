@@ -1,7 +1,7 @@
-"""Damaged segments of a slave are made anew of what its master has, before it follows again.
+"""The repair of damaged segments of a slave from its master, before it follows again.
 
-As long as there is one, the slave does not follow, so it leaves the replicas in sync, and says nothing of its log to
-the controller, so it is not elected. Only a slave takes anything: a master has nobody who is ahead of it.
+While there is one, the slave does not follow, so it leaves the in-sync set, and does not report its log to the
+controller, so it is not elected. Only a slave takes anything: no replica is ahead of a master.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class SegmentRepair:
 
     Args:
         handle: has the store with the segment.
-        counters: count what is repaired.
+        counters: count repairs.
         start: where the segment starts.
-        peer: who the master is, for logs and errors.
+        peer: name of the master, for logs and errors.
     """
 
     def __init__(self, handle: StoreHandle, counters: Counters, start: int, peer: str) -> None:
@@ -54,7 +54,7 @@ class SegmentRepair:
         return min((start for start in starts if start > self._start), default=self._start)
 
     async def take(self, stream: ReplicaStream, end: int) -> None:
-        """Put what a master sends of the segment in its place. The first frame, which says where, was read before."""
+        """Replace the segment by entries from a master. The first frame, with the position, was read before."""
         frame = await next_frame(stream, FIRST_WORD_S, self._peer)
         at = max(frame.position, self._start)
         made: SegmentCopy | None = None
@@ -91,7 +91,7 @@ class SegmentRepair:
             raise StoreError(f"the master sent entries up to {made.position}, {end} was expected")
 
     def _put_in(self, made: SegmentCopy | None) -> None:
-        """Let the segment be what was made; without its begin if the master has that no more."""
+        """Replace the segment by the new one; without its begin if the master has that no more."""
         if made is None or made.start != self._start:
             self._remove_up_to_it()
         if made is not None:

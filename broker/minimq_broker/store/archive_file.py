@@ -1,4 +1,4 @@
-"""The file of archived dead letters as a store uses it: what is found damaged is set aside, and an empty one begun."""
+"""The file of archived dead letters as a store uses it: a damaged archive is set aside, and an empty one started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ArchiveFile:
-    """The archive of a store, if there is one. Thread-safe; all that is done with the archive goes through `ask`.
+    """The archive of a store, if there is one. Thread-safe; all access to the archive goes through `ask`.
 
     Args:
         path: the file; None for a store without an archive.
@@ -27,8 +27,8 @@ class ArchiveFile:
         readonly: open an existing file only to look at it; a damaged one keeps its name.
 
     Attributes:
-        current: the open archive; None when there is none, or the one that was there is damaged.
-        damage: what is wrong with the archive that was found damaged last; empty without one.
+        current: the open archive; None if there is none, or it was damaged.
+        damage: the damage of the archive that was set aside last; empty without one.
 
     Raises:
         StoreFull, StoreError: the file cannot be opened, and not because it is damaged.

@@ -46,7 +46,7 @@ class Report:
 
     Attributes:
         findings: one line for each thing that is wrong.
-        entries: number of entries that were looked at.
+        entries: number of checked entries.
         messages: number of messages in them.
         segments: number of segments.
     """
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line that says how it went."""
+        """The result in one line."""
         entries = count_of(self.entries, "entry", "entries")
         seen = f"{count_of(self.segments, 'segment')}, {entries}, {count_of(self.messages, 'message')}"
         return f"damaged: {count_of(len(self.findings), 'finding')} in {seen}" if self.findings else f"clean: {seen}"
@@ -69,7 +69,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
 
     Args:
         path: the directory.
-        watch: is given the segments and iterates over them as they are verified, to show how far it is.
+        watch: wraps the iteration over segments, to show the progress.
 
     Raises:
         StoreError: it is no data directory, is in use, or is of another version.
@@ -133,7 +133,7 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
 
 
 def _check_small_files(directory: DataDirectory, report: Report) -> None:
-    """Verify whose directory it is, the offsets that were kept there, and the record of the time."""
+    """Verify the owner of a directory, its kept offsets, and its clock."""
     looks: tuple[tuple[Path, Callable[[Path], object]], ...] = (
         (directory.owner_path, lambda _: directory.owner()),
         (directory.path / KEPT_OFFSETS, lambda path: StandbyOffsets(path, readonly=True).close()),
@@ -190,7 +190,7 @@ class _Walk:
             self._find(segment, self.position, f"what follows cannot be read: {error}")
 
     def archive_or_finding(self, archive: Segment, log: CommitLog) -> None:
-        """Verify the archived dead letters, which the segments go on with."""
+        """Verify the archived dead letters, which the segments continue."""
         try:
             self._archive(archive, log)
         except (lmdb.Error, struct.error) as error:
@@ -270,7 +270,7 @@ class _Walk:
         return (header.queue, row.last_offset), row
 
     def _verify(self, header: EntryHeader, data: bytes) -> None:
-        """Raise a `MiniMQError` unless a batch is in order and goes on where the one ahead of it ends."""
+        """Raise a `MiniMQError` unless a batch is sound and continues where the one before it ends."""
         queue, first = header.queue, header.base_offset
         expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
         self._next_offset[queue] = first + batch.read_header(data).count

@@ -66,7 +66,7 @@ class Checkpoint:
             self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         except DamagedFile as error:
             raise DamagedCheckpoint(error.message) from None
-        #: Log position up to which the state is saved, once it was loaded.
+        #: Log position up to which the state is saved, once it is loaded.
         self.position = 0
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Checkpoint:
         return state
 
     def _sum_up(self) -> None:
-        """Give the file of an older release, whose rows were verified, its sum."""
+        """Add the sum to a verified file of an older release."""
         with self._env.begin() as txn:
             if is_summed(txn):
                 return
@@ -108,7 +108,7 @@ class Checkpoint:
             sum_up(txn, list(txn.cursor()))
 
     def save(self, changes: ChangedRows) -> None:
-        """Save what has changed since the last save, and sync. On failure it can be saved again.
+        """Save the changes since the last save, and sync. On failure it can be saved again.
 
         Raises:
             RowDamage: the sum of the rows is damaged, and nothing was saved.
@@ -119,7 +119,7 @@ class Checkpoint:
         self.position = changes.position
 
     def clear(self) -> None:
-        """Forget what was saved, and sync: the state follows from the log alone."""
+        """Delete the saved state, and sync: the state follows from the log alone."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
             sum_up(txn, [])

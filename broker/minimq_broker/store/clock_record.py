@@ -1,4 +1,4 @@
-"""The record of the time by which old data is deleted: with it the next start knows whether the clock has jumped."""
+"""The record of the clock for the deletion of old data: with it the next start knows whether the clock has jumped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """The time that was told last.
+    """The latest recorded time.
 
     Attributes:
         time_ms: that time, in ms since 1970.
@@ -36,7 +36,7 @@ class ClockRecord:
 
 
 def load(path: Path) -> ClockRecord | None:
-    """Return what a file holds; None when there is none.
+    """Return the content of a file; None when there is none.
 
     Raises:
         StoreError: it cannot be read, or is damaged.

@@ -28,7 +28,7 @@ _DEFAULT_LIMITS = StagingLimits()
 
 
 class CommitGroup:
-    """The entries of one transaction. Offsets are given here, on top of those in the state.
+    """The entries of one transaction. Offsets are assigned here, after those in the state.
 
     A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
 
@@ -226,7 +226,7 @@ class CommitGroup:
         if repeated is None:
             return False
         _answer(job, repeated.place, SendStatus.ALREADY_STORED)
-        if repeated.applied:  # what is on disk stays there, whatever becomes of the group
+        if repeated.applied:  # data on disk stays there, whatever happens to the group
             self.early.append(job)
         return True
 
@@ -244,7 +244,7 @@ class CommitGroup:
         """Take entries of the master in.
 
         Raises:
-            CorruptEntry: one does not match its checksum, or does not go on where its queue ends.
+            CorruptEntry: one does not match its checksum, or does not continue where its queue ends.
             StoreError: they do not begin where the log ends, or this release does not know one of them.
         """
         if job.position != self.end:
@@ -279,7 +279,7 @@ class CommitGroup:
         self._do(fact, self._now_ms)
 
     def _do(self, effect: Effect, at_ms: int) -> None:
-        """Take note of what the entry that was appended last does."""
+        """Record the effect of the last appended entry."""
         self.effects.append((effect, self.end, at_ms))
 
     def _append(self, entry: bytes) -> None:

@@ -33,7 +33,7 @@ from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
 
 T = TypeVar("T")
 
-#: When somebody who wants to read a segment that is being made anew may come back, in seconds.
+#: Retry delay of readers of a segment that is being repaired, in seconds.
 _COME_BACK_S = 1.0
 
 
@@ -43,7 +43,7 @@ class LogObserver:
 
     Attributes:
         name_of: returns how a queue is called in errors.
-        damage_found: hears of the start of a segment in which something cannot be read, and why.
+        damage_found: called with the start of a damaged segment, and the reason.
     """
 
     name_of: Callable[[QueueKey], str]
@@ -55,25 +55,24 @@ UNOBSERVED = LogObserver(str, lambda start, reason: None)
 
 
 class CommitLog:
-    """The segments of one broker. One thread writes and rolls; any thread reads, and removes what is oldest.
+    """The segments of one broker. One thread writes and rolls; any thread may read, and remove the oldest segment.
 
     A reader has the segments that it found when it began, whatever is added or removed meanwhile.
 
     Args:
         path: the directory of the segments.
         segment_bytes: size at which a segment is sealed and the next one begun.
-        observer: what it asks and tells.
+        observer: its callbacks.
         readonly: look only; nothing is made.
         without: names of damaged segments that are left out.
-        start: position of the first entry when there is none yet.
-        archive: file of the dead letters whose segments are gone, and its limit in bytes, 0 without one; None when
-            nobody asks for them.
+        start: position of the first entry of an empty log.
+        archive: file of archived dead letters, and its limit in bytes, 0 without one; None if they are not needed.
 
     Attributes:
         archive_file: the archive of those dead letters.
-        damage: marks of damaged segments, which are made anew.
-        lost: what is lost of segments that were found damaged when it was opened, by their starts.
-        missing: what is missing ahead of the first segment, in words; empty when nothing is.
+        damage: marks of damaged segments, which are to be repaired.
+        lost: what was lost of segments that were damaged when it was opened, by their starts.
+        missing: description of what is missing before the first segment; empty when nothing is.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class CommitLog:
         self.archive_file = ArchiveFile(None, 0)
         self._segment_bytes = segment_bytes
         self.lost: dict[int, str] = {}
-        #: Segments from here on were looked at when they were opened.
+        #: Segments from here on were verified when they were opened.
         self._looked_from = NOT_LOOKED
         #: Only ever replaced as a whole, under the lock.
         self.segments: list[Segment] = []
@@ -123,7 +122,7 @@ class CommitLog:
             segment.pages.is_over = readonly or segment.start >= self._looked_from
 
     def report_damage(self, start: int, reason: str) -> None:
-        """Tell that something in the segment that starts at a position cannot be read. Any thread may call this."""
+        """Report that the segment at a position is damaged. Any thread may call this."""
         self._observer.damage_found(start, reason)
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class CommitLog:
 
     @property
     def archive(self) -> DeadLetterArchive | None:
-        """The archive; None as long as there is none."""
+        """The archive; None while there is none."""
         return self.archive_file.current
 
     @property
@@ -202,16 +201,16 @@ class CommitLog:
             yield
 
     def may_remove_first(self, needed_from: int) -> bool:
-        """Tell whether `remove_first` would remove a segment now."""
+        """Return whether `remove_first` would remove a segment now."""
         with self._changing:
             return len(self.segments) > 1 and self.segments[1].start <= needed_from
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment and its file, and tell whether there was one to remove. Any thread may call this.
+        """Remove the oldest segment and its file; return whether there was one to remove. Any thread may call this.
 
         The segment that is written to stays, and so does one with entries from `needed_from` on, the position of the
-        checkpoint: recovery needs them. Those who are reading the segment finish: its file has no name any more, and
-        its disk comes back when the last of them has let go of it.
+        checkpoint: recovery needs them. Its current readers finish: its file is unlinked, and its disk space is freed
+        when the last of them closes it.
         """
         with self._changing:
             if not self.may_remove_first(needed_from):
@@ -225,17 +224,17 @@ class CommitLog:
         return True
 
     def mark_damaged(self, start: int, reason: str) -> bool:
-        """Let a segment be made anew, and tell whether it was not to be before. Any thread may call this."""
+        """Mark a segment for repair; return whether it was not marked before. Any thread may call this."""
         with self._changing:
             return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
 
     def forgive(self, start: int) -> None:
-        """Take the mark of a damaged segment away: it stays as it is. Any thread may call this."""
+        """Remove the mark of a damaged segment: it stays as it is. Any thread may call this."""
         with self._changing:
             self.damage.discard(start)
 
     def put_in(self, made: Path, start: int) -> bool:
-        """Put a segment that was made anew in the place of the one that starts where it does, or ahead of all others.
+        """Replace the segment with the same start by a repaired one, or put it before all others.
 
         Any thread may call this. Returns whether it was done: the segment may have been removed meanwhile.
         """
@@ -257,7 +256,7 @@ class CommitLog:
         return True
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a position on. By the thread that writes; nobody may read meanwhile.
+        """Delete all entries from a position on. By the thread that writes; there must be no readers meanwhile.
 
         It begins at the end, so that whatever interrupts it leaves a log in one piece.
         """
@@ -275,7 +274,7 @@ class CommitLog:
     # ---- reading ------------------------------------------------------------------------------------
 
     def begins_at(self, position: int) -> bool:
-        """Tell whether an entry begins at a log position, or the log ends there."""
+        """Return whether an entry begins at a log position, or the log ends there."""
         starts = [segment.start for segment in self.segments]
         index = bisect_right(starts, position) - 1
         return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
@@ -333,7 +332,7 @@ class CommitLog:
         return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
 
     def _lacks(self, queue: QueueKey, offset: int) -> bool:
-        """Tell whether an offset that is not found should be there: others before it are, and nothing was archived."""
+        """Return whether a missing offset should be stored: others before it are, and nothing was archived."""
         archive = self.archive
         if archive is not None and queue.topic_id in archive.topic_ids:
             return False
@@ -341,7 +340,7 @@ class CommitLog:
         return first is not None and first <= offset
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
-        """Return the row of the batch that holds `offset` or comes after it, None when there is none."""
+        """Return the row of the batch that holds `offset` or the next one; None if there is none."""
         return self._first_answer(self._segments_from(queue, offset), lambda segment: segment.row_at(queue, offset))
 
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
@@ -357,7 +356,7 @@ class CommitLog:
 
     def _segments_of(self, queue: QueueKey) -> list[Segment]:
         """Return the segments that may have batches of a queue, the archive first if it may have some."""
-        segments = self.segments  # ahead of a look at the archive, which has what was removed from them
+        segments = self.segments  # before the archive, which has the batches removed from them
         archive = self.archive
         return segments if archive is None or queue.topic_id not in archive.topic_ids else [archive, *segments]
 
@@ -366,11 +365,11 @@ class CommitLog:
         return self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
-        """Return the first stored offset of a queue at or after a time (ms since 1970), None when there is none."""
+        """Return the first stored offset of a queue at or after a time (ms since 1970); None if there is none."""
         return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_at(queue, timestamp_ms))
 
     def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first stored offset of a queue at or after a log position, None when there is none."""
+        """Return the first stored offset of a queue at or after a log position; None if there is none."""
         return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_from(queue, position))
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:

@@ -20,9 +20,9 @@ class Comparison:
     """The findings of a comparison.
 
     Attributes:
-        start: log position from which on both logs hold entries.
+        start: log position from which both logs hold entries.
         end: log position up to which they do.
-        ahead: by how many bytes the first log goes on further than the second one; negative when it ends before.
+        ahead: number of bytes by which the first log is longer than the second; negative when it ends before.
         entries: number of entries that are the same.
         difference: one line about the first entry that is not the same; None when all are.
     """
@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """One line that says how it went."""
+        """The result in one line."""
         if self.difference is not None:
             return f"different: {self.difference}"
         if self.start >= self.end:
@@ -79,9 +79,9 @@ def _compare(mine: CommitLog, other: CommitLog) -> Comparison:
 
 
 def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:
-    """Tell in which way two entries differ; None when they do not."""
+    """Return the difference of two entries; None when they do not."""
     if left is None or (right is not None and right[0] < left[0]):
-        assert right is not None  # one of the logs goes on
+        assert right is not None  # one of the logs is longer
         return f"position {right[0]}: only the second log has an entry that begins there"
     if right is None or left[0] < right[0]:
         return f"position {left[0]}: only the first log has an entry that begins there"

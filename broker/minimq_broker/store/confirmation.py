@@ -1,7 +1,7 @@
-"""Groups on this disk but not yet on those of the other replicas: who waits for them, and what readers see meanwhile.
+"""Groups on this disk but not yet on those of the other replicas: their waiters, and the visible end for readers.
 
-The confirmed position is the one up to which all replicas that count have the log. Only what is confirmed is answered
-and can be read: nothing else is sure to be there under the next master.
+The confirmed position is the one up to which all in-sync replicas have the log. Only confirmed entries are answered and
+can be read: nothing else is sure to be there under the next master.
 
 The writer `cover`s the queues of a group before its entries are applied, so that readers do not see them grow, and
 `add`s the group behind it. A broker that does not wait for others does neither.
@@ -33,7 +33,7 @@ class Confirmation:
 
     Args:
         notify: gets the jobs that are answered, and the queues that readers see grown, on the thread of the caller.
-        holds: whether what is written waits at all.
+        holds: whether written entries wait at all.
     """
 
     def __init__(self, notify: Notify, *, holds: bool) -> None:
@@ -47,12 +47,12 @@ class Confirmation:
 
     @property
     def holds(self) -> bool:
-        """True if what is written from now on waits until it is confirmed."""
+        """True if entries written from now on wait until they are confirmed."""
         return self._holds
 
     @property
     def position(self) -> int:
-        """The confirmed position as far as it is known here; it may be beyond the end of the log of a slave."""
+        """The confirmed position, as known here; it may be beyond the end of the log of a slave."""
         return self._position
 
     def visible(self, queue: QueueKey, end: QueueEnd) -> QueueEnd:
@@ -76,7 +76,7 @@ class Confirmation:
         self._tell(*released)
 
     def wait(self, position: int, timeout_s: float) -> bool:
-        """Wait until all up to a position is confirmed, and tell whether it is."""
+        """Wait until everything up to a position is confirmed; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._holds or self._position >= position, timeout_s)
 
@@ -108,7 +108,7 @@ class Confirmation:
         self._tell(*released)
 
     def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
-        """Answer all jobs that wait since before a time by an error. What they wrote stays, and goes on waiting."""
+        """Answer all jobs that wait since before a time by an error. Their entries stay, and keep waiting."""
         refused: list[AnyJob] = []
         with self._changed:
             for group in self._groups:

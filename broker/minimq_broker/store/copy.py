@@ -1,7 +1,7 @@
 """A copy of another replica: a data directory made from its saved state and its log.
 
 A file marks the directory as unfinished from before the first change until everything is synced. An interrupted copy
-is of no use: it is begun anew.
+is of no use: it is started over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StoreCopy:
         snapshot: the saved state of the other replica.
         start: position of the first entry of its log.
         segment_bytes: size at which a segment is sealed.
-        replace: delete the log and the state that the directory holds; whose it is stays, and so do kept offsets.
+        replace: delete the log and the state that the directory holds; the owner and kept offsets stay.
             Otherwise it must be empty, or hold an interrupted copy, which is deleted.
 
     Attributes:
@@ -135,7 +135,7 @@ class StoreCopy:
         self._opened.close()
 
     def _clear(self, *, replace: bool) -> None:
-        """Mark the directory, then delete what is in it."""
+        """Mark the directory, then delete its content."""
         directory = self._directory
         with directory.copying_path.open("w") as mark:
             os.fsync(mark.fileno())
@@ -166,7 +166,7 @@ def verified(entries: Sequence[bytes], position: int) -> tuple[list[tuple[int, b
 
 
 def check_free(path: Path) -> None:
-    """Raise `StoreError` when a directory holds anything but what an interrupted copy has left, or is a file."""
+    """Raise `StoreError` if a directory holds anything except an interrupted copy, or is a file."""
     with writing(path):
         names = {file.name for file in path.iterdir()} if path.exists() else set[str]()
         log_path = path / "commitlog"

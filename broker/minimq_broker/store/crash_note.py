@@ -14,7 +14,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FILE_NAME = "crash"
-#: Of a note, this much is told.
+#: Maximum logged size of a note.
 _TOLD_BYTES, _TOLD_LINES = 16 << 10, 8
 #: Time for a look at the pages of old segments at a start, in seconds.
 _LOOK_S = 2.0
@@ -24,7 +24,7 @@ def leave_notes(folder: Path) -> None:
     """Have the stacks of all threads written into a data directory when a fault of memory ends this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The descriptor is open as long as the process is there: it is needed at its very end.
+        # The descriptor stays open for the lifetime of the process: it is needed at its very end.
         file = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError:  # what is wrong with the directory is told by who opens it
         faulthandler.enable()

@@ -1,7 +1,7 @@
-"""Marks of segments that were found damaged at a slave, and wait to be made anew of what its master has.
+"""Marks of damaged segments of a slave, which wait for their repair from its master.
 
-A mark is an empty file beside the segment, so that a slave which is started anew knows of the damage, too: as long as
-there is one, it says nothing of its log to the controller, and is not elected.
+A mark is an empty file beside the segment, so that a restarted slave knows about the damage, too: while there is one,
+it does not report its log to the controller, and is not elected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from minimq_broker.store.data_dir import sync_directory
 
 
 class DamageMarks:
-    """The marks of one log. Any thread may look; those who change something hold the lock of the `CommitLog`.
+    """The marks of one log. Any thread may look; callers that change something hold the lock of the `CommitLog`.
 
     Args:
         path: the directory of the segments.
@@ -22,7 +22,7 @@ class DamageMarks:
 
     Attributes:
         reasons: what was found at each segment, by its start.
-        is_served: whether such a segment is read nevertheless, as by a master, from whom nobody is ahead.
+        is_served: whether such a segment is read nevertheless, as by a master, since no replica is ahead of it.
     """
 
     def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
@@ -30,7 +30,7 @@ class DamageMarks:
         self.reasons: dict[int, str] = {}
         self.is_served = False
         for mark in sorted(path.glob("*.damaged")):
-            if not mark.stem.isdecimal():  # of somebody else
+            if not mark.stem.isdecimal():  # of another program
                 continue
             if int(mark.stem) in starts:
                 self.reasons[int(mark.stem)] = "it was found damaged before the last start"
@@ -38,7 +38,7 @@ class DamageMarks:
                 mark.unlink()
 
     def add(self, start: int, reason: str) -> bool:
-        """Mark a segment, synced, and tell whether it was not marked before."""
+        """Mark a segment, synced; return whether it was not marked before."""
         if start in self.reasons:
             return False
         self._mark(start).touch()
@@ -47,14 +47,14 @@ class DamageMarks:
         return True
 
     def discard(self, start: int) -> None:
-        """Take the mark of a segment away, if it has one."""
+        """Remove the mark of a segment, if it has one."""
         if start in self.reasons:
             self._mark(start).unlink(missing_ok=True)
             sync_directory(self._path)
             self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
 
     def refuses(self, start: int) -> bool:
-        """Say whether a segment may not be read by others now."""
+        """Return whether others may not read a segment now."""
         return start in self.reasons and not self.is_served
 
     def _mark(self, start: int) -> Path:

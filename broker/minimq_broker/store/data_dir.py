@@ -1,4 +1,4 @@
-"""The data directory of one broker: which format it has, whose it is, and that one process alone uses it.
+"""The data directory of one broker: its format, its owner, and its exclusive use by one process.
 
 Its files::
 
@@ -37,7 +37,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The broker whose data a directory holds: of which cluster and name, and which of the replicas of that name.
+    """The broker that a data directory belongs to: its cluster, name and replica id.
 
     What one replica has acknowledged is counted under its number; another one with its data would be taken for it.
     """
@@ -116,7 +116,7 @@ class DataDirectory:
             )
 
     def owner(self) -> Owner:
-        """Return the broker whose data it is. Raises `StoreError` when that cannot be read."""
+        """Return the owner of the data. Raises `StoreError` when that cannot be read."""
         marker = self.owner_path
         try:
             found = json.loads(marker.read_text())
@@ -142,7 +142,7 @@ class DataDirectory:
     def _put_rebuilt_in_place(self) -> None:
         """Do so, or go on with it, if there is such a copy.
 
-        Its file `format` is there as long as nothing of it is in its place: only until then anything is deleted.
+        Its file `format` exists until the first part of it is moved: only until then anything is deleted.
         """
         rebuilt = self._rebuilt_path
         if not rebuilt.is_dir():

@@ -1,9 +1,8 @@
-"""The archive of dead letters: those whose segments were removed.
+"""The archive of dead letters: dead letters whose segments were removed.
 
-A file with the tables of a segment. Batches keep their positions, offsets, times and numbers, so that whoever reads a
-queue of dead letters finds them as if their segments were still there. Of each queue the archive has what comes before
-the segments: it grows at its end, and is cut at its beginning. There is a gap only where a full disk or a damaged
-segment has lost some.
+A file with the tables of a segment. Batches keep their positions, offsets, times and numbers, so that readers of dead
+letters find them as if their segments still existed. The archive has the part of each queue before the segments: it
+grows at its end, and is cut at its beginning. There is a gap only where a full disk or a damaged segment has lost some.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from minimq_broker.store.segment import Segment
 from minimq_common import batch
 from minimq_common.errors import MiniMQError
 
-#: One transaction deletes so many batches: it is small, and so is what it needs in memory.
+#: Number of batches that one transaction deletes: it is small, and so is its memory.
 _DELETED_BATCHES = 1000
 #: Address space for an archive without a limit.
 _UNLIMITED_BYTES = 1 << 38
@@ -45,7 +44,7 @@ class DeadLetterArchive(Segment):
     has_gaps = True
 
     def __init__(self, path: Path, max_bytes: int, *, readonly: bool = False) -> None:
-        # Free pages of the file are used again, but not always at once, nor for any size.
+        # Free pages of the file are reused, but not always at once, nor for every size.
         room = 0 if readonly else 2 * max_bytes or _UNLIMITED_BYTES
         super().__init__(path, 0, room, readonly=readonly)
         try:
@@ -76,13 +75,13 @@ class DeadLetterArchive(Segment):
         return found
 
     def add(self, batches: Collection[Batch]) -> None:
-        """Put batches in, synced; one that is there already stays as it is."""
+        """Put batches in, synced; an existing one stays unchanged."""
         with self.begin() as txn:
             self.put_batches(txn, batches)
         self.topic_ids |= {queue.topic_id for queue, _, _ in batches}
 
     def cut(self, is_due: Callable[[int, int], bool], rounds: int | None = None) -> Counter[QueueKey]:
-        """Delete the oldest batches as long as they are due, synced, and return how many messages of each queue.
+        """Delete the oldest batches while they are due, synced; return the number of messages of each queue.
 
         Args:
             is_due: told when a batch was stored, in ms since 1970, and how many bytes all that is there uses.

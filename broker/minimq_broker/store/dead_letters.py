@@ -25,9 +25,9 @@ from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX
 
 log = logging.getLogger(__name__)
 
-#: One transaction copies so many bytes: it is small, and so is what it needs in memory.
+#: Bytes that one transaction copies: it is small, and so is its memory.
 _COPIED_BYTES = 8 << 20
-#: Rounds of 1,000 batches that go at once because of their age.
+#: Rounds of 1,000 batches that one check deletes because of their age.
 _AGED_ROUNDS = 10
 #: Topics that are kept: dead letters, and what became of them.
 _KEPT = (DEAD_LETTER_PREFIX, DONE_PREFIX)
@@ -42,9 +42,9 @@ class DeadLetters:
 
     Args:
         commit_log: its segments and its archive.
-        rules: how long dead letters are kept whose segments are gone, and how much of them.
-        state: returns what tells their topics.
-        disk: tells how full it is.
+        rules: limits of the age and size of archived dead letters.
+        state: returns a look-up of their topics.
+        disk: returns its usage.
 
     Attributes:
         deleted: messages that were deleted since the start.
@@ -62,8 +62,8 @@ class DeadLetters:
     def keep(self, segment: Segment, now_ms: int) -> None:
         """Copy the dead letters of a segment that is about to be removed, synced. Repeating it does no harm.
 
-        Those that are damaged are lost, and so are all of them on a full disk that needs the space: the log says of
-        which group and how many.
+        Damaged ones are lost, and so are all of them if a full disk needs the space: the log names the group and their
+        number.
 
         Raises:
             StoreFull: there is no space for them, and the disk does not need that of the segment.
@@ -97,7 +97,10 @@ class DeadLetters:
             self._tell(Counter({(queue, Reason.DAMAGE): count for queue, count in salvage.lost.items() if count}))
 
     def _copy(self, salvage: Salvage, now_ms: int, gone: Counter[tuple[QueueKey, Reason]]) -> bool:
-        """Copy what can be read, and tell whether it is in the archive. An archive that is damaged is set aside."""
+        """Copy the readable dead letters; return whether they are in the archive.
+
+        An archive that is damaged is set aside.
+        """
         archive = self._log.archive_file.begin()
 
         def put(archive: DeadLetterArchive) -> None:
@@ -123,11 +126,11 @@ class DeadLetters:
         return range(start, self._state().end(queue).offset)
 
     def look(self, now_ms: int, saved_position: int) -> None:
-        """Delete what is too old or too much in the archive, and what is of topics that are no more.
+        """Delete excess and expired dead letters from the archive, and those of deleted topics.
 
         Args:
             now_ms: the time of day in ms since 1970.
-            saved_position: log position up to which the state is saved, and nothing is taken back.
+            saved_position: log position up to which the state is saved and final.
         """
         self._tell(self._cut(now_ms))
         archive = self._log.archive

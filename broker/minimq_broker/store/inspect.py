@@ -1,4 +1,4 @@
-"""A readable listing of what a data directory holds."""
+"""A readable listing of the content of a data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs for the writer, which come back with a result or an error."""
+"""Jobs for the writer, which return with a result or an error."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class FactJob(Job):
 
 @dataclass(slots=True, eq=False)
 class ReplicaJob(Job):
-    """Entries of the master's log for that of a slave, as they are. They begin where the log of the slave ends.
+    """Entries of the master's log for that of a slave, unchanged. They begin where the log of the slave ends.
 
-    It comes back when they are synced here, whoever else has them.
+    It returns when they are synced here, whatever the other replicas have.
     """
 
     position: int
@@ -129,7 +129,7 @@ Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
 
 
 def keeps_log(jobs: list[AnyJob]) -> bool:
-    """Tell whether a group rests on entries that must not be removed before it is applied.
+    """Return whether a group depends on entries that must not be removed before it is applied.
 
     A fact that does is alone; what a master sends may have such a fact in it.
     """
@@ -138,7 +138,7 @@ def keeps_log(jobs: list[AnyJob]) -> bool:
 
 
 def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
-    """Split jobs so that one whose decision needs the state is alone in its group; a call is none.
+    """Split jobs so that one whose decision needs the state is alone in its group; a call is not.
 
     Those for popped queues share a group, as they know of each other, but not with a fact before them.
     """

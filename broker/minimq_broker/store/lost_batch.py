@@ -20,7 +20,7 @@ class LostBatch(NamedTuple):
 
 
 def tell_lost(lost: list[LostBatch]) -> None:
-    """Say what of a transaction is not published: one line for each queue."""
+    """Log the part of a transaction that is not published: one line for each queue."""
     queues: dict[tuple[str, int], list[LostBatch]] = {}
     for each in lost:
         queues.setdefault((each.topic, each.batch.queue_id), []).append(each)

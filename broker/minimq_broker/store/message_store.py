@@ -43,7 +43,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A saved state: what the entries of the log up to a position add up to.
+    """A saved state: the state: the result of the entries of the log up to a position.
 
     Attributes:
         position: the log position.
@@ -57,21 +57,21 @@ class Snapshot:
 class MessageStore:
     """The data directory of a broker, open. Any thread may submit and read.
 
-    A broker that stands alone writes from the start, in a term of its own. One of several replicas writes what it is
-    sent by a master, until it is told to lead.
+    A broker that stands alone writes from the start, in a term of its own. One of several replicas writes the entries
+    of a master, until it becomes the master.
 
     Args:
         path: the data directory; made when it is not there.
-        notify: called by the writer's thread, and by those who confirm; see `Notify`.
+        notify: called by the writer's thread, and by threads that confirm; see `Notify`.
         options: how to keep the data.
         clock_ms: the time of day in ms since 1970.
         observer: hears of what happens to the log and the disk.
-        deletion_ms: the time by which dead letters are deleted; that of the clock unless given.
+        deletion_ms: the time for the deletion of dead letters; that of the clock unless given.
         alone: there is no other replica.
 
     Raises:
         CopyInterrupted: it holds a part of a copy, see `copy.py`.
-        StoreError: the directory cannot be used; the class and the text say why.
+        StoreError: the directory cannot be used; the class and the text name the reason.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class MessageStore:
         return self.state.name_of(queue)
 
     def submit(self, job: AnyJob) -> None:
-        """Hand a job to the writer; it comes back through `notify`."""
+        """Hand a job to the writer; it returns through `notify`."""
         self._writer.submit(job)
 
     def close(self) -> None:
-        """Write what was handed in, save the state and close all files. Idempotent."""
+        """Write the submitted jobs, save the state and close all files. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -148,14 +148,14 @@ class MessageStore:
 
     @property
     def saved_position(self) -> int:
-        """Log position from which on recovery would need entries."""
+        """Log position from which recovery would need entries."""
         return self._checkpoint.position
 
     @property
     def needed_from(self) -> int:
-        """Log position from which on recovery would need entries, or what is staged has, or may have, to be published.
+        """Log position from which recovery or the publication of staged batches may need entries.
 
-        A master refuses a decision on what it has deleted. Others learn of decisions, and may have to publish them.
+        A master refuses a decision on deleted batches. Others learn of decisions, and may have to publish them.
         """
         transactions = self.state.transactions
         open_from = NOTHING_NEEDED if self.leads else transactions.open_from
@@ -173,7 +173,7 @@ class MessageStore:
 
     @property
     def end(self) -> int:
-        """Log position up to which everything is synced here."""
+        """Log position up to which this replica has synced."""
         return self.state.position
 
     # ---- as one of several replicas ---------------------------------------------------------------------
@@ -188,7 +188,7 @@ class MessageStore:
 
         Args:
             term: larger than all before.
-            waits_for_replicas: whether what is written waits for `confirm` until it is answered and can be read.
+            waits_for_replicas: whether written entries wait for `confirm` before they are answered and readable.
 
         Raises:
             InvalidArgument: the term is not larger.
@@ -198,14 +198,14 @@ class MessageStore:
         self.log.damage.is_served = True
 
     def follow(self) -> None:
-        """Write nothing but `ReplicaJob`s from now on; all who wait are refused. Not for the event loop: it waits."""
+        """Write nothing but `ReplicaJob`s from now on; all waiters are refused. Not for the event loop: it waits."""
         self._writer.call(self._writer.follow)
         self.log.damage.is_served = False
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a log position on. Not for the event loop: it waits.
 
-        Nobody may read meanwhile, and those who have the state at hand must take the new one. Whatever interrupts it,
+        There must be no readers meanwhile, and holders of the state must take the new one. Whatever interrupts it,
         the directory can be opened, and truncated again.
 
         Raises:
@@ -219,15 +219,15 @@ class MessageStore:
 
     @property
     def confirmed(self) -> int:
-        """Log position up to which all replicas that count have everything."""
+        """Log position up to which all in-sync replicas have everything."""
         return min(self._confirmation.position, self.end) if self._confirmation.holds else self.end
 
     def confirm(self, position: int) -> None:
-        """Take note that all up to a log position is confirmed: those who wait for it are answered on this thread."""
+        """Take note that all up to a log position is confirmed: its waiters are answered on this thread."""
         self._confirmation.confirm(position)
 
     def expire(self, now: float) -> None:
-        """Tell those who have waited for too long that too few replicas answer. `now` is on the monotonic clock."""
+        """Refuse callers that have waited too long because too few replicas answer. `now` is on the monotonic clock."""
         timeout_s = self.options.replication_timeout_s
         self._confirmation.refuse(
             lambda: NotEnoughReplicas(
@@ -238,7 +238,7 @@ class MessageStore:
         )
 
     def entries(self, position: int, max_bytes: int) -> list[bytes]:
-        """Return the entries from a log position on as they are, up to the one that reaches a size; none at the end.
+        """Return the raw entries from a log position on, up to the one that reaches a size; none at the end.
 
         Raises:
             CopyNeeded: no entry begins there, or it is not stored any more.
@@ -271,7 +271,7 @@ class MessageStore:
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
 
-        Its dead letters go to the archive before. Not for two threads at once.
+        Its dead letters go to the archive before. Not for concurrent use.
 
         Raises:
             StoreError: as `DeadLetters.keep` does; the segment is still there.
@@ -283,7 +283,7 @@ class MessageStore:
             return self.log.remove_first(min(needed_from, self.needed_from))
 
     def look_at_dead_letters(self) -> None:
-        """Delete what is too old or too much of the archived dead letters, or of topics that are no more."""
+        """Delete expired and excess archived dead letters, and those of deleted topics."""
         self.dead_letters.look(self._deletion_ms(), self.saved_position)
 
     def archived(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
@@ -305,13 +305,13 @@ class MessageStore:
 
     @property
     def has_failed(self) -> bool:
-        """True if everything is refused until the broker is started anew."""
+        """True if everything is refused until the broker is restarted."""
         return self._writer.has_failed
 
     # ---- reading ----------------------------------------------------------------------------------------
 
     def queue_end(self, queue: QueueKey) -> QueueEnd:
-        """Return where a queue ends for readers: behind what is confirmed."""
+        """Return where a queue ends for readers: behind the confirmed position."""
         return self._confirmation.visible(queue, self.state.end(queue))
 
     def end_since(self, queue: QueueKey, term: int) -> int:

@@ -1,7 +1,7 @@
 """A check of the pages of a segment: LMDB trusts them, and some damage ends the process, or hides rows.
 
-All of them are looked at in the background after a start. Who reads a segment before has it looked at then, unless it
-has so many pages that others would have to wait.
+All of them are verified in the background after a start. An earlier read of a segment verifies it first, unless it has
+so many pages that others would have to wait.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from minimq_common.errors import CorruptEntry
 from minimq_common.lmdb_files import walk_file
 from minimq_common.lmdb_pages import PageDamage
 
-#: So many pages of trees are looked at on the spot, in 25 to 110 ms: those of 1 GiB of batches of 24 KiB, for one.
+#: Number of tree pages that are verified at once, in 25 to 110 ms: those of 1 GiB of batches of 24 KiB, for one.
 _FEW_PAGES = 1500
 
 
 class PageCheck:
-    """The check of one file, which nobody writes to until it is over. Any thread may call any method.
+    """The check of one file, which is not written meanwhile. Any thread may call any method.
 
     Args:
         path: the file.
 
     Attributes:
-        is_over: whether nothing is to be looked at: the pages were found in order, or this process has written them.
+        is_over: whether there is nothing to verify: the pages were found in order, or this process has written them.
     """
 
     def __init__(self, path: Path) -> None:

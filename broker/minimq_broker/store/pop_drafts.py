@@ -20,11 +20,11 @@ class PopStep:
     Attributes:
         id: by which the consumer is answered.
         key: the queue, and the group.
-        what: a `Take`, a `Settle`, or the client id of who is gone: others may have what it had.
+        what: a `Take`, a `Settle`, or the id of a client that is gone: its messages are released.
         stored: first offset that is stored, and where the queue ends for readers.
 
-    Results: why it was refused, by which the other steps are not touched; what is handed out; what somebody else has
-    got before a settle came; how many messages were deleted that nobody had settled.
+    Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
+    were redelivered before a late settle; the number of messages that were deleted unsettled.
     """
 
     id: int
@@ -39,14 +39,14 @@ class PopStep:
 
 @dataclass(slots=True, eq=False)
 class PopJob(Job):
-    """The settles and takes of a consumer at once, in order; one fact says what follows.
+    """The settles and takes of one request of a consumer, in order; recorded by one fact.
 
     Attributes:
         group: the consumer group.
         steps: of queues that the group pops.
         now_ms: by which deadlines are over, in ms since 1970.
 
-    Results: those of the steps, and the epoch of what is handed out.
+    Results: those of the steps, and the epoch of the deliveries.
     """
 
     group: str
@@ -90,7 +90,7 @@ class PopDrafts:
         if self._state.topic_name(key.topic_id) is None:
             raise TopicNotFound("the topic was deleted while messages of it were taken: ask again")
         if not isinstance(what, Take) and key not in self._state.popped and key not in self._drafts:
-            if isinstance(what, Settle):  # the group was reset or deleted: nobody has anything
+            if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
                 step.expired = list(what.spans)
             return
         draft = touched[key] = self._draft(key, job.now_ms)

@@ -26,7 +26,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
     Args:
         checkpoint: what was saved.
         commit_log: the entries.
-        confirmation: gets what came later, which may not be confirmed; None when nothing has to be.
+        confirmation: receives later entries, which may be unconfirmed; None when nothing has to be.
 
     Raises:
         CorruptEntry: one of those entries does not match its checksum.
@@ -68,7 +68,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
 def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None) -> tuple[Checkpoint, State]:
     """Open the checkpoint of a log, and return it with the state, as `recover` does.
 
-    A damaged one is set aside, and the state found anew, if all of the log is there.
+    A damaged one is set aside and the state rebuilt, if the whole log exists.
 
     Raises:
         DamagedCheckpoint: it is damaged, and the only one who knows what deleted segments had.
@@ -98,7 +98,7 @@ def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | 
 
 
 def _check_follows(change: Effect, state: State) -> None:
-    """Raise `CorruptEntry` unless a batch goes on where its queue ends: it may be the entry of another position."""
+    """Raise `CorruptEntry` unless a batch continues where its queue ends: it may be the entry of another position."""
     if isinstance(change, BatchApplied) and change.place.base_offset != state.end(change.queue).offset:
         raise CorruptEntry(
             f"the entry at position {state.position} goes on at offset {change.place.base_offset} of queue "
@@ -107,7 +107,7 @@ def _check_follows(change: Effect, state: State) -> None:
 
 
 class _Held:
-    """Groups of what a recovery finds and nobody has confirmed, in not too many groups, however much it is.
+    """Groups of unconfirmed entries found by a recovery, in a limited number of groups.
 
     Args:
         confirmation: gets them, unless it is None.
@@ -121,7 +121,7 @@ class _Held:
         self._start = 0
 
     def note(self, change: Effect, state: State) -> None:
-        """Take note of what is about to be applied."""
+        """Record an entry that is about to be applied."""
         if self._confirmation is None or not isinstance(change, BatchApplied):
             return
         if not self._ends:
@@ -129,7 +129,7 @@ class _Held:
         self._ends.setdefault(change.queue, state.end(change.queue))
 
     def add(self, end: int, *, last: bool = False) -> None:
-        """Add what was applied up to a log position as a group, if it is large enough."""
+        """Add the entries applied up to a log position as a group, if it is large enough."""
         if self._confirmation is None or not self._ends or (end - self._start < self._group_bytes and not last):
             return
         if end > self._confirmation.position:

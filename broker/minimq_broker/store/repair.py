@@ -1,4 +1,4 @@
-"""A damaged segment file made anew of what can be read of it, before LMDB follows its pages."""
+"""The rebuild of a damaged segment file from its readable entries, before LMDB follows its pages."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ log = logging.getLogger(__name__)
 _POSITION_BYTES = 8
 #: Where the looked-at segments begin when none was looked at: behind all.
 NOT_LOOKED = 1 << 63
-#: One transaction writes so many bytes.
+#: Bytes that one transaction writes.
 _WRITTEN_BYTES = 8 << 20
-#: An error names so many gaps.
+#: Maximum number of gaps that an error lists.
 _TOLD_GAPS = 5
 
 
 def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tuple[dict[int, str], int]:
-    """Make damaged segments anew before any of them is opened.
+    """Rebuild damaged segments before any of them is opened.
 
-    The last one is looked at in any case, those before it, the newest first, as long as that is quick: the others are
-    looked at later, while the broker runs.
+    The last one is always verified, earlier ones from the newest on, while that is quick: the others are verified
+    later, while the broker runs.
 
     Args:
         files: of all segments, ascending.
@@ -63,16 +63,16 @@ def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tup
 
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
-    """Make a segment anew of the entries that can be read, with new index rows, and return what is lost; "" if nothing.
+    """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing.
 
     Args:
-        path: the file, which nobody has open.
-        end: log position at which it ends; None for the last one, of which nothing may be missing.
+        path: the file, which must not be open.
+        end: log position at which it ends; None for the last one, which must be complete.
         segment_bytes: size at which a segment is sealed.
-        damage: what is wrong with its pages.
+        damage: the damage of its pages.
 
     Raises:
-        DamagedFile: not enough of it can be read; the file is as it was.
+        DamagedFile: not enough of it can be read; the file is unchanged.
         StoreFull: there is no space for another one.
     """
     remedy = "restore the data directory from a copy of it"
@@ -115,7 +115,7 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
 
 
 def _ends_before(path: Path) -> bool:
-    """Tell whether the segments ahead of one end where it begins, so that nothing was in it."""
+    """Return whether the segments before one end where it begins, so that it was empty."""
     start = int(path.stem)
     former = max((file for file in path.parent.glob("*.mdb") if int(file.stem) < start), default=None)
     try:

@@ -1,4 +1,4 @@
-"""The rows of the ConsumeQueue, and what is read by them."""
+"""The rows of the ConsumeQueue, and the results of reads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
 
     def is_stored_as(self, queue: QueueKey, key: bytes, value: bytes) -> bool:
-        """Tell whether a key and a row as stored are these, with a checksum or as an older release stored them."""
+        """Return whether a stored key and row equal these, with a checksum or in the format of an older release."""
         return (key, value) == self.pack(queue) or value == self._packed()
 
     def pack(self, queue: QueueKey) -> tuple[bytes, bytes]:
@@ -83,7 +83,7 @@ class ReadLimits:
     """Bounds of a read, which stops after the batch that reaches one of them.
 
     Attributes:
-        max_messages: in how many messages, counted from the offset that was asked for.
+        max_messages: the number of messages, counted from the requested offset.
         max_bytes: of entries, in bytes; one batch comes in any case.
         tag_hashes: only batches that may hold one of these tags; all when empty.
         max_rows: how many batches may be looked at.
@@ -95,7 +95,7 @@ class ReadLimits:
     max_rows: int = 1 << 62
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
-        """Return what is left when a part was read from an offset on; None when a bound is reached."""
+        """Return the remaining limits after a part was read from an offset on; None when a bound is reached."""
         messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
@@ -115,10 +115,10 @@ class ReadResult(NamedTuple):
 
     Attributes:
         found: rows and batches.
-        next_offset: where to go on: after all that was looked at.
-        rows: how many batches were looked at.
-        is_cut: what comes next is damaged: who reads on from `next_offset` is told.
-        begins_at: offset at which the first batch begins that was looked at; -1 when there was none.
+        next_offset: where to go on: after everything that was examined.
+        rows: number of examined batches.
+        is_cut: what comes next is damaged: a read from `next_offset` raises the error.
+        begins_at: first offset of the first examined batch; -1 when there was none.
     """
 
     found: list[tuple[Row, bytes]]
@@ -151,7 +151,7 @@ def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:
 
 
 def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
-    """Tell whether a batch may hold one of the tags, by its row as stored."""
+    """Return whether a batch may contain one of the tags, from its stored row."""
     [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
     return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
 

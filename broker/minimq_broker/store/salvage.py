@@ -15,14 +15,14 @@ class Salvage:
     """The batches of some topics in a segment, as far as they can be read. Used by one thread at a time.
 
     Args:
-        segment: nobody changes it.
+        segment: it is not changed.
         topics: number of queues of each topic, by its id.
         span: returns which offsets of a queue the segment has at most, for what its index does not tell.
 
     Attributes:
         queues: those that have something there, or may have.
         lost: messages of the queues read last that cannot be read; at most so many where the index is damaged.
-        damage: what was found damaged first; empty as long as nothing was.
+        damage: the first damage found; empty without damage.
     """
 
     def __init__(self, segment: Segment, topics: Mapping[int, int], span: Callable[[QueueKey], range]) -> None:

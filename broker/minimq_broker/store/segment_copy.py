@@ -1,4 +1,4 @@
-"""A segment that is made anew of entries from elsewhere, beside the damaged one, until it can take its place."""
+"""A new segment from entries of another replica, beside the damaged one that it will replace."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def segment_files(path: Path, *, readonly: bool, without: Collection[str] = ()) 
 
 
 def is_segment(path: Path) -> bool:
-    """Tell whether a file has the name of a segment."""
+    """Return whether a file is named like a segment."""
     return re.fullmatch(r"[0-9]{20}\.mdb", path.name) is not None
 
 
@@ -43,7 +43,7 @@ def total_bytes(segments: Iterable[Segment]) -> int:
 
 
 def is_begun(path: Path) -> bool:
-    """Tell whether a file has the tables of a segment; one whose making was interrupted has not."""
+    """Return whether a file has the tables of a segment; one whose creation was interrupted does not."""
     if path.stat().st_size == 0:
         return False
     env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=True)

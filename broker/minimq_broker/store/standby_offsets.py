@@ -1,7 +1,7 @@
-"""Offsets that groups commit at a slave while there is no master: kept in a file of their own, then handed over.
+"""Offsets that groups commit at a slave while there is no master: stored in a separate file, then handed over.
 
-They are no entries of the log, which only a master writes. Each is numbered, so that those which a master has recorded
-can be told from those that were committed since.
+They are no entries of the log, which only a master writes. Each has a number, which separates those that a master has
+recorded from later ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FILE_NAME = "kept-offsets.mdb"
 #: Address space for the map; a row takes about 60 bytes.
 _MAP_BYTES = 1 << 30
 _SERVED_KEY = b"\0served"
-#: Of what an older release kept: whatever was forced since, or before, counts instead.
+#: From an older release: whatever was forced since, or before, counts instead.
 _NOWHERE = LogPlace()
 
 
 class Kept(NamedTuple):
-    """An offset of a group, as it was kept under a number; `forced` ones count even if they go back.
+    """An offset of a group, kept under a number; `forced` ones count even if they go back.
 
     `place` is how far the log of this replica was then: what was forced at a master since counts instead.
     """
@@ -58,9 +58,9 @@ class StandbyOffsets:
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
         self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
-        #: Taken by those who write, also while they sync.
+        #: Held by writers, even while they sync.
         self._writing = threading.Lock()
-        #: Protects the table of what is kept, which stands in the order of the numbers.
+        #: Protects the table of kept offsets, which is in the order of the numbers.
         self._lock = threading.Lock()
         try:
             rows, self._served = self._load(readonly=readonly)
@@ -133,27 +133,27 @@ class StandbyOffsets:
                     self._rows[key] = row
 
     def get(self, group: str, queue: QueueKey) -> Kept | None:
-        """Return what is kept for a group of one queue; None when there is nothing."""
+        """Return the offset of a group in one queue; None when there is nothing."""
         return self._rows.get((group, queue))
 
     def rows(self, after: int = 0) -> list[Kept]:
-        """Return what was kept after a number, in the order in which it was committed."""
+        """Return the offsets kept after a number, in commit order."""
         with self._lock:
             if self._number <= after:
                 return []
             return [kept for kept in self._rows.values() if kept.number > after]
 
     def recorded(self, number: int) -> None:
-        """Forget what was kept up to a number: a master has it. Raises as `put` does."""
+        """Forget the offsets kept up to a number: a master has it. Raises as `put` does."""
         self.forget(lambda kept: kept.number <= number)
 
     def retain_topics(self, topic_ids: Iterable[int]) -> None:
-        """Forget what is of other topics than these. Raises as `put` does."""
+        """Forget the offsets of all topics except these. Raises as `put` does."""
         known = frozenset(topic_ids)
         self.forget(lambda kept: kept.queue.topic_id not in known)
 
     def forget(self, is_gone: Callable[[Kept], bool]) -> None:
-        """Forget some of what is kept. Raises as `put` does."""
+        """Forget some kept offsets. Raises as `put` does."""
         with self._writing:
             gone = [kept for kept in self._rows.values() if is_gone(kept)]
             if not gone:

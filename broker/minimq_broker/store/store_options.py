@@ -18,14 +18,14 @@ class StoreOptions:
     Attributes:
         segment_bytes: size in bytes at which a segment of the CommitLog is sealed.
         sync: acknowledge after the sync (True), or before the commit (False).
-        checkpoint_interval_s: seconds between two saves of the state; recovery applies what came later.
+        checkpoint_interval_s: seconds between two saves of the state; recovery applies later entries.
         retention: how long segments are kept.
-        dead_letters: how long dead letters are kept whose segments are gone.
+        dead_letters: how long archived dead letters are kept.
         watermarks: from which fullness of the disk on something is done.
-        staging: how much may be staged for transactions; by default bytes for half of the disk, because what is staged
-            is written once more when it is published.
-        replication_timeout_s: seconds after which one who waits for other replicas is told that they do not answer.
-        owner: the broker whose data it is; None when nobody asks.
+        staging: how much may be staged for transactions; by default half of the disk, because staged batches are
+            written once more when they are published.
+        replication_timeout_s: seconds to wait for other replicas before the caller gets an error.
+        owner: the owner of the data; None if it is not needed.
     """
 
     segment_bytes: int = 1 << 30

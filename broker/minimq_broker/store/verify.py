@@ -13,7 +13,7 @@ from minimq_common.errors import CorruptEntry
 
 
 class Verification:
-    """A walk through all pages, then all entries and index rows of one segment, which nobody writes to.
+    """A walk through all pages, then all entries and index rows of one read-only segment.
 
     Args:
         segment: the segment.
@@ -21,7 +21,7 @@ class Verification:
 
     Attributes:
         segment: as it was given.
-        is_over: whether all was looked at.
+        is_over: whether everything was verified.
     """
 
     def __init__(self, segment: Segment, end: int) -> None:
@@ -33,7 +33,7 @@ class Verification:
         self._pages: Iterator[None] | None = PageCheck(segment.path).walk(deep=True)
 
     def step(self, max_bytes: int, max_entries: int) -> None:
-        """Look at some entries. Raises one of `DAMAGE` when something is not as it was written."""
+        """Look at some entries. Raises one of `DAMAGE` if something was changed."""
         if self._pages is not None:
             if next(self._pages, self) is self:  # they are all in order
                 self._pages = None

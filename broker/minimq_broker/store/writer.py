@@ -1,7 +1,7 @@
 """The writer: the one thread that changes the log, and the group commit.
 
-It takes everything that waits, appends it in one transaction, syncs once, applies the entries to the state and only
-then tells the callers. There is no timer: a lone write is committed at once, and what arrives during its sync makes
+It takes all waiting jobs, appends them in one transaction, syncs once, applies the entries to the state and only then
+answers the callers. There is no timer: a lone write is committed at once, and what arrives during its sync makes
 the next group. A master that waits for its slaves leaves the telling to the `Confirmation`.
 """
 
@@ -61,7 +61,7 @@ _SAVE_AGAIN_S = 0.25
 _NOTHING_KEPT = nullcontext()
 #: How long it waits for that at the end, in seconds.
 _LAST_PATIENCE_S = 0.05
-#: How often one who waits for a call looks whether the writer is still there, in seconds.
+#: Interval at which waiters for a call check that the writer still runs, in seconds.
 _LOOK_S = 1.0
 
 
@@ -88,7 +88,7 @@ class Writer:
         state: what they add up to; only the writer's thread changes it, or puts another in its place.
         checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
         confirmation: where what has to be confirmed waits for that; what has not is told the same way.
-        hooks: what it asks and tells meanwhile.
+        hooks: its callbacks.
         sync: tell those who append after the sync (True), or before the commit as long as commits succeed (False).
     """
 
@@ -129,7 +129,7 @@ class Writer:
 
     @property
     def has_failed(self) -> bool:
-        """True if everything is refused until the broker is started anew."""
+        """True if everything is refused until the broker is restarted."""
         return self._failure is not None
 
     def start(self) -> None:
@@ -137,11 +137,11 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: AnyJob) -> None:
-        """Hand a job in; it comes back through `notify`. Any thread may call this until `stop`."""
+        """Hand a job in; it returns through `notify`. Any thread may call this until `stop`."""
         self._jobs.put(job)
 
     def call(self, run: Callable[[], None]) -> None:
-        """Have the writer's thread do something behind all jobs that were handed in, and return when it is done."""
+        """Make a call on the writer's thread after all submitted jobs, and return when it is done."""
         call = Call(run)
         self._jobs.put(call)
         while True:
@@ -154,7 +154,7 @@ class Writer:
                     raise Closed("the store is closed") from None
 
     def stop(self) -> None:
-        """Write what was handed in, save the state, and end the thread. Idempotent."""
+        """Write the submitted jobs, save the state, and end the thread. Idempotent."""
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -188,7 +188,7 @@ class Writer:
         while job is not None:
             jobs.append(job)
             size += job.size
-            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # nobody else takes jobs
+            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # no other thread takes jobs
                 return jobs
             job = self._jobs.get_nowait()
         self._stopping = True
@@ -250,7 +250,7 @@ class Writer:
     # ---- writing --------------------------------------------------------------------------------------
 
     def _write(self, jobs: list[AnyJob]) -> None:
-        """Write one group and tell everybody."""
+        """Write one group and answer all callers."""
         grown: Set[QueueKey] = frozenset()
         if self._failure:
             self._refuse(jobs, self._failure)
@@ -263,7 +263,7 @@ class Writer:
                 self._refuse(jobs, self._reason(error))
         try:
             self._notify(jobs, grown)
-        except Exception as error:  # noqa: BLE001 - who waits for these jobs was not told, later ones shall be
+        except Exception as error:  # noqa: BLE001 - callers of these jobs were not answered, later ones shall be
             self._fail(error)
 
     def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
