@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,12 @@ class Stream:
                 self.said.append(answer)
         except grpc.RpcError as error:
             self.error = rpc.from_rpc_error(error, "server")
+
+    def wait_for(self, answers: int) -> None:
+        wait_until(lambda: len(self.said) >= answers, PATIENCE_S, what="the requests are answered")
+
+    def say(self, request: Any) -> None:  # noqa: ANN401 - of the generated classes
+        self._requests.put(request)
 
     @property
     def is_open(self) -> bool:
@@ -227,16 +233,59 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
         assert others.open() == everything
 
 
-def test_a_client_id_in_its_grace_is_of_its_user_alone(secure: LocalCluster, admin: Admin) -> None:
+def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: LocalCluster, admin: Admin) -> None:
     with ExitStack() as opened:
         own = Idle(secure, mutual(secure, "owner", admin.add_user("owner", RULES)), "g-id", opened)
         thief, _ = stubs(secure, Credentials.from_text(mutual(secure, "thief", admin.add_user("thief", RULES))), opened)
+        group = "g-id-session"
+        requests = [
+            broker_pb2.SessionRequest(client_id="g-id", heartbeat=broker_pb2.Heartbeat()),
+            broker_pb2.SessionRequest(
+                join=broker_pb2.JoinGroup(group=group, topics=["orders"], allocation="averagely")
+            ),
+            broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group)),
+            broker_pb2.SessionRequest(leave=broker_pb2.LeaveGroup(group=group)),
+        ]
+        texts = [event.refused.failure.message for event in answers(thief, requests, opened)[1:]]
+        assert all(f"is in use by another client in group '{group}'" in text for text in texts)
+        assert "session" in own.open()
+        assert members(own.broker, group) == ["g-id"]
         own.streams["session"].close()
-        heartbeat = broker_pb2.SessionRequest(client_id="g-id", heartbeat=broker_pb2.Heartbeat())
-        with pytest.raises(grpc.RpcError) as raised:
-            list(thief.Session(iter([heartbeat]), timeout=PATIENCE_S))
-        assert "is in use by another client" in rpc.from_rpc_error(raised.value, "broker").message
-        assert list(own.broker.Session(iter([heartbeat]), timeout=PATIENCE_S))[-1].HasField("heartbeat")
+        assert answers(own.broker, requests[:1], opened)[0].HasField("heartbeat")
+
+
+def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: LocalCluster, admin: Admin) -> None:
+    with ExitStack() as opened:
+        text = mutual(secure, "squatter", admin.add_user("squatter"))
+        stranger, _ = stubs(secure, Credentials.from_text(text), opened)
+        squatting = Stream(
+            stranger.Session,
+            broker_pb2.SessionRequest(client_id="g-wanted", heartbeat=broker_pb2.Heartbeat(number=1)),
+        )
+        opened.callback(squatting.close)
+        squatting.wait_for(1)
+        rightful = Idle(secure, mutual(secure, "rightful", admin.add_user("rightful", RULES)), "g-wanted", opened)
+        # It may not push that one out either: what it is refused concerns itself alone.
+        squatting.say(broker_pb2.SessionRequest(leave=broker_pb2.LeaveGroup(group="g-wanted-session")))
+        squatting.wait_for(2)
+        assert squatting.said[1].refused.failure.code == AccessDenied.code
+        assert members(rightful.broker, "g-wanted-session") == ["g-wanted"]
+
+
+def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:  # noqa: ANN401 - of the generated classes
+    """Return what a session answers to requests, one by one."""
+    first, *others = requests
+    session = Stream(stub.Session, first)
+    opened.callback(session.close)
+    for number, request in enumerate([*others, None], 1):
+        session.wait_for(number)
+        if request is not None:
+            session.say(request)
+    return session.said
+
+
+def members(stub: Any, group: str) -> list[str]:  # noqa: ANN401 - of the generated class
+    return [*stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=group), timeout=PATIENCE_S).client_ids]
 
 
 def written_messages(stub: Any) -> int:  # noqa: ANN401 - of the generated class

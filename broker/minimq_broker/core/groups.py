@@ -185,11 +185,6 @@ class GroupTable:
             self._remembered.pop(group, None)
         return self._changed(group, entry)
 
-    def gone(self, client_id: str) -> None:
-        """Forget a client that was refused and will not ask again."""
-        for group in list(self._refused):
-            self._forget_refused(group, client_id)
-
     def admissible(self, group: str, now: float = 0.0) -> list[str]:
         """Return those that were refused and would not be now; each is told once unless it is refused again."""
         refused = self._refused.get(group, {}).items()
@@ -243,10 +238,6 @@ class GroupTable:
     def names(self) -> list[str]:
         """Return the names of all groups that have members."""
         return list(self._groups)
-
-    def groups_of(self, client_id: str) -> list[str]:
-        """Return the groups that a client is in."""
-        return [group for group, entry in self._groups.items() if client_id in entry.members]
 
     def members(self, group: str) -> Members:
         """Return the members of a group; nobody when there is no such group."""

@@ -19,8 +19,8 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Notifies a client; one that is gone is passed over.
-Tell = Callable[[str, broker_pb2.SessionEvent], None]
+#: Notifies a member of a group; one that is gone is passed over.
+Tell = Callable[[str, str, broker_pb2.SessionEvent], None]
 
 
 #: Maximum number of queues of this broker that one member may request, and that all members of all groups may.
@@ -287,12 +287,12 @@ class LeaseKeeper:
                     granted = self._granted(key, epoch)
                     granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
                     self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
-                    self._tell(client_id, broker_pb2.SessionEvent(granted=granted))
+                    self._tell(key.group, client_id, broker_pb2.SessionEvent(granted=granted))
             case Wanted(client_id, key):
                 wanted = broker_pb2.QueueWanted(
                     group=key.group, topic=self._topic_name(key.queue), queue_id=key.queue.queue_id
                 )
-                self._tell(client_id, broker_pb2.SessionEvent(wanted=wanted))
+                self._tell(key.group, client_id, broker_pb2.SessionEvent(wanted=wanted))
             case Fencing(_, key):
                 self._engine.arrivals.wake(key.queue)  # a pull that waits looks at its lease again
 

@@ -32,7 +32,7 @@ class MemberLists:
     Args:
         engine: has the groups.
         starts: knows the topics in which a group has begun.
-        events_of: returns the pending events of a client, None if it has no session.
+        events_of: returns the pending events of a member of a group, None if it has no session.
         grace_ms: time for which a member that is gone may come back.
     """
 
@@ -40,7 +40,7 @@ class MemberLists:
         self,
         engine: Engine,
         starts: GroupBeginnings,
-        events_of: Callable[[str], SessionEvents | None],
+        events_of: Callable[[str, str], SessionEvents | None],
         grace_ms: int,
     ) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class MemberLists:
             members = self._engine.groups.members(group)
             event = await self._encoded(members)  # once for all of them
             for client_id in members.client_ids:
-                events = self._events_of(client_id)
+                events = self._events_of(group, client_id)
                 if events is not None:
                     events.add_list(group, members.version, event)
             self._round_took_s = time.monotonic() - began

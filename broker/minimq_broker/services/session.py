@@ -20,6 +20,7 @@ from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.member_lists import MemberLists
 from minimq_broker.services.newcomers import check_new_group
 from minimq_broker.services.session_events import SessionEvents
+from minimq_broker.services.session_table import Session, SessionTable
 from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
@@ -37,9 +38,6 @@ from minimq_proto.v1 import broker_pb2
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 log = logging.getLogger(__name__)
 
-#: Bytes of events that may wait for a client that does not read, besides member lists, of which the latest one of each
-#: group waits; with more its session ends.
-MAX_WAITING_BYTES = 8 << 20
 #: A request of this many bytes takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
 #: Retry delay of a client after a refusal for lack of room, in seconds.
@@ -62,27 +60,6 @@ class SessionOptions:
     timeout_s: float = 60.0
 
 
-class _Session:
-    """One client. Its groups and leases outlive a broken stream for the time of the grace."""
-
-    def __init__(self, client_id: str, user: str) -> None:
-        self.client_id = client_id
-        #: Whose it is: nobody else comes back to it.
-        self.user = user
-        self.connected = True
-        self.grace: asyncio.TimerHandle | None = None
-        self.receiver: asyncio.Task[None] | None = None
-        self.events = SessionEvents()
-        #: Where its groups begin if they are new.
-        self.starts: dict[str, broker_pb2.StartPosition] = {}
-
-    def tell(self, event: broker_pb2.SessionEvent) -> None:
-        self.events.add(event.SerializeToString())
-        if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
-            log.warning("session: ended, the client does not read client=%s", self.client_id)
-            self.receiver.cancel()
-
-
 class SessionService:
     """The `Session` call of the broker.
 
@@ -99,7 +76,7 @@ class SessionService:
     def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
-        self._sessions: dict[str, _Session] = {}
+        self._sessions = SessionTable()
         self._is_retired = False
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
@@ -125,7 +102,7 @@ class SessionService:
         if agreement is None:
             return
         self.agreements.keep(group)
-        begins = (session.starts[group] for session in self._sessions.values() if group in session.starts)
+        begins = (session.starts[group] for session in self._sessions if group in session.starts)
         start = next(begins, _EARLIEST)
         for name in agreement.topics:
             await self._starts.decide(group, name, Beginning(start))
@@ -177,7 +154,7 @@ class SessionService:
 
     async def _receive(
         self,
-        session: _Session,
+        session: Session,
         first: broker_pb2.SessionRequest,
         incoming: AsyncIterator[broker_pb2.SessionRequest],
     ) -> None:
@@ -206,8 +183,9 @@ class SessionService:
 
     # ---- coming and going -----------------------------------------------------------------------
 
-    def _open(self, client_id: str) -> _Session:
-        former, most = self._sessions.get(client_id), self._engine.limits.max_sessions
+    def _open(self, client_id: str) -> Session:
+        user, most = current_caller().user, self._engine.limits.max_sessions
+        former = self._sessions.find(user, client_id)
         if former is None and len(self._sessions) >= most:
             raise SystemBusy(
                 f"this broker has sessions with {most} consumers, which is its limit (--max-sessions): stop some, or "
@@ -215,51 +193,53 @@ class SessionService:
                 retry_after_s=_COME_BACK_S,
                 limit="sessions",
             )
-        user = current_caller().user
-        if former is not None and (former.connected or former.user != user):
+        if former is not None and former.connected:
             raise GroupConflict(
                 f"client id {client_id!r} is in use by another client that is connected: give each its own id"
             )
         if former is not None and former.grace is not None:
             former.grace.cancel()
-        session = self._sessions[client_id] = _Session(client_id, user)
+        session = Session(client_id, user)
+        self._sessions.enter(session)
         return session
 
-    def _disconnected(self, session: _Session) -> None:
+    def _disconnected(self, session: Session) -> None:
         session.connected = False
         if self._is_retired:
             return
-        if not self._engine.groups.groups_of(session.client_id):
-            self._engine.groups.gone(session.client_id)
-            self._sessions.pop(session.client_id, None)
+        if not any(self._engine.groups.is_member(group, session.client_id) for group in session.groups):
+            self._sessions.remove(session)
+            for group in [*session.groups]:
+                self._leave_at_once(group, session)
             return
         loop = asyncio.get_running_loop()
         session.grace = loop.call_later(self._options.grace_s, self._bury, session)
 
-    def _bury(self, session: _Session) -> None:
+    def _bury(self, session: Session) -> None:
         """Remove a dead client from its groups."""
-        if self._is_retired or self._sessions.get(session.client_id) is not session:
+        if self._is_retired or self._sessions.find(session.user, session.client_id) is not session:
             return  # it reconnected at the last moment
-        del self._sessions[session.client_id]
-        self._engine.groups.gone(session.client_id)
-        self._engine.streams.receive(self._leave_all(session.client_id), "burial")
+        self._sessions.remove(session)
+        self._engine.streams.receive(self._leave_all(session), "burial")
 
-    async def _leave_all(self, client_id: str) -> None:
+    async def _leave_all(self, session: Session) -> None:
         """Remove a lost client from its groups, unless it reconnects meanwhile."""
-        for group in self._engine.groups.groups_of(client_id):
-            if self._is_retired or client_id in self._sessions:
+        for group in sorted(session.groups):
+            if self._is_retired or self._sessions.find(session.user, session.client_id) is not None:
                 return
-            if await self._leave(group, client_id):
-                log.info("session: member lost group=%s client=%s", group, client_id)
+            is_member = self._engine.groups.is_member(group, session.client_id)
+            if await self._leave(group, session) and is_member:
+                log.info("session: member lost group=%s client=%s", group, session.client_id)
 
     # ---- requests -------------------------------------------------------------------------------
 
-    async def _handle(self, session: _Session, request: broker_pb2.SessionRequest) -> None:
+    async def _handle(self, session: Session, request: broker_pb2.SessionRequest) -> None:
         action = request.WhichOneof("action")
         group = _group(request)
         try:
             check_bounds(request)
             current_caller().check(request)
+            self._sessions.check(group, session)
             match action:
                 case "join":
                     await self._join(session, request.join)
@@ -274,28 +254,34 @@ class SessionService:
                 case "saved":
                     await self.leases.saved(group, session.client_id, request.saved.queues)
                 case "leave":
-                    await self._leave(group, session.client_id)
+                    await self._leave(group, session)
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
             if isinstance(error, AccessDenied):  # the right may have been taken away since it joined
-                await self._leave(group, session.client_id)
+                await self._leave(group, session)
             self._engine.refusals.note(error)
             session.tell(_refusal(group, error))
 
-    async def _join(self, session: _Session, join: broker_pb2.JoinGroup) -> None:
+    async def _join(self, session: Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, held = _agreement(join), await _queues(join.held)
-        self._engine.tables.poppers.check_none(group, session.client_id)
         check_new_group(self._engine, group)
-        changed = self._engine.groups.join(
-            group,
-            session.client_id,
-            agreement,
-            held,
-            topics_may_differ=join.topics_may_differ,
-            now=asyncio.get_running_loop().time(),
-        )
+        self._sessions.claim(group, session)  # also if it is refused: it is told when it may ask again
+        self._engine.tables.poppers.check_none(group, session.client_id)
+        try:
+            changed = self._engine.groups.join(
+                group,
+                session.client_id,
+                agreement,
+                held,
+                topics_may_differ=join.topics_may_differ,
+                now=asyncio.get_running_loop().time(),
+            )
+        except SystemBusy:
+            if not self._engine.groups.is_member(group, session.client_id):
+                self._sessions.release(group, session)
+            raise
         if changed is not None:
             self._changed(group)
         session.starts[group] = join.start
@@ -313,7 +299,7 @@ class SessionService:
 
     def may_ask_again(self, group: str, client_id: str) -> None:
         """Notify a refused member that it may try to join a group again."""
-        self._tell(client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
+        self._tell(group, client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:
         """Let go what groups agreed on before the start."""
@@ -321,27 +307,33 @@ class SessionService:
             for group in self._engine.groups.end_recovery():
                 self._changed(group)
 
-    async def _leave(self, group: str, client_id: str) -> bool:
+    async def _leave(self, group: str, session: Session) -> bool:
         """Remove a member from a group. Returns False if it reconnects meanwhile, in another session."""
-        session = self._sessions.get(client_id)
-        while not self.leases.drop(group, client_id):
+        if not self._sessions.may_use(group, session):
+            return False
+        now = self._sessions.find(session.user, session.client_id)
+        while not self.leases.drop(group, session.client_id):
             await asyncio.sleep(0)
-            if self._is_retired or self._sessions.get(client_id) is not session:
+            if self._is_retired or self._sessions.find(session.user, session.client_id) is not now:
                 return False
-        if self._engine.groups.leave(group, client_id) is not None:
+        self._leave_at_once(group, session)
+        return True
+
+    def _leave_at_once(self, group: str, session: Session) -> None:
+        self._sessions.release(group, session)
+        if self._engine.groups.leave(group, session.client_id) is not None:
             self._changed(group)
             self._lists.tell_all_soon(group)
-        return True
 
     # ---- telling --------------------------------------------------------------------------------
 
-    def _tell(self, client_id: str, event: broker_pb2.SessionEvent) -> None:
-        session = self._sessions.get(client_id)
+    def _tell(self, group: str, client_id: str, event: broker_pb2.SessionEvent) -> None:
+        session = self._sessions.member(group, client_id)
         if session is not None:
             session.tell(event)
 
-    def _events_of(self, client_id: str) -> SessionEvents | None:
-        session = self._sessions.get(client_id)
+    def _events_of(self, group: str, client_id: str) -> SessionEvents | None:
+        session = self._sessions.member(group, client_id)
         return session.events if session is not None else None
 
 
@@ -378,7 +370,7 @@ async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:
     return found
 
 
-async def _send(session: _Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
+async def _send(session: Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
     events = session.events
     while True:
         await events.some()

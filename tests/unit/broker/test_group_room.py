@@ -41,7 +41,7 @@ def test_those_that_were_refused_count_until_they_are_gone(monkeypatch: pytest.M
             table.join("g", "b", T._replace(allocation="sticky"))
     with pytest.raises(SystemBusy):
         table.join("g", "c", T)
-    table.gone("b")
+    table.leave("g", "b")
     table.join("g", "c", T)
 
 

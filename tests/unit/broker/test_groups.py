@@ -29,7 +29,6 @@ def test_members_come_and_go_in_growing_versions() -> None:
     assert table.join("g", "a", T) is None
     assert table.join("h", "a", T) == Members("h", 103, ("a",), {})
     assert table.members("g") == Members("g", 102, ("a", "b"), {})
-    assert sorted(table.groups_of("a")) == ["g", "h"]
     assert sorted(table.names()) == ["g", "h"]
     assert table.leave("g", "a") == Members("g", 104, ("b",), {})
     assert table.leave("g", "a") is None
@@ -173,7 +172,7 @@ def test_of_those_that_contradict_each_other_the_next_is_told_when_the_first_has
     assert table.admissible("g") == ["circle"]
 
 
-@pytest.mark.parametrize("how", ["leave", "gone", "agree"])
+@pytest.mark.parametrize("how", ["leave", "agree"])
 def test_who_no_longer_asks_is_not_told(how: str) -> None:
     table = GroupTable(0)
     table.join("g", "old", T)
@@ -181,8 +180,6 @@ def test_who_no_longer_asks_is_not_told(how: str) -> None:
         table.join("g", "new", RED)
     if how == "leave":
         assert table.leave("g", "new") is None
-    elif how == "gone":
-        table.gone("new")
     else:
         table.join("g", "new", T)
     table.leave("g", "old")

@@ -32,7 +32,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         queue = await make_topic(engine, messages=5)
         told: asyncio.Queue[tuple[str, broker_pb2.QueueGranted]] = asyncio.Queue()
 
-        def tell(client_id: str, event: broker_pb2.SessionEvent) -> None:
+        def tell(_: str, client_id: str, event: broker_pb2.SessionEvent) -> None:
             if event.HasField("granted"):
                 told.put_nowait((client_id, event.granted))
 
