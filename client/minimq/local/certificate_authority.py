@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from minimq.administration.issued_key import issue_key
-from minimq.local.secret_files import lock_folder, put_files
+from minimq.local.secret_files import lock_folder, make_folder, put_files
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
 from minimq_common.security.access_document import ADMIN, AccessDocument, User, to_toml
@@ -81,7 +81,7 @@ class CertificateAuthority:
                     "certificate for its servers"
                 )
             for folder in (self._authority, self.server):
-                folder.mkdir(exist_ok=True, mode=0o700)
+                make_folder(folder)
             certificate, key = signer.pair.certificate, issue_key()
             user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key.key), about_user(ADMIN))
             access = AccessDocument(1, {ADMIN: User(dict([key.named]), (ADMIN,))})
@@ -93,7 +93,8 @@ class CertificateAuthority:
                     **self._server_files(signer.sign_server(names), certificate),
                     self.admin: user.encode(),
                     self._authority / ROOTS: certificate,
-                }
+                },
+                keeps_owners=False,
             )
         return True
 

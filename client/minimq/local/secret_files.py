@@ -42,11 +42,15 @@ def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
             os.close(opened)
 
 
-def put_files(files: Mapping[Path, bytes]) -> None:
+def put_files(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> None:
     """Put files in their places, in this order; all are on disk before the first one is in its place.
 
     So a full disk changes nothing. All but certificates are read by their owner alone; one that is replaced keeps owner
     and mode, so that a server that has another user can read it as before.
+
+    Args:
+        files: their contents.
+        keeps_owners: False where nobody may have put a file that would say whose the secret is.
     """
     made: dict[str, Path] = {}
     try:
@@ -54,7 +58,7 @@ def put_files(files: Mapping[Path, bytes]) -> None:
             opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
             made[name] = path
             with os.fdopen(opened, "wb") as file:
-                _own(opened, path)
+                _own(opened, path, keeps_owner=keeps_owners)
                 file.write(data)
                 file.flush()
                 os.fsync(opened)
@@ -65,10 +69,19 @@ def put_files(files: Mapping[Path, bytes]) -> None:
             Path(name).unlink(missing_ok=True)
 
 
-def _own(opened: int, path: Path) -> None:
-    try:
-        former = path.stat()
-    except FileNotFoundError:
+def make_folder(path: Path) -> None:
+    """Make a folder that its owner alone may read. Raises `InvalidArgument` when somebody else has made one there."""
+    path.mkdir(exist_ok=True, mode=0o700)
+    owner = path.lstat().st_uid
+    if path.is_symlink() or owner not in (os.geteuid(), 0):  # what is mounted there may be of root
+        raise InvalidArgument(f"{path} was made by somebody else, who can put other secrets there: remove it")
+    if owner == os.geteuid():
+        path.chmod(0o700)
+
+
+def _own(opened: int, path: Path, *, keeps_owner: bool) -> None:
+    former = path.stat() if keeps_owner and path.exists() else None
+    if former is None:
         os.fchmod(opened, 0o644 if path.suffix == _PUBLIC else 0o600)
         return
     with suppress(PermissionError):  # only root gives files to others

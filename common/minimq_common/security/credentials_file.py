@@ -16,13 +16,16 @@ from minimq_common.security.watched import Watched
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The keys of a credentials file."""
+    """The keys of a credentials file, of which some are secret."""
 
     ca: str
     nameservers: list[str] = []
     certificate: str = ""
     private_key: str = ""
     key: str = ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(nameservers={self.nameservers})"
 
 
 class CredentialsFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -10,6 +9,19 @@ if TYPE_CHECKING:
 
 #: Where a key stands among the metadata of a call, and what stands before it.
 HEADER, SCHEME = "authorization", "Bearer "
+
+
+class _KeyedCall:
+    """A call of gRPC that carries a key, and does not show it, as a `functools.partial` would."""
+
+    __slots__ = ("_call", "_metadata")
+
+    def __init__(self, call: Any, metadata: Any) -> None:  # noqa: ANN401 - as gRPC types them
+        self._call = call
+        self._metadata = metadata
+
+    def __call__(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - likewise
+        return self._call(*args, **{"metadata": self._metadata, **named})
 
 
 class KeyedChannel:
@@ -29,19 +41,19 @@ class KeyedChannel:
 
     def unary_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - as gRPC types it, here and below
         """Return a call of gRPC that carries the key."""
-        return partial(self._channel.unary_unary(*args, **named), metadata=self._metadata)
+        return _KeyedCall(self._channel.unary_unary(*args, **named), self._metadata)
 
     def unary_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
         """Do as `unary_unary`."""
-        return partial(self._channel.unary_stream(*args, **named), metadata=self._metadata)
+        return _KeyedCall(self._channel.unary_stream(*args, **named), self._metadata)
 
     def stream_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
         """Do as `unary_unary`."""
-        return partial(self._channel.stream_unary(*args, **named), metadata=self._metadata)
+        return _KeyedCall(self._channel.stream_unary(*args, **named), self._metadata)
 
     def stream_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
         """Do as `unary_unary`."""
-        return partial(self._channel.stream_stream(*args, **named), metadata=self._metadata)
+        return _KeyedCall(self._channel.stream_stream(*args, **named), self._metadata)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._channel, name)

@@ -56,6 +56,28 @@ def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> N
     assert not any(secret.split("_")[2] in shown for secret in (key.text, shared.strip()))
 
 
+def test_a_new_folder_takes_over_neither_modes_nor_links(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    (folder / "server").mkdir(parents=True)
+    prepared = [folder / "admin.minimq", folder / "server" / "cluster.key", folder / "server" / "tls.key"]
+    for path in prepared:
+        path.touch()
+        path.chmod(0o666)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    elsewhere.chmod(0o666)
+    prepared.append(folder / "server" / "access.toml")
+    prepared[-1].symlink_to(elsewhere)
+    run("secure", "init", folder)
+    assert [stat.S_IMODE(path.lstat().st_mode) for path in prepared] == [0o600] * 4
+    assert not prepared[-1].is_symlink()
+    assert stat.S_IMODE((folder / "server").stat().st_mode) == 0o700
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "authority").symlink_to(folder)
+    assert "made by somebody else" in run("secure", "init", other, status=2).output
+
+
 def test_the_key_of_the_servers_is_replaced_line_by_line(folder: Path) -> None:
     file = folder / "server" / "cluster.key"
     (former,) = ServerSecrets(folder / "server", requires_certificates=False).keys()

@@ -9,10 +9,12 @@ import pytest
 from minimq import Cluster, Credentials, ProducerOptions
 from minimq.errors import InvalidArgument
 from minimq.local.certificate_signer import Signer
+from minimq_common import rpc
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import VARIABLE, open_credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.user_key import new_key
+from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
 SIGNER = Signer.new()
 ROOTS, PAIR = SIGNER.pair.certificate, SIGNER.sign_user("alice")
@@ -34,6 +36,14 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert found.bearer == BEARER
         assert opened.trust() is found
     assert CredentialsFile(Credentials.from_text(written([], Trust(ROOTS), "Of nobody."))).trust().pair is None
+
+
+def test_nothing_that_stands_for_a_user_shows_the_key() -> None:
+    opened = CredentialsFile(Credentials.from_text(TEXT))
+    with rpc.open_channel("127.0.0.1:1", opened.trust()) as channel:
+        for shown in (opened._content.get(), opened.trust(), BrokerStub(channel).GetStatus, channel):
+            assert BEARER.text not in repr(shown)
+            assert SECRET not in repr(shown)
 
 
 def test_credentials_are_those_that_are_given_or_those_of_the_variable(
