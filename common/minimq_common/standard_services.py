@@ -15,8 +15,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from minimq_common import rpc
+from minimq_common.errors import SystemBusy
 
 _Status = health_pb2.HealthCheckResponse
+
+#: Streams that watch the health of one server; nobody needs a key for them, and each takes some 20 KB.
+MAX_WATCHES = 1_000
+#: When somebody who found no place may come back, in seconds.
+_COME_BACK_S = 5.0
 
 
 class StandardServices:
@@ -60,6 +66,7 @@ class _Health(health_pb2_grpc.HealthServicer):
         self._status: int = _Status.NOT_SERVING
         self._is_last = False
         self._changed = asyncio.Event()
+        self._watches = 0
 
     def set(self, status: int, *, last: bool = False) -> None:
         self._status, self._is_last = status, last
@@ -78,6 +85,16 @@ class _Health(health_pb2_grpc.HealthServicer):
         )
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        if self._watches >= MAX_WATCHES:
+            text = f"{MAX_WATCHES} clients watch the health of this server, which is the limit: ask by Check instead"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S)
+        self._watches += 1
+        try:
+            await self._watch(request, context)
+        finally:
+            self._watches -= 1
+
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
         told = None
         while True:
             changed, is_last = self._changed, self._is_last

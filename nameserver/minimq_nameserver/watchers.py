@@ -156,7 +156,10 @@ class Watchers:
             wanted = dict.fromkeys(request.topics)
             caller = current_caller()
             if not caller.sees_all:  # who asks for the route of such a topic is told
-                wanted = {topic: None for topic in wanted if caller.allows(Need(Verb.DESCRIBE, Resource.TOPIC, topic))}
+                for topic in [*wanted]:
+                    if not caller.allows(Need(Verb.DESCRIBE, Resource.TOPIC, topic)):
+                        del wanted[topic]
+                    await self._share.turn()
             await self._share.turn()
             self._check_room(len(wanted.keys() - watcher.topics.keys()))
             await self._drop(watcher, [topic for topic in watcher.topics if topic not in wanted])

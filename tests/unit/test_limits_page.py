@@ -11,7 +11,7 @@ from minimq_broker.core import group_room, groups
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import leases, newcomers, pull
-from minimq_common import batch, call_limits, compression, model, names, protocol_bounds
+from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, standard_services
 from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
 
@@ -82,6 +82,7 @@ def mib(number: int) -> str:
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "time until the first request", f"{call_limits.FIRST_REQUEST_S:g} s"),
         ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),
+        ("Per broker", "streams that watch the health", f"{standard_services.MAX_WATCHES:,}"),
         ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
         ("Per broker", "incomplete requests", f"{mib(OPTIONS.max_incoming_bytes)} (`--max-incoming-bytes`)"),
         ("Per broker", "concurrent copies of its log", f"{backup.MAX_COPIES}"),

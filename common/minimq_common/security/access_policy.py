@@ -5,12 +5,12 @@ Pure: time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from minimq_common.security.access_document import ADMIN, AccessDocument, User
-from minimq_common.security.access_rule import Need, Resource, Rule, Verb, parse_rule
+from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
 _OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
@@ -78,6 +78,7 @@ class Policy:
         self.document = document
         self._roles = {name: tuple(map(parse_rule, rules)) for name, rules in document.roles.items()}
         self._own = {name: tuple(map(parse_rule, user.rules)) for name, user in document.users.items()}
+        self._indexes: dict[str, _RuleIndex] = {}
         self._by_hash = {
             key.hash: Principal(name, key_id, key.expires_ms)
             for name, user in document.users.items()
@@ -124,7 +125,7 @@ class Policy:
         found: User | None = self.document.users.get(user)
         if found is None or found.disabled:
             return AccessDecision(False, need)
-        fitting = [(rule, source) for rule, source in self._rules(user, found) if rule.fits(need, user)]
+        fitting = [each for each in self._index_of(user, found).about(need) if each[0].fits(need, user)]
         for rule, source in fitting:
             if not rule.allows:
                 return AccessDecision(False, need, rule, source)
@@ -148,12 +149,43 @@ class Policy:
             return False
         return not any(rule.verb is Verb.DESCRIBE and not rule.allows for rule, _ in self._rules(user, found))
 
+    def _index_of(self, name: str, user: User) -> _RuleIndex:
+        index = self._indexes.get(name)
+        if index is None:
+            index = self._indexes[name] = _RuleIndex(self._rules(name, user), name)
+        return index
+
     def _rules(self, name: str, user: User) -> Iterator[tuple[Rule, str]]:
         for rule in self._own[name]:
             yield rule, f"user {name}"
         for role in user.roles:
             for rule in self._roles.get(role, ()):
                 yield rule, f"role {role}"
+
+
+class _RuleIndex:
+    """The rules of one user by the names that they are about: a decision looks at few, however many there are."""
+
+    def __init__(self, rules: Iterable[tuple[Rule, str]], user: str) -> None:
+        self._by_name: dict[tuple[Resource, str, bool], list[tuple[int, Rule, str]]] = {}
+        begins: dict[Resource, set[int]] = {}
+        for number, (rule, source) in enumerate(rules):
+            pattern = rule.pattern.replace(USER, user)
+            name, is_begin = pattern.removesuffix("*"), pattern.endswith("*")
+            self._by_name.setdefault((rule.resource, name, is_begin), []).append((number, rule, source))
+            if is_begin:
+                begins.setdefault(rule.resource, set()).add(len(name))
+        self._begins = {resource: tuple(sorted(lengths)) for resource, lengths in begins.items()}
+
+    def about(self, need: Need) -> Iterator[tuple[Rule, str]]:
+        """Yield the rules that may fit a need, in their order."""
+        found = [*self._by_name.get((need.resource, need.name, False), ())]
+        for length in self._begins.get(need.resource, ()):
+            if length > len(need.name):
+                break
+            found += self._by_name.get((need.resource, need.name[:length], True), ())
+        found.sort(key=lambda each: each[0])
+        return ((rule, source) for _, rule, source in found)
 
 
 def of_group(need: Need) -> Need:
