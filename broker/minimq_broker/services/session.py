@@ -226,10 +226,13 @@ class SessionService:
         """Remove a lost client from its groups, unless it reconnects meanwhile."""
         for group in sorted(session.groups):
             if self._is_retired or self._sessions.find(session.user, session.client_id) is not None:
-                return
+                break
             is_member = self._engine.groups.is_member(group, session.client_id)
             if await self._leave(group, session) and is_member:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
+        later = self._sessions.find(session.user, session.client_id)
+        if later is not None:
+            self._sessions.hand_over(session, later)  # the groups that it is still in
 
     # ---- requests -------------------------------------------------------------------------------
 

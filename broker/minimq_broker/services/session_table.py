@@ -66,7 +66,12 @@ class SessionTable:
         """Add a session; it goes on with the groups of the former one of its client."""
         former = self.find(session.user, session.client_id)
         self._by_client[session.user, session.client_id] = session
-        for group in former.groups if former is not None else ():
+        if former is not None:
+            self.hand_over(former, session)
+
+    def hand_over(self, former: Session, session: Session) -> None:
+        """Have a session go on with the groups of the former one of its client."""
+        for group in former.groups:
             self.claim(group, session)
 
     def remove(self, session: Session) -> None:

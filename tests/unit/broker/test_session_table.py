@@ -1,0 +1,44 @@
+"""Sessions by client and by group: what is of one user, and what a client has when it comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.services.session_table import Session, SessionTable
+from minimq_common.errors import GroupConflict
+
+
+def entered(table: SessionTable, user: str) -> Session:
+    session = Session("worker", user)
+    table.enter(session)
+    return session
+
+
+def test_an_id_is_of_each_user_and_in_a_group_of_the_first_one() -> None:
+    table = SessionTable()
+    alice, bob = entered(table, "alice"), entered(table, "bob")
+    assert (table.find("alice", "worker"), table.find("bob", "worker"), len(table)) == (alice, bob, 2)
+    table.claim("g", alice)
+    table.claim("h", bob)
+    with pytest.raises(GroupConflict, match="client id 'worker' is in use by another client in group 'g'"):
+        table.claim("g", bob)
+    table.release("g", bob)  # which is not his
+    assert (table.member("g", "worker"), table.member("h", "worker")) == (alice, bob)
+    table.release("g", alice)
+    table.claim("g", bob)
+    assert (table.member("g", "worker"), alice.groups, bob.groups) == (bob, set(), {"g", "h"})
+
+
+def test_a_client_that_comes_back_goes_on_with_its_groups() -> None:
+    table = SessionTable()
+    former = entered(table, "alice")
+    table.claim("g", former)
+    later = entered(table, "alice")
+    assert (table.member("g", "worker"), later.groups) == (later, {"g"})
+    table.remove(former)  # which is not there any more
+    assert table.find("alice", "worker") is later
+    table.remove(later)  # it is dead, and comes back before it has left its groups
+    last = entered(table, "alice")
+    assert last.groups == set()
+    table.hand_over(later, last)
+    assert (table.member("g", "worker"), last.groups) == (last, {"g"})
