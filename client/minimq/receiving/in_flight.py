@@ -17,8 +17,10 @@ from minimq_common.model import MessageQueue
 class _QueueWork:
     """One queue from when it was granted until it left."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, number: int) -> None:
         self.ranges = ProcessQueue(offset)
+        #: One that was granted later has a larger one.
+        self.number = number
         #: Calls that a thread has or will have; the others wait for their time.
         self.active = 0
 
@@ -78,8 +80,11 @@ class InFlightDeliveries:
         #: Protects everything below and all calls; notified when so many calls are over as somebody waits for.
         self._changed = threading.Condition()
         self._queues: dict[MessageQueue, _QueueWork] = {}
-        #: The queues when `blocked` was asked for last.
-        self._seen: dict[MessageQueue, _QueueWork] = {}
+        #: Those of which nothing is to be taken now. Brought up to date with each change of one: to look at all of them
+        #: for each batch takes more time than the batch.
+        self._blocked: set[MessageQueue] = set()
+        #: The latest number of a queue when `blocked` was asked for last, and now.
+        self._seen = self._latest = 0
         self._active: dict[Delivery, None] = {}
         #: The one thread that waits does so for fewer active calls than this.
         self._notify_below = 0
@@ -91,7 +96,7 @@ class InFlightDeliveries:
     def start(self, queue: MessageQueue, offset: int) -> None:
         """Begin to account for a queue that is read from an offset on."""
         with self._changed:
-            self._queues[queue] = _QueueWork(offset)
+            self._grant(queue, offset)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
         """Forget what is in flight of a queue that has shrunk; return where to read again, None if it has left."""
@@ -100,7 +105,7 @@ class InFlightDeliveries:
             if work is None:
                 return None
             offset = min(work.ranges.commit_position, end)
-            self._queues[queue] = _QueueWork(offset)
+            self._grant(queue, offset)
             return offset
 
     def drop(self, queues: Iterable[MessageQueue]) -> None:
@@ -108,6 +113,7 @@ class InFlightDeliveries:
         with self._changed:
             for queue in queues:
                 self._queues.pop(queue, None)
+                self._blocked.discard(queue)
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Release queues without an active call; return their commit positions.
@@ -121,13 +127,14 @@ class InFlightDeliveries:
                 if work is not None and not work.active:
                     gone[queue] = work.ranges.commit_position
                     del self._queues[queue]
+                    self._blocked.discard(queue)
             return gone
 
     def blocked(self) -> frozenset[MessageQueue]:
         """Return the queues of which nothing is to be taken now; to be asked before each look for messages."""
         with self._changed:
-            self._seen = dict(self._queues)
-            return frozenset(queue for queue, work in self._queues.items() if self._is_blocked(work.ranges))
+            self._seen = self._latest
+            return frozenset(self._blocked)
 
     def offsets(self, positions: Callable[[], Mapping[MessageQueue, int]]) -> dict[MessageQueue, int]:
         """Return the commit positions of all queues; only by the thread that takes messages.
@@ -143,6 +150,7 @@ class InFlightDeliveries:
                 work = self._queues.get(queue)
                 if work is not None and work is before.get(queue):
                     work.ranges.pass_over(position)
+                    self._update(queue, work)
             return {queue: work.ranges.commit_position for queue, work in self._queues.items()}
 
     def of_queue(self, queue: MessageQueue) -> tuple[int, int]:
@@ -151,8 +159,19 @@ class InFlightDeliveries:
             work = self._queues.get(queue)
             return (work.ranges.messages, work.ranges.size) if work else (0, 0)
 
-    def _is_blocked(self, ranges: ProcessQueue) -> bool:
-        return not ranges.idle if self._one_at_a_time else ranges.is_full(self._limits)
+    def _grant(self, queue: MessageQueue, offset: int) -> None:
+        self._latest += 1
+        self._queues[queue] = _QueueWork(offset, self._latest)
+        self._blocked.discard(queue)
+
+    def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
+        """Bring up to date whether something of a queue may be taken."""
+        if self._queues.get(queue) is not work:
+            return
+        if not work.ranges.idle if self._one_at_a_time else work.ranges.is_full(self._limits):
+            self._blocked.add(queue)
+        else:
+            self._blocked.discard(queue)
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -173,10 +192,9 @@ class InFlightDeliveries:
         queue = taken[0].queue
         with self._changed:
             work = self._queues.get(queue)
-            has_begun_anew = work is not self._seen.get(queue)
         if work is None:
             return []  # taken away meanwhile
-        if has_begun_anew:
+        if work.number > self._seen:  # it has begun anew since the look
             read_again(work.ranges.commit_position)
             return []
         with self._changed:
@@ -189,6 +207,7 @@ class InFlightDeliveries:
                 self._activate(delivery)
                 deliveries.append(delivery)
             work.ranges.pass_over(end)
+            self._update(queue, work)
             return deliveries
 
     def due(self, now: float) -> list[Delivery]:
@@ -216,6 +235,7 @@ class InFlightDeliveries:
         """Finish all messages of a call; return the call that has waited for that, which is to be made now."""
         with self._changed:
             delivery.work.ranges.finish(delivery.first)
+            self._update(delivery.queue, delivery.work)
             following = delivery.following if self._is_current(delivery) else None
             if following is not None:
                 self._activate(following)
@@ -228,6 +248,7 @@ class InFlightDeliveries:
         with self._changed:
             delivery.messages = messages
             delivery.work.ranges.narrow(delivery.first, messages[0].queue_offset, len(messages), _size(messages))
+            self._update(delivery.queue, delivery.work)
 
     def put_aside(self, delivery: Delivery, messages: Sequence[ReceivedMessage], until: float) -> None:
         """Give each of these messages of a call a call of its own at that time: it must not suffer for others.
@@ -238,6 +259,7 @@ class InFlightDeliveries:
             delivery.work.ranges.split(
                 delivery.first, [(message.queue_offset, len(message.body)) for message in messages]
             )
+            self._update(delivery.queue, delivery.work)
             # Others: a thread that hangs may still have this one.
             again = [Delivery(delivery.queue, message.queue_offset, [message], delivery.work) for message in messages]
             if self._one_at_a_time:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,15 +15,16 @@ from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedBatch, StoredBatch
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
+from support.chance import SEED
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
-def messages(first: int, count: int) -> list[ReceivedMessage]:
+def messages(first: int, count: int, queue: MessageQueue = QUEUE) -> list[ReceivedMessage]:
     builder = BatchBuilder(1 << 20)
     builder.add([Message("orders", bytes(10))] * count)
     stored = StoredBatch(first, 0, 0, count, builder.build(1, 1, 0))
-    return ReceivedBatch(QUEUE, stored).messages(first)
+    return ReceivedBatch(queue, stored).messages(first)
 
 
 class Account:
@@ -60,6 +62,46 @@ def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
     assert (account.in_flight.blocked(), account.told, account.offsets()) == (frozenset(), 1, {QUEUE: 0})
     account.in_flight.finish(first)
     assert account.offsets() == {QUEUE: 10}
+
+
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+def test_what_is_blocked_follows_from_what_is_in_hand_of_each_queue_whatever_happens(one_at_a_time: bool) -> None:
+    random, limits = Random(SEED), InFlightLimits(10, 1000, 20)
+    in_flight = InFlightDeliveries(limits, lambda: None, one_at_a_time=one_at_a_time)
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(3)]
+    ends, deliveries, seen = dict.fromkeys(queues, 0), list[Delivery](), set[int]()
+    for now in range(2_000):
+        blocked, queue = in_flight.blocked(), random.choice(queues)
+        works = in_flight._queues.items()
+        assert blocked == {
+            each for each, work in works if (not work.ranges.idle if one_at_a_time else work.ranges.is_full(limits))
+        }
+        seen.add(len(blocked))
+        if queue not in in_flight._queues:
+            in_flight.start(queue, ends[queue])
+        elif random.random() < 0.05:
+            random.choice([in_flight.drop, in_flight.leave])([queue])
+        elif random.random() < 0.05:
+            in_flight.start_over(queue, ends[queue])
+        elif random.random() < 0.1:  # a reader has passed over messages that nobody wants
+            ends[queue] += 10
+            in_flight.offsets(lambda: ends)
+        elif queue not in blocked and random.random() < 0.7:
+            taken = messages(ends[queue], random.randint(1, 5), queue)
+            ends[queue] += len(taken)
+            deliveries += in_flight.take(taken, [taken] if random.random() < 0.9 else [], lambda _: None)
+        elif deliveries:
+            delivery = deliveries.pop(random.randrange(len(deliveries)))
+            kept = list(delivery.messages[random.randint(0, 2) :])
+            if not kept or random.random() < 0.6:
+                deliveries += filter(None, [in_flight.finish(delivery)])
+            elif random.random() < 0.5:
+                in_flight.put_aside(delivery, kept, until=now + 5)
+            else:
+                in_flight.narrow(delivery, kept)
+                deliveries.append(delivery)
+        deliveries += in_flight.due(now)
+    assert seen >= {0, 1, 2}
 
 
 def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
