@@ -53,8 +53,8 @@ wait_until() { # SECONDS COMMAND...
   done
 }
 
-health() { compose ps --quiet | xargs docker inspect --format '{{.Name}} {{.State.Health.Status}}'; }
-all_healthy() { [ "$(health | grep -c ' healthy$')" = $servers ]; }
+running() { docker ps --quiet --filter "label=com.docker.compose.project=$project" "$@"; }
+all_healthy() { [ "$(running --filter health=healthy | wc -l)" = $servers ]; }
 
 standing() { # a line for each broker that answers: NAME-ID ROLE, and the replicas in sync
   minimq cluster status --output json 2>/dev/null | .venv/bin/python -c '
@@ -67,7 +67,7 @@ master_of() { standing | sed -n "s/^\($1-[01]\) master .*/\1/p"; }
 is_master() { [ "$(master_of "${1%-*}")" = "$1" ]; }
 no_root() {
   local each user
-  for each in $(compose ps --quiet); do
+  for each in $(running); do
     user=$(docker exec "$each" id -u)
     [ "$user" != 0 ] || fail "root runs $(docker inspect --format '{{.Name}}' "$each")"
   done
@@ -83,7 +83,6 @@ start() {
   wait_until $((began + healthy_within - SECONDS)) all_healthy
   echo "healthy after $((SECONDS - began)) s, at most $healthy_within are allowed"
   wait_until 60 in_sync
-  health
   minimq cluster status
 }
 
