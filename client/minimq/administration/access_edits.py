@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, decode
-from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_policy import Policy, check_decides
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
 
 #: Takes a document, and returns the changed one.
@@ -58,7 +58,7 @@ def add_user(name: str, key: NamedKey, rules: Iterable[str], roles: Iterable[str
                 f"user {name} exists already: `minimq user allow {name}` gives more rights, "
                 f"`minimq user rotate {name}` another key"
             )
-        return _with(document, name, User(dict([key]), tuple(roles), _normal(rules)))
+        return _with(document, name, User(dict([key]), tuple(roles), _added(rules)))
 
     return edit
 
@@ -67,7 +67,7 @@ def add_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> Acc
     """Return the change that adds rules and roles to a user, and removes rules that contradict them."""
 
     def edit(document: AccessDocument) -> AccessDocument:
-        user, added = _user(document, name), _normal(rules)
+        user, added = _user(document, name), _added(rules)
         opposite = {_opposite(rule) for rule in added}
         kept = [rule for rule in user.rules if rule not in opposite]
         every, every_role = dict.fromkeys((*kept, *added)), dict.fromkeys((*user.roles, *roles))
@@ -167,6 +167,14 @@ def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:
 def _normal(rules: Iterable[str]) -> tuple[str, ...]:
     """Return rules as they are shown, each once. Raises `InvalidArgument`."""
     return tuple(dict.fromkeys(str(parse_rule(rule)) for rule in rules))
+
+
+def _added(rules: Iterable[str]) -> tuple[str, ...]:
+    """Return rules as `_normal`. Raises `InvalidArgument` for a rule that would decide nothing."""
+    found = _normal(rules)
+    for rule in found:
+        check_decides(parse_rule(rule))
+    return found
 
 
 def _opposite(rule: str) -> str:

@@ -97,7 +97,7 @@ def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
     click.echo("\nIn another terminal:")
     if cluster.credentials is not None:
         click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}    # of admin; others:")
-        click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' > alice.minimq")
+        click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' --to alice.minimq")
     elif cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
     click.echo("  minimq topic create orders")

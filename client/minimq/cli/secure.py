@@ -81,7 +81,7 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     click.echo("Clients need the credentials of a user; those of admin, who may do everything, are in:")
     click.echo(f"  {authority.admin}")
     click.echo("Add others:")
-    click.echo(f"  minimq user add alice --write 'orders*' --secrets {directory} > alice.minimq")
+    click.echo(f"  minimq user add alice --write 'orders*' --secrets {directory} --to alice.minimq")
 
 
 @secure.command()

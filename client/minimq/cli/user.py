@@ -97,7 +97,7 @@ def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | N
     A consumer needs --read for its topics and --group for its group. A pattern may contain ${user}, the name of the
     user.
 
-    Example: minimq user add alice --write 'orders*' > alice.minimq
+    Example: minimq user add alice --write 'orders*' --to alice.minimq
     """
     from minimq.administration.access_edits import add_user
 
@@ -162,7 +162,7 @@ def rotate(
 
     The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`.
 
-    Example: minimq user rotate alice > alice.minimq
+    Example: minimq user rotate alice --to alice-2.minimq
     """
     from minimq.administration.access_edits import add_key
 

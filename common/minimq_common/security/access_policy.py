@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import ADMIN, AccessDocument, User
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
 
@@ -186,6 +187,17 @@ class _RuleIndex:
             found += self._by_name.get((need.resource, need.name[:length], True), ())
         found.sort(key=lambda each: each[0])
         return ((rule, source) for _, rule, source in found)
+
+
+def check_decides(rule: Rule) -> None:
+    """Raise `InvalidArgument` for a rule about what a group keeps, which the rules about the group decide."""
+    need = of_group(Need(rule.verb, rule.resource, rule.pattern))
+    if need.resource is not rule.resource:
+        effect = "allow" if rule.allows else "deny"
+        raise InvalidArgument(
+            f"the rule {str(rule)!r} decides nothing: {rule.pattern} follows the rules about its group; write "
+            f"'{effect} {need}'"
+        )
 
 
 def of_group(need: Need) -> Need:

@@ -194,6 +194,19 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
     )
 
 
+def test_a_rule_that_would_decide_nothing_is_refused_with_the_one_to_write(folder: Path) -> None:
+    run("user", "add", "alice", "--group", "billing", "--secrets", folder)
+    for given, instead in (
+        (("--read", "%DLQ%billing"), "'deny read group billing'"),
+        (("--write", "%RETRY%billing"), "'deny read group billing'"),
+        (("--transaction", "%DLQ%billing"), "'deny read group billing'"),
+    ):
+        refused = run("user", "deny", "alice", *given, "--secrets", folder, status=2).output
+        assert "decides nothing" in refused
+        assert instead in refused
+    assert policy(folder).document.users["alice"].rules == ("allow read group billing",)
+
+
 def test_a_user_is_kept_out_and_removed(folder: Path) -> None:
     run("user", "add", "alice", "--read", "a", "--secrets", folder)
     run("user", "disable", "alice", "--secrets", folder)
