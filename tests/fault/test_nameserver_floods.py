@@ -39,7 +39,7 @@ def check(attack: str, seconds: float) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "attack",
-    ["unknown-topics", "huge-calls", "large-calls", "listings", "false-replicas", "reports", "held-reports"],
+    ["unknown-topics", "huge-calls", "listings", "held-reports"],  # one of each kind
 )
 def test_a_flood(attack: str) -> None:
     check(attack, 1.0)
