@@ -22,7 +22,7 @@ from minimq_common.errors import StaleSequence
 #: for seconds, during which a producer makes thousands. It is also the bound of a row of the checkpoint: some 2 MiB.
 MAX_BATCHES = 1 << 16
 #: A repeat comes seconds after the first try: so many producers do not begin to write to one broker within that time,
-#: each counted once for each topic. They take 55 MB.
+#: each counted once for each topic. They take up to 55 MB.
 MAX_PRODUCERS = 100_000
 #: Batches remembered of all producers: at most 100 MB of memory, and 15 MB of the checkpoint.
 MAX_TOTAL = 500_000
@@ -37,11 +37,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_ms: int
 
 
-class ProducerKey(NamedTuple):
-    """A producer in one topic."""
-
-    producer_id: int
-    topic_id: int
+#: A producer in one topic, by the ids of both; a named tuple would cost each batch more.
+ProducerKey = tuple[int, int]
 
 
 class Producer(msgspec.Struct, array_like=True):
@@ -125,7 +122,7 @@ class ProducerTable:
         self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int
     ) -> list[ProducerKey]:
         """Remember a batch that ends at a log position. Returns the producers that are forgotten for it."""
-        key = ProducerKey(producer_id, place.topic_id)
+        key = producer_id, place.topic_id
         producer = self._producers.get(key)
         if producer is None:
             producer = self._producers[key] = Producer()
@@ -142,7 +139,7 @@ class ProducerTable:
 
     def forget_topic(self, topic_id: int) -> list[ProducerKey]:
         """Forget all about a topic. Returns the producers that had written to it."""
-        found = [key for key in self._producers if key.topic_id == topic_id]
+        found = [key for key in self._producers if key[1] == topic_id]
         for key in found:
             self._total -= len(self._producers.pop(key).sequences)
         return found
@@ -158,12 +155,10 @@ class ProducerTable:
     def load_former(self, producer_id: int, row: Any) -> list[ProducerKey]:  # noqa: ANN401 - as it was decoded
         """Take in a row of a release that kept all topics of a producer together. Returns the rows that it becomes."""
         former = msgspec.convert(row, Producer)
-        keys = [
-            ProducerKey(producer_id, topic_id) for topic_id in dict.fromkeys(each.topic_id for each in former.places)
-        ]
+        keys = [(producer_id, topic_id) for topic_id in dict.fromkeys(each.topic_id for each in former.places)]
         for key in keys:
             if key not in self._producers:
-                self._put(key, former.part(key.topic_id))
+                self._put(key, former.part(key[1]))
         return keys
 
     def _put(self, key: ProducerKey, producer: Producer) -> None:
@@ -215,14 +210,14 @@ class PendingBatches:
         settled = max(self._table.settled(key), self._settled.get(key, 0))
         if sequence < settled:
             raise StaleSequence(
-                f"batch {sequence} of producer {key.producer_id:016x} comes too late: all below {settled} are settled "
+                f"batch {sequence} of producer {key[0]:016x} comes too late: all below {settled} are settled "
                 "and forgotten, so that it may be stored already"
             )
         return None
 
     def add(self, producer_id: int, sequence: int, settled_before: int, place: Place) -> None:
         """Note a batch that will be written."""
-        key = ProducerKey(producer_id, place.topic_id)
+        key = producer_id, place.topic_id
         self._places[key, sequence] = place
         if settled_before > self._settled.get(key, 0):
             self._settled[key] = settled_before

@@ -77,7 +77,7 @@ def _note_row(state: State, *key: Any) -> None:
 
 
 def _producer_row(state: State, *key: Any) -> Producer | None:
-    return state.producers.row(ProducerKey(*key)) if len(key) > 1 else None  # one of a former release goes
+    return state.producers.row((key[0], key[1])) if len(key) > 1 else None  # one of a former release goes
 
 
 def _load_producer(state: State, row: Any, producer_id: Any, *topic_id: Any) -> None:

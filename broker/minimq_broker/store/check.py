@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.producers import Place, ProducerKey, ProducerTable
+from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
@@ -287,7 +287,7 @@ class _Walk:
         if not about.producer_id:
             return
         place = Place(*header.queue, header.base_offset, header.stored_ms)
-        former = self._producers.find(ProducerKey(about.producer_id, place.topic_id), about.sequence)
+        former = self._producers.find((about.producer_id, place.topic_id), about.sequence)
         self._producers.add(about.producer_id, about.sequence, about.settled_before, place, self.position)
         if former is not None:
             raise CorruptEntry(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 
 from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
 from minimq_broker.core.pop_runs import handle_epoch
-from minimq_broker.core.producers import PendingBatches, Place, ProducerKey
+from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
@@ -222,7 +222,7 @@ class CommitGroup:
     def _found(self, job: AppendJob, topic: Topic) -> bool:
         """Answer a batch that was sent before by where it is."""
         header = job.header
-        repeated = self._pending.find(ProducerKey(header.producer_id, topic.topic_id), header.sequence)
+        repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
         if repeated is None:
             return False
         _answer(job, repeated.place, SendStatus.ALREADY_STORED)

@@ -24,7 +24,7 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.long_poll import LongPoll
-from minimq_broker.core.producers import Place, ProducerKey
+from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.term_history import LogPlace, TermStart
@@ -84,7 +84,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     assert again.used == state.used == {"g": 5_105}
     assert again.access == state.access == AccessSet(3, b"{}")
     assert again.terms == state.terms == [TermStart(9, 106)]
-    assert again.producers.find(ProducerKey(77, 1), 5) == Place(1, 0, 0, 17)
+    assert again.producers.find((77, 1), 5) == Place(1, 0, 0, 17)
 
 
 def test_a_group_without_members_agrees_on_nothing() -> None:

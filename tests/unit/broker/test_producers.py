@@ -42,7 +42,7 @@ def filled(table: ProducerTable, *numbers: tuple[int, int, int]) -> ProducerTabl
 
 
 def key(producer_id: int, topic_id: int = 1) -> ProducerKey:
-    return ProducerKey(producer_id, topic_id)
+    return producer_id, topic_id
 
 
 def keys(*producer_ids: int) -> list[ProducerKey]:
@@ -269,7 +269,7 @@ class Remembered:
         self.stored = {number: at for number, at in self.stored.items() if number[0] != producer}
 
     def forget_topic(self, topic_id: int) -> None:
-        for producer in [each for each in self.recent if each.topic_id == topic_id]:
+        for producer in [each for each in self.recent if each[1] == topic_id]:
             self.forget(producer)
 
 
@@ -370,7 +370,7 @@ class AppendMachine(RuleBasedStateMachine):
             if self.producer_of(other) == producer:
                 settled = max(settled, other.sequence - other.unsettled)
                 if other.sequence == send.sequence:
-                    former = producer.topic_id, its_job.stored_queue_id, its_job.base_offset
+                    former = producer[1], its_job.stored_queue_id, its_job.base_offset
         if send.producer_id == 0 or topic is None:
             assert not isinstance(job.error, StaleSequence)
             assert job.status is SendStatus.OK

@@ -263,13 +263,13 @@ def test_a_forgotten_producer_has_no_row_in_the_checkpoint(stores: Stores, store
         store.submit("t", 0, numbered_batch(producer_id, 0)).result(PATIENCE_S)
     store.close()
     again = stores.open()
-    assert [key.producer_id for key in again.state.producers] == [1, 2]
+    assert [key[0] for key in again.state.producers] == [1, 2]
     again.state.producers = ProducerTable(max_producers=2)
     for producer_id in (1, 2, 3):
         again.submit("t", 0, numbered_batch(producer_id, 1)).result(PATIENCE_S)
     again.close()
     checkpoint = Checkpoint(again.path / "state.mdb", readonly=True)
-    assert [key.producer_id for key in checkpoint.load().producers] == [2, 3]
+    assert [key[0] for key in checkpoint.load().producers] == [2, 3]
     checkpoint.close()
 
 
