@@ -247,6 +247,11 @@ class BrokerOptions:
         "off",
         "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
     )
+    access_mode: Literal["enforce", "report"] = option(
+        "enforce",
+        "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
+        "what would be refused in the log and the metrics (report).",
+    )
     etcd_ca: Path | None = option(
         None, "File with the CAs of etcd, in PEM; needed for --controller etcds://...", flag="--etcd-ca", metavar="FILE"
     )

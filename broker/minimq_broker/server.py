@@ -176,7 +176,7 @@ class Broker:
 
     async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
         """Take in users and rules, and follow them from now on."""
-        self._access = access_of(options.secrets)
+        self._access = access_of(options.secrets, only_reports=options.access_mode == "report")
         if self._access is None:
             return AccessService(engine, None)
         service = AccessService(engine, self._access.shared)

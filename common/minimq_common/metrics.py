@@ -127,6 +127,12 @@ class MetricsServer:
             (),
             (((), control.shared.rank.version) for control in controls),
         )
+        yield gauges(
+            f"{self._prefix}_access_only_reports",
+            "1 while this server refuses nobody and reports what it would refuse (--access-mode report).",
+            (),
+            (((), control.shared.only_reports) for control in controls),
+        )
         yield counters(
             f"{self._prefix}_access_conflicts_total",
             "Times that this server saw two documents of users and rules that have one version.",

@@ -71,6 +71,11 @@ class NameServerOptions:
         "off",
         "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
     )
+    access_mode: Literal["enforce", "report"] = option(
+        "enforce",
+        "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
+        "what would be refused in the log and the metrics (report).",
+    )
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:

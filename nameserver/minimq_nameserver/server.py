@@ -108,7 +108,7 @@ class NameServer:
             StoreError: the directory of the controller cannot be used.
         """
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
-        self._access = access_of(self._options.secrets)
+        self._access = access_of(self._options.secrets, only_reports=self._options.access_mode == "report")
         if self._access is not None:
             self._service.share_access(self._access.shared)
             self._access.start()

@@ -333,6 +333,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             settled=self._settled,
             access_version=0 if self._access is None else self._access.rank.version,
             access_digest="" if self._access is None else self._access.rank.digest,
+            access_only_reports=self._access is not None and self._access.only_reports,
         )
         # Encoded messages one after the other are the message that has the fields of both.
         return self._cluster[1] + rest.SerializeToString()

@@ -45,6 +45,11 @@ class AccessService:
         """The rank of the document in memory; that of none without access control."""
         return AccessRank() if self._shared is None else self._shared.rank
 
+    @property
+    def only_reports(self) -> bool:
+        """True if nobody is refused, see `SharedAccess`."""
+        return self._shared is not None and self._shared.only_reports
+
     def start(self) -> None:
         """Load the document from the log, and keep both in sync from now on."""
         if self._shared is not None:

@@ -59,6 +59,7 @@ class StatusService:
             replication=self._replication.tell(),
             access_version=self._access.rank.version,
             access_digest=self._access.rank.digest,
+            access_only_reports=self._access.only_reports,
         )
         if not self._engine.handle.is_closed:
             self._tell_store(status)

@@ -32,6 +32,7 @@ class AccessStatus:
         address: HOST:PORT.
         version: of its document; 0 if it has none, because it was started without a folder with `access.toml`.
         digest: of its document, which distinguishes documents of the same version.
+        only_reports: it lets everybody in, and reports what it would refuse (`--access-mode report`).
         error: the reason why it did not answer; None if it did.
     """
 
@@ -39,6 +40,7 @@ class AccessStatus:
     address: str
     version: int = 0
     digest: str = ""
+    only_reports: bool = False
     error: str | None = None
 
 
@@ -191,7 +193,8 @@ class AccessAdmin:
             if answer is None:
                 found.append(AccessStatus(server, address, error=failures[name, broker_id].message))
             else:
-                found.append(AccessStatus(server, address, answer.access_version, answer.access_digest))
+                rank = answer.access_version, answer.access_digest
+                found.append(AccessStatus(server, address, *rank, only_reports=answer.access_only_reports))
         return found
 
     def _change(self, edit: AccessEdit) -> AccessDocument:

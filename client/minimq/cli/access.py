@@ -16,7 +16,14 @@ from minimq_common.words import count_of
 
 _SERVERS = Table(
     "no server",
-    {"server": "Server", "address": "Address", "version": "Version", "digest": "Digest", "error": "Not answering"},
+    {
+        "server": "Server",
+        "address": "Address",
+        "version": "Version",
+        "mode": "Mode",
+        "digest": "Digest",
+        "error": "Not answering",
+    },
 )
 #: Digits of a digest in a table.
 _SHOWN = 12
@@ -92,6 +99,7 @@ def status(context: click.Context, output: str) -> None:
                 "server": each.server,
                 "address": each.address,
                 "version": each.version or None,
+                "mode": ("report" if each.only_reports else "enforce") if each.version else None,
                 "digest": each.digest[:_SHOWN] if output == "table" else each.digest or None,
                 "error": each.error,
             }
@@ -109,6 +117,8 @@ def status(context: click.Context, output: str) -> None:
             "access.toml and reach a name server"
         )
         click.echo(f"warning: not all servers have the same users and rules: {remedy}", err=True)
+    if any(each.only_reports for each in found):
+        click.echo("warning: some servers refuse nobody: start them without --access-mode report", err=True)
     if len(versions) > 1 or any(each.error for each in found) or (0, "") in versions:
         sys.exit(1)
 

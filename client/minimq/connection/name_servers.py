@@ -269,13 +269,16 @@ class NameServers:
         ]
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
-    async def access(self) -> dict[str, tuple[int, str] | MiniMQError]:
-        """Return version and digest of the users and rules of each name server, by its address, or why it is silent."""
+    async def access(self) -> dict[str, tuple[int, str, bool] | MiniMQError]:
+        """Return what each name server says of users and rules, by its address, or why it is silent.
+
+        It is the version and the digest, and whether it only reports what it would refuse.
+        """
         answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
-        found: dict[str, tuple[int, str] | MiniMQError] = {}
+        found: dict[str, tuple[int, str, bool] | MiniMQError] = {}
         for address, answer in zip(self.addresses, answers, strict=True):
             if isinstance(answer, nameserver_pb2.GetClusterResponse):
-                found[address] = answer.access_version, answer.access_digest
+                found[address] = answer.access_version, answer.access_digest, answer.access_only_reports
             elif isinstance(answer, MiniMQError):
                 found[address] = answer
             else:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what ends by time, and at the keys of servers.
 _LOOK_S = 0.4
+#: Seconds between two warnings that nothing is refused.
+_WARN_S = 60.0
 #: When somebody may come back to a server that has just started, in seconds.
 _RETRY_S = 0.1
 #: By this and the name a certificate names a user, among its alternative names.
@@ -60,12 +62,15 @@ class AccessControl:
         self._server_keys = server_keys
         self.shared = shared
         self._now_ms = now_ms
-        self.refusals = RefusalLog()
+        self._only_reports = shared.only_reports
+        self.refusals = RefusalLog(only_reports=shared.only_reports)
         self._denied = self.refusals.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, tuple[Principal, KnownCaller]] = {}
+        #: Stands for all callers that are let in although they are not known.
+        self._unknown = KnownCaller("", _always, self._denied, sees_all=True)
         self._task: asyncio.Task[None] | None = None
         self._changed()
         self._look_at_servers()
@@ -90,6 +95,14 @@ class AccessControl:
         Args:
             metadata: of the call.
         """
+        try:
+            return self._known(metadata)
+        except NotAuthenticated:
+            if not self._only_reports:
+                raise
+            return self._unknown
+
+    def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
         shown = [value for name, value in metadata if name == HEADER]
         if not shown:
             raise self._refusal("none", _NO_KEY)
@@ -114,7 +127,9 @@ class AccessControl:
         users = [name for name in names if name.startswith(USER_URI.encode())]
         if users and not isinstance(caller, ServerCaller) and f"{USER_URI}{caller.user}".encode() not in users:
             text = f"the certificate in these credentials is not of user {caller.user}, whose key is beside it"
-            raise self._refusal("certificate", f"{text}: `minimq secure issue DIR {caller.user}` makes one")
+            refusal = self._refusal("certificate", f"{text}: `minimq secure issue DIR {caller.user}` makes one")
+            if not self._only_reports:
+                raise refusal
 
     def _user(self, key_hash: str, key: str) -> KnownCaller:
         policy = self._policy
@@ -125,7 +140,7 @@ class AccessControl:
         assert policy is not None
         known = self._users.get(key_hash)
         if known is None:
-            decide, sees_all = _decider(policy, found.user), policy.sees_all(found.user)
+            decide, sees_all = self._decider(policy, found.user), self._sees_all(policy, found.user)
             known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._denied, sees_all=sees_all)
         return known[1]
 
@@ -144,7 +159,7 @@ class AccessControl:
         if policy is not None:
             for _, caller in self._users.values():
                 if former is None or former.rights_of(caller.user) != policy.rights_of(caller.user):
-                    caller.decide_anew(_decider(policy, caller.user), sees_all=policy.sees_all(caller.user))
+                    caller.decide_anew(self._decider(policy, caller.user), sees_all=self._sees_all(policy, caller.user))
 
     def _let_go(self) -> None:
         """End what callers have whose keys are not in force any more."""
@@ -170,8 +185,26 @@ class AccessControl:
         for key_hash in hashes:
             self._servers.setdefault(key_hash, ServerCaller(self._denied))
 
+    def _sees_all(self, policy: Policy, user: str) -> bool:
+        return self._only_reports or policy.sees_all(user)
+
+    def _decider(self, policy: Policy, user: str) -> Callable[[Need], bool]:
+        def decide(need: Need) -> bool:
+            return policy.decide(user, need).allowed
+
+        def report(need: Need) -> bool:
+            if not decide(need):
+                self._denied(user, need)
+            return True
+
+        return report if self._only_reports else decide
+
     async def _look(self) -> None:
+        warn_at = 0.0
         while True:
+            if self._only_reports and time.monotonic() >= warn_at:
+                warn_at = time.monotonic() + _WARN_S
+                log.warning("access: nothing is refused: everybody may do everything (--access-mode report)")
             await asyncio.sleep(_LOOK_S)
             self._look_at_servers()
             now_ms = self._now_ms()
@@ -179,8 +212,8 @@ class AccessControl:
                 self._let_go()
 
 
-def _decider(policy: Policy, user: str) -> Callable[[Need], bool]:
-    return lambda need: policy.decide(user, need).allowed
+def _always(_: Need) -> bool:
+    return True
 
 
 def _why(refusal: Refusal, user: str) -> str:

@@ -27,6 +27,7 @@ class AccessFolder:
 
     Args:
         path: of the file; while there is none, servers are all who are known.
+        only_reports: see `SharedAccess`.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -35,9 +36,9 @@ class AccessFolder:
         shared: the document; it has that of the file from the beginning.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, only_reports: bool = False) -> None:
         self._path = path
-        self.shared = SharedAccess()
+        self.shared = SharedAccess(only_reports=only_reports)
         self._file: Watched[AccessDocument] | None = None
         self._seen: AccessDocument | None = None
         if path.exists():
@@ -99,7 +100,7 @@ class AccessFolder:
             raise InvalidArgument(f"{self._path}: {error.message}") from None
 
 
-def access_of(directory: Path | None) -> AccessFolder | None:
+def access_of(directory: Path | None, *, only_reports: bool = False) -> AccessFolder | None:
     """Return the users and rules in a folder of secrets; None when nobody needs a key.
 
     Raises:
@@ -108,7 +109,7 @@ def access_of(directory: Path | None) -> AccessFolder | None:
     if directory is None:
         return None
     if (directory / CLUSTER_KEY).exists():
-        return AccessFolder(directory / ACCESS)
+        return AccessFolder(directory / ACCESS, only_reports=only_reports)
     if (directory / ACCESS).exists():
         raise InvalidArgument(
             f"{directory} has {ACCESS} and no {CLUSTER_KEY}, by which servers know each other: copy it from another "

@@ -30,14 +30,16 @@ class RefusalLog:
 
     Args:
         clock: returns seconds.
+        only_reports: nothing is refused, see `SharedAccess`.
 
     Attributes:
         unauthenticated: calls by callers that are not known, by the reason.
         denied: requests for which a right was lacking, by the verb.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reports: bool = False) -> None:
         self._clock = clock
+        self._is = "would be" if only_reports else "is"
         #: By user or reason: when each kind was logged, and how many came since; the first one first.
         self._logged: dict[str, dict[str, tuple[float, int]]] = {}
         self.unauthenticated: Counter[str] = Counter()
@@ -51,7 +53,7 @@ class RefusalLog:
             key_id: of the key that was shown; empty when none was, or a text that is none.
         """
         self.unauthenticated[reason] += 1
-        self._note("access: a caller is refused reason=%s key=%s", reason, key_id or "-")
+        self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
 
     def request_denied(self, user: str, need: Need | None) -> None:
         """Take note of a request for which a right was lacking.
@@ -62,7 +64,9 @@ class RefusalLog:
         """
         self.denied[SERVER if need is None else need.verb.value] += 1
         self._note(
-            "access: a request is refused user=%s need=%r", user, "to be a server" if need is None else str(need)
+            f"access: a request {self._is} refused user=%s need=%r",
+            user,
+            "to be a server" if need is None else str(need),
         )
 
     def _note(self, text: str, who: str, what: str) -> None:

@@ -36,9 +36,11 @@ class SharedAccess:
         document: None until there is one.
         rank: of the document.
         conflicts: times that two documents were seen which have one version.
+        only_reports: the server lets everybody in, and reports what it would refuse (`--access-mode report`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_reports: bool = False) -> None:
+        self.only_reports = only_reports
         self.document: AccessDocument | None = None
         self.rank = AccessRank()
         self.conflicts = 0

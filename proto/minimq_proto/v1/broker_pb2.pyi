@@ -2322,6 +2322,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     REPLICATION_FIELD_NUMBER: builtins.int
     ACCESS_VERSION_FIELD_NUMBER: builtins.int
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
+    ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -2352,6 +2353,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     access_version: builtins.int
     """The users and rules by which it goes; 0 without access control."""
     access_digest: builtins.str
+    access_only_reports: builtins.bool
+    """It lets everybody in, and reports what it would refuse."""
     @property
     def replication(self) -> global___ReplicationStatus: ...
     def __init__(
@@ -2381,9 +2384,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         replication: global___ReplicationStatus | None = ...,
         access_version: builtins.int = ...,
         access_digest: builtins.str = ...,
+        access_only_reports: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -409,11 +409,14 @@ class GetClusterResponse(google.protobuf.message.Message):
     AWAY_FIELD_NUMBER: builtins.int
     ACCESS_VERSION_FIELD_NUMBER: builtins.int
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
+    ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     settled: builtins.bool
     """False for a moment after the start, while brokers that ran before are on their way back."""
     access_version: builtins.int
     """The users and rules by which this name server goes; 0 without access control."""
     access_digest: builtins.str
+    access_only_reports: builtins.bool
+    """It lets everybody in, and reports what it would refuse."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
@@ -438,8 +441,9 @@ class GetClusterResponse(google.protobuf.message.Message):
         away: collections.abc.Iterable[global___AwayBroker] | None = ...,
         access_version: builtins.int = ...,
         access_digest: builtins.str = ...,
+        access_only_reports: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_version", b"access_version", "away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 
