@@ -253,7 +253,7 @@ def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_t
 
 @pytest.mark.timeout(180)
 def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
-    options = {"checkpoint_interval_s": 0.05}
+    options = {"checkpoint_interval_s": 0.05, "session_grace_s": 3600}
     chance = random.Random(SEED)
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers
@@ -267,9 +267,16 @@ def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
                 worker.work(popper)
                 broker.kill()
             broker.start()
+            with RawSender(broker.address) as calls, pytest.raises(grpc.RpcError, match="one by one, such as a"):
+                calls.stub.CommitOffsets(  # others wait for who has messages
+                    broker_pb2.CommitOffsetsRequest(
+                        group="g", offsets=[broker_pb2.QueueOffset(topic="t", queue_id=0, offset=1)]
+                    )
+                )
             with RawPopper(broker.address, "g", "a") as popper:  # it is back: what it has stays its own
                 for messages in worker.held:
                     assert popper.settle(messages, EXTEND, 3600) == []
+                popper.die()
         with RawPopper(broker.address, "g", "a") as popper:
             worker.finish(popper)
         assert len(worker.handed) == 3_000

@@ -23,6 +23,8 @@ class _Subscription:
 @dataclass(slots=True)
 class _PopGroup:
     clients: Counter[str] = field(default_factory=Counter)
+    #: Those of them that are counted once although they have not come yet.
+    expected: set[str] = field(default_factory=set)
     #: Members with queues to themselves that wanted to join.
     refused: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
@@ -36,7 +38,25 @@ class Poppers:
 
     def came(self, group: str, client_id: str) -> None:
         """Note that a consumer is there."""
-        self._groups.setdefault(group, _PopGroup()).clients[client_id] += 1
+        known = self._groups.setdefault(group, _PopGroup())
+        if client_id in known.expected:
+            known.expected.remove(client_id)
+        else:
+            known.clients[client_id] += 1
+
+    def expect(self, group: str, client_id: str) -> None:
+        """Count a consumer that has messages as if it were there, until it comes or is `missed`."""
+        known = self._groups.setdefault(group, _PopGroup())
+        if client_id not in known.clients:
+            known.clients[client_id] = 1
+            known.expected.add(client_id)
+
+    def missed(self, group: str, client_id: str) -> None:
+        """Wait no longer for a consumer."""
+        known = self._groups.get(group)
+        if known is not None and client_id in known.expected:
+            known.expected.remove(client_id)
+            self.went(group, client_id)
 
     def subscribe(
         self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minimq_broker.services.engine import Engine
@@ -49,6 +50,33 @@ class PopClients:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._poppers = engine.tables.poppers
+
+    def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
+        """Count those who have messages as there for the grace: members with queues to themselves would get these.
+
+        Args:
+            now_ms: by which deadlines are over.
+            grace_s: for so long, in seconds; what they have they keep after it.
+            left: called then with each group.
+        """
+        popped = self._engine.handle.any_store.state.popped.copy()
+        holders = {
+            (group, run.client)
+            for (group, _, _), queue in popped.items()
+            for run in queue.runs
+            if run.client and run.until_ms > now_ms
+        }
+        for group, client_id in holders:
+            self._poppers.expect(group, client_id)
+
+        def miss() -> None:
+            for group, client_id in holders:
+                self._poppers.missed(group, client_id)
+            for group in {group for group, _ in holders}:
+                left(group)
+
+        if holders:
+            asyncio.get_running_loop().call_later(grace_s, miss)
 
     def enter(self, group: str, client_id: str, stream: PopStream) -> None:
         """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""

@@ -77,6 +77,7 @@ class PopService:
         self._is_full = False
         self._is_retired = False
         engine.arrivals.listeners.append(self._arrived)
+        self._clients.expect_holders(self._clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
         """Stop releasing and serving: another role has begun."""
@@ -403,7 +404,11 @@ class PopService:
         if steps:
             log.info("pop: consumer lost group=%s client=%s queues=%d", group, client_id, len(steps))
             self._hand_in_alone(group, steps)
-        if not self._poppers.of_group(group):
+        self._leave(group)
+
+    def _leave(self, group: str) -> None:
+        """Let members with queues to themselves in, if nobody of a group takes messages one by one any more."""
+        if not self._is_retired and not self._poppers.of_group(group):
             for topic_id in [topic for name, topic in self._lines if name == group]:
                 self._drop_line(group, topic_id, None)
             for member in self._poppers.leave(group):
