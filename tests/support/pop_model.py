@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class PopModel:
             return True
         return self.next - min(self.messages, default=self.next) >= limits.pieces <= self.pieces
 
-    def check(self, queue: PopQueue | None, end: int) -> None:
+    def check(self, queue: PopQueue | None, end: int, limits: PopLimits) -> None:
         """Compare the queue of a broker; `end` is where messages end."""
         if queue is None:
             assert not self.messages
@@ -78,7 +79,8 @@ class PopModel:
         assert at == queue.next == self.next
         assert found == self.messages
         assert queue.done == min(self.messages, default=self.next)
-        assert queue.held == self.held
+        assert queue.held == self.held <= limits.held
+        assert len(queue) <= 2 * limits.pieces + 2
         assert queue.due_ms <= queue.earliest_ms()
         assert queue.unsettled_before(end) == len(self.messages) + max(0, end - self.next)
 
@@ -141,10 +143,14 @@ class PopModel:
             assert isinstance(step.error, InvalidArgument)
             return
         if isinstance(step.error, SystemBusy):
-            trial = self.copy()
+            [stop] = map(int, re.findall("from offset ([0-9]+) on", step.error.message))
+            before, trial = self.pieces, self.copy()
             for first, end in settle.spans:
                 trial._answer(first, end, settle)
-            assert trial.pieces > 2 * limits.pieces
+                if first < stop:
+                    self._answer(first, min(end, stop), settle)
+            limit = 2 * limits.pieces if settle.may_divide else 0
+            assert trial.pieces > max(limit, before) >= self.pieces
             return
         assert step.error is None
         expired = {at for first, end in step.expired for at in range(first, end) if at >= self.start}

@@ -248,7 +248,12 @@ class PopWorld:
         for key in KEYS:
             end = self._ends[key.queue_id]
             for _ in range(end + 2):
-                took = PopStep(1, key, Take("good", 50, self.now_ms + 1_000), (self._firsts[key.queue_id], end))
+                took = PopStep(
+                    1,
+                    key,
+                    Take("good", self._chance.choice((1, 50)), self.now_ms + 1_000),
+                    (self._firsts[key.queue_id], end),
+                )
                 epoch = self._write(key.group, [took])
                 spans = [(run.first, run.end) for run in took.runs]
                 if not spans:
@@ -325,7 +330,7 @@ class PopWorld:
         picked = [at for at in range(run.first, run.end) if chance.random() < share] or [run.first]
         epoch = run.epoch if chance.random() < 0.95 else run.epoch + 1
         outcome = chance.choice((PopOutcome.DONE, *PopOutcome))
-        return Settle(epoch, spans_of(picked), outcome, self.now_ms + chance.randint(0, 80))
+        return Settle(epoch, spans_of(picked), outcome, self.now_ms + chance.randint(0, 80), chance.random() < 0.95)
 
     def _judge(self, step: PopStep, job: PopJob, fact: PopMoved | None) -> None:
         """Learn from the answer to a step, after those before it."""
@@ -334,8 +339,7 @@ class PopWorld:
         assert step.error is None or isinstance(what, Settle)
         match what:
             case Take():
-                model.take(step, what, self.now_ms, job.epoch, fact, model.is_full(self._limits))
-                assert model.held <= self._limits.held
+                model.take(step, what, self.now_ms, job.epoch, fact, what.again_only or model.is_full(self._limits))
             case Settle():
                 model.settle(step, what, self._limits)
             case client:
@@ -344,7 +348,7 @@ class PopWorld:
     def _check(self) -> None:
         for key, model in self._models.items():
             queue = self._state.popped.get(key)
-            model.check(queue, self._ends[key.queue_id])
+            model.check(queue, self._ends[key.queue_id], self._limits)
             assert queue is None or queue.done == self._state.committed[key]
 
 

@@ -47,9 +47,16 @@ class PopDraft:
         return [run for run in runs if run.state is RunState.OUT]
 
     def settle(self, settled: Settle) -> list[tuple[int, int]]:
-        """Take an answer in, and return the messages that somebody else has got; raises as `PopQueue.settle` does."""
-        found, expired = self.queue.settle(settled)
+        """Take an answer in, and return the messages that somebody else has got.
+
+        Raises:
+            InvalidArgument: as of `PopQueue.settle`; nothing is taken.
+            SystemBusy: the queue would fall into too many pieces; what comes before these is taken.
+        """
+        found, expired, busy = self.queue.settle(settled)
         self._put(found)
+        if busy is not None:
+            raise busy
         return expired
 
     def free(self, client: str) -> list[Run]:

@@ -68,12 +68,14 @@ class Settle(NamedTuple):
         spans: first offset, and the one behind the last; ascending.
         outcome: what becomes of them.
         until_ms: until when they are kept, or not before when they are handed out again.
+        may_divide: the queue may fall into more pieces.
     """
 
     epoch: int
     spans: Sequence[tuple[int, int]]
     outcome: PopOutcome
     until_ms: int = 0
+    may_divide: bool = True
 
 
 class PopRow(msgspec.Struct, frozen=True, array_like=True):
@@ -249,7 +251,10 @@ class PopQueue:
         for run in runs:
             # One that somebody keeps too long is in hand already.
             count = min(run.count, room, run.count if run.state is OUT else most)
-            if count > 0 and (count == run.count or self.has_room):
+            if count < run.count and (wanted.again_only or len(self._runs) >= 2 * MAX_RUNS):
+                # Whole runs do not add to the pieces. Of the first one a message comes, or all could stay.
+                count = min(count, 1) if run is self._runs[0] else 0
+            if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
                 found.append(Run(run.first, run.first + count, OUT, tries, wanted.until_ms, epoch, wanted.client))
                 room -= count
@@ -263,13 +268,10 @@ class PopQueue:
         """True if messages may be handed out for the first time. Any thread may ask."""
         return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
 
-    @property
-    def has_room(self) -> bool:
-        """True if the queue may fall into one piece more. Where nobody has anything it always may, or it would stay."""
-        return len(self._runs) < 2 * MAX_RUNS or not self.held
+    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
+        """Return the runs that follow from an answer, the messages that somebody else has got since, and a refusal.
 
-    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]]]:
-        """Return the runs that follow from an answer, and the messages that somebody else has got since.
+        The queue may not fall into too many pieces: what would make more of them, from some message on, is refused.
 
         An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing. What is
         done is not kept: whoever works at it hears of it.
@@ -278,7 +280,6 @@ class PopQueue:
 
         Raises:
             InvalidArgument: it names messages that were never handed out, or not in order. Nothing of it is taken.
-            SystemBusy: the queue would fall into too many pieces.
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
@@ -298,27 +299,33 @@ class PopQueue:
             if first < self.done and settled.outcome is PopOutcome.EXTEND:
                 expired.append((first, min(end, self.done)))
             self._settle_span(settled, max(first, self.done), end, found, expired)
-        self._check_pieces(found)
-        return found, expired
+        count = self._fitting(found, 2 * MAX_RUNS if settled.may_divide else 0)
+        busy = None
+        if count < len(found):
+            left = sum(run.count for run in found[count:])
+            busy = SystemBusy(
+                f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
+                "the broker, would fall into too many pieces of settled and unsettled messages: settle older messages "
+                "first",
+                retry_after_s=_COME_BACK_S,
+                limit="pop-runs",
+            )
+        return found[:count], expired, busy
 
     def _has_epoch(self, epoch: int) -> bool:
         return any(run.epoch == epoch for run in self._runs)
 
-    def _check_pieces(self, found: list[Run]) -> None:
-        """Raise `SystemBusy` if these make too many pieces of the queue, unless there are no more than before."""
+    def _fitting(self, found: list[Run], limit: int) -> int:
+        """Return how many of these, from the first on, leave the queue in no more pieces than it may have, or has."""
         before = len(self._runs)
-        if before + 2 * len(found) <= 2 * MAX_RUNS:
-            return
-        trial = self.copy(0)
-        for run in found:
+        if before + 2 * len(found) <= limit:
+            return len(found)
+        trial, fitting = self.copy(0), 0
+        for number, run in enumerate(found, 1):
             trial.put(run)
-        if len(trial) > max(2 * MAX_RUNS, before):
-            raise SystemBusy(
-                f"the queue would fall into {len(trial):,} pieces of settled and unsettled messages, and the limit is "
-                f"{2 * MAX_RUNS:,}: settle older messages first",
-                retry_after_s=_COME_BACK_S,
-                limit="pop-runs",
-            )
+            if len(trial) <= max(limit, before):
+                fitting = number
+        return fitting
 
     def _settle_span(
         self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]

@@ -9,8 +9,8 @@ import msgspec
 
 from minimq_common.names import MAX_CLIENT_ID
 
-#: Pieces into which a popped queue may fall: with more of them no message is handed out for the first time. An answer
-#: that would make twice as many is refused.
+#: Pieces into which a popped queue may fall: with more of them no message is handed out for the first time. Of an
+#: answer that would make twice as many the rest is refused, and hand-outs do not divide runs any more.
 MAX_RUNS = 4_096
 #: Messages of one queue that the consumers of one group may have in hand.
 MAX_HELD = 100_000

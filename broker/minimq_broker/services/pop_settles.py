@@ -19,8 +19,8 @@ _OUTCOMES = {
 }
 
 
-def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock) -> PopStep:
-    """Return what a settle asks of its queue.
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
+    """Return what a settle asks of its queue, which `may_divide` into more pieces.
 
     Raises:
         InvalidArgument: it says what cannot be.
@@ -39,4 +39,4 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: P
     until_ms = clock.after_ms(settle.duration_ms)
     if outcome is PopOutcome.FREE and not settle.duration_ms:
         until_ms = 0
-    return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms))
+    return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms, may_divide))

@@ -309,7 +309,7 @@ class PopService:
                 if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
                     text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
                     raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
-                steps.append(settle_step(self._engine.state, group, settle, self._clock))
+                steps.append(settle_step(self._engine.state, group, settle, self._clock, self._may_begin()))
                 self._spans_under_way += len(settle.spans) // 2
             except MiniMQError as error:
                 self._note(error, group)

@@ -15,6 +15,11 @@ TOPIC = 17
 KEY = PopKey("workers", TOPIC, 0)
 
 
+@pytest.fixture
+def few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queue, "MAX_RUNS", 8)
+
+
 def taken(queue: PopQueue, most: int, *, now_ms: int = 0, end: int = 1_000_000, epoch: int = 1) -> list[Run]:
     runs = queue.take(Take("a", most, now_ms + 10), now_ms, end, epoch)
     for run in runs:
@@ -29,20 +34,54 @@ def test_a_consumer_that_takes_without_end_gets_no_more_than_the_limit() -> None
     assert queue.held == MAX_HELD
 
 
-def test_many_pieces_stop_new_messages_and_no_answers_that_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_queue, "MAX_RUNS", 8)
+def put(queue: PopQueue, settle: Settle) -> SystemBusy | None:
+    """Settle, and return why a part was refused."""
+    runs, _, busy = queue.settle(settle)
+    for run in runs:
+        queue.put(run)
+    return busy
+
+
+def test_many_pieces_stop_new_messages_and_no_answers_that_mend_it(few_pieces: None) -> None:
     queue = PopQueue()
     taken(queue, 100)
-    with pytest.raises(SystemBusy, match="pieces"):
-        queue.settle(Settle(1, [(at, at + 1) for at in range(1, 40, 2)], PopOutcome.DONE))
-    assert len(queue) == 1
-    for run in queue.settle(Settle(1, [(at, at + 1) for at in range(1, 13, 2)], PopOutcome.DONE))[0]:
-        queue.put(run)
+    busy = put(queue, Settle(1, [(at, at + 1) for at in range(1, 40, 2)], PopOutcome.DONE))
+    assert busy is not None
+    assert "13 messages from offset 15 on are not settled" in busy.message
+    assert [run.first for run in queue.runs if run.state is RunState.DONE] == [1, 3, 5, 7, 9, 11, 13]
     assert taken(queue, 100) == []
-    for run in queue.settle(Settle(1, [(0, 100)], PopOutcome.DONE))[0]:
-        queue.put(run)
+    assert put(queue, Settle(1, [(15, 16)], PopOutcome.DONE)) is not None
+    assert put(queue, Settle(1, [(at, at + 1) for at in range(15, 40, 2)] + [(99, 100)], PopOutcome.DONE)) is not None
+    assert put(queue, Settle(1, [(0, 3), (4, 5), (15, 16)], PopOutcome.DONE)) is None  # there are fewer in the end
+    assert put(queue, Settle(1, [(0, 100)], PopOutcome.DONE)) is None
     assert (queue.done, len(queue), queue.held) == (100, 0, 0)
     assert taken(queue, 5)
+
+
+def test_an_answer_that_may_not_divide_settles_the_oldest_messages() -> None:
+    queue = PopQueue()
+    taken(queue, 10)
+    assert put(queue, Settle(1, [(0, 2), (5, 6)], PopOutcome.DONE, may_divide=False)) is not None
+    assert (queue.done, len(queue)) == (2, 1)
+
+
+def test_failures_one_by_one_make_no_more_pieces_than_the_limit(few_pieces: None) -> None:
+    queue = PopQueue()
+    taken(queue, 1_000)
+    put(queue, Settle(1, [(0, 1_000)], PopOutcome.FREE))
+    count = 0
+    for now in range(1, 200):  # each is to wait until another time
+        for run in taken(queue, 1, now_ms=now, end=1_000, epoch=now + 1):
+            count += 1
+            put(queue, Settle(run.epoch, [(run.first, run.end)], PopOutcome.FREE, 10_000 + now))
+    assert count == len(queue) - 1 == 15
+    now, worked = 20_000, 0
+    while runs := taken(queue, 1, now_ms=now, end=1_000, epoch=now):  # time is over: all of it can be done
+        worked += 1
+        for run in runs:
+            put(queue, Settle(run.epoch, [(run.first, run.end)], PopOutcome.DONE))
+        now += 1
+    assert (worked, queue.done) == (1_000, 1_000)
 
 
 def test_a_message_that_kills_its_consumers_comes_alone_in_the_end() -> None:
@@ -80,7 +119,7 @@ def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
     taken(queue, 10)
     unknown = 99
     spans = [(0, 2), (5, 40), (40, 50)]
-    assert queue.settle(Settle(unknown, spans, PopOutcome.DONE)) == ([], spans)
+    assert queue.settle(Settle(unknown, spans, PopOutcome.DONE)) == ([], spans, None)
 
 
 def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
