@@ -7,13 +7,15 @@ run, and mind the last column: it is what other processes of the machine took me
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import click
 from processes import Meter, Workload, anonymous_bytes, run
@@ -22,6 +24,8 @@ from rich.table import Table
 from spark_scan import spark_scan
 
 from minimq import Admin, LocalCluster
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 
 MILLION = 1_000_000
 
@@ -41,9 +45,18 @@ class Row:
 
 @contextmanager
 def fresh_cluster() -> Iterator[tuple[LocalCluster, str]]:
-    """One broker in an empty directory with one topic of 8 queues."""
-    with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:
-        admin.create_topic("bench", queues=8)
+    """One broker in an empty directory with one topic of 8 queues, secured as the command says."""
+    security = click.get_current_context().params["security"]
+    with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, ExitStack() as opened:
+        if security == "tls":
+            authority = CertificateAuthority(Path(folder) / "secrets")
+            authority.init([], [])
+            for name in (CLUSTER_KEY, ACCESS):
+                (authority.server / name).unlink()
+        cluster = opened.enter_context(LocalCluster(brokers=1, data_dir=Path(folder), secure=security != "plain"))
+        # By this variable workloads find them, which are processes of their own.
+        opened.enter_context(patch.dict(os.environ, MINIMQ_CREDENTIALS=str(cluster.credentials or "")))
+        opened.enter_context(Admin(cluster.nameserver)).create_topic("bench", queues=8)
         yield cluster, cluster.nameserver
 
 
@@ -226,8 +239,15 @@ USUAL = ("small", "large", "producers", "backlog", "single", "spark")
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
 @click.option("--runs", default=3, show_default=True, help="How often; the run with the median rate is shown.")
+@click.option(
+    "--security",
+    type=click.Choice(["plain", "tls", "access"]),
+    default="plain",
+    show_default=True,
+    help="Without TLS; with TLS; with TLS, keys and rules. That of Spark is always plain.",
+)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(names: tuple[str, ...], runs: int, output: str) -> None:
+def main(names: tuple[str, ...], runs: int, security: str, output: str) -> None:
     """Run the benchmarks NAMES, or small, large, producers, backlog, single and spark."""
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
     rows: list[Row] = []
@@ -251,7 +271,7 @@ def main(names: tuple[str, ...], runs: int, output: str) -> None:
             "" if row.others_cpu_s is None else f"{row.others_cpu_s:.1f} s",
             row.note,
         )
-    console.print(f"\nmedian of {runs}; data in {tempfile.gettempdir()}")
+    console.print(f"\nmedian of {runs}; security: {security}; data in {tempfile.gettempdir()}")
     console.print(table)
 
 
