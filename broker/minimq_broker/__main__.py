@@ -82,7 +82,7 @@ def check(directory: Path, other: Path | None) -> None:
 def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
     """Copy all that a running broker has into a DIRECTORY, which a broker can be started with.
 
-    It ends with what was confirmed when it began. One that was interrupted begins anew in the same directory.
+    It ends at the position that was confirmed when it began. An interrupted one starts over in the same directory.
 
     Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
     """
@@ -100,7 +100,7 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
 def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     """Replace log and state in the data DIRECTORY of a slave by a copy of what its master has.
 
-    For a slave whose data are damaged; it is stopped. What is there is deleted once the copy is whole and synced, so
+    For a slave with damaged data; it is stopped. The existing data is deleted once the copy is complete and synced, so
     the disk needs room for both. Whatever interrupts it, run it again.
 
     Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
@@ -114,12 +114,12 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--entries", is_flag=True, help="List every entry of the log, not only what they add up to.")
+@click.option("--entries", is_flag=True, help="List every entry of the log, not only the resulting state.")
 @click.option(
     "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="How it is printed."
 )
 def inspect(directory: Path, entries: bool, output: str) -> None:
-    """Show what a data DIRECTORY holds: topics, queues, committed offsets and segments."""
+    """Show the content of a data DIRECTORY: topics, queues, committed offsets and segments."""
     with _failing():
         if output == "json":
             click.echo(json.dumps(inspect_as_json(directory, entries=entries), indent=2, ensure_ascii=False))

@@ -326,10 +326,10 @@ class BrokerOptions:
         remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
         if self.broker_id:
             raise InvalidArgument(
-                f"--id is {self.broker_id}: replicas need somebody who decides on the master: {remedy}"
+                f"--id is {self.broker_id}: replicas need a controller that elects the master: {remedy}"
             )
         if self.role == "slave":
-            raise InvalidArgument(f"--role is slave: a slave needs somebody who tells it its master: {remedy}")
+            raise InvalidArgument(f"--role is slave: a slave needs a controller that names its master: {remedy}")
         if self.role == "sync-master" and self.min_in_sync > 1:
             raise InvalidArgument(
                 f"--role is sync-master with --min-in-sync {self.min_in_sync}: alone it would accept nothing: {remedy}"

@@ -71,8 +71,8 @@ _IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop
 
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
-    "if another replica is the master now (minimq cluster status), this one is made anew of what that has by: "
-    "minimq-broker rebuild --from MASTER_HOST:PORT {}"
+    "if another replica is the master now (minimq cluster status), rebuild this one from it: minimq-broker rebuild "
+    "--from MASTER_HOST:PORT {}"
 )
 #: What tools for gRPC find here.
 _SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")

@@ -106,7 +106,8 @@ class CallBoundary(grpc.aio.ServerInterceptor):
         if known is None:
             log.error("call failed in a way that was not foreseen method=%s", method, exc_info=error)
             known = InternalError(
-                f"{method.rpartition('/')[2]} failed on the server: {type(error).__name__}: {error}; its log says where"
+                f"{method.rpartition('/')[2]} failed on the server: {type(error).__name__}: {error}; its log has the "
+                "details"
             )
         self._note(known)
         _forget_places(error)

@@ -123,8 +123,9 @@ class TopicNotFound(ServerError):
         if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
             first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"
             return cls(
-                f"topic {topic} is on no broker: its group makes it with the first message that it {first}, so there "
-                "is none yet, unless the broker that carries it does not run"
+                f"topic {topic} is on no broker: its group creates it with the first message that it {first}, so it "
+                ""
+                "does not exist yet, unless the broker that carries it does not run"
             )
         return cls(
             f"topic {topic} is on no broker: create it with `minimq topic create {topic}`, or, if it exists, "

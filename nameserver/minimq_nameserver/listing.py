@@ -111,8 +111,8 @@ class TopicLists:
                 encoded += _AWAY_ROUTES + event.encoded[len(_ROUTES) :]
             if len(encoded) > MAX_ANSWER_BYTES:
                 raise InvalidArgument(
-                    f"the routes of {len(topics)} topics are more than {MAX_ANSWER_BYTES >> 20} MiB: ask for the "
-                    "names, and for the route of each topic that is wanted"
+                    f"the routes of {len(topics)} topics are more than {MAX_ANSWER_BYTES >> 20} MiB: list the "
+                    "names, and request the routes that you need"
                 )
             await self._share.turn()
         return bytes(encoded)

@@ -141,7 +141,7 @@ def _too_many() -> InvalidArgument:
 
 
 def _garbled() -> InvalidArgument:
-    return InvalidArgument("a registration came that is none")
+    return InvalidArgument("a registration is invalid")
 
 
 def _read_topics(

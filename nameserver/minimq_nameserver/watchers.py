@@ -188,7 +188,7 @@ class Watchers:
     def _check_room(self, added: int) -> None:
         if self._watched + added > MAX_WATCHED_BY_ALL:
             raise SystemBusy(
-                f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED_BY_ALL}: ask for the routes of "
+                f"clients watch {self._watched} topics, and the limit is {MAX_WATCHED_BY_ALL}: poll the routes of "
                 "these topics instead",
                 retry_after_s=_BUSY_RETRY_S,
             )

@@ -319,7 +319,7 @@ def test_a_full_disk_of_a_slave_that_is_needed_ends_sending(tmp_path: Path) -> N
     with with_small_disk(tmp_path, of="broker-a-1", min_in_sync=2, replica_lag_s=1.0) as (cluster, reserve):
         master, slave = cluster.brokers
         with Producer(cluster.nameserver, send_timeout_s=8.0) as producer:
-            acknowledged = send_until(producer, "1 replicas of broker-a are in sync, and it takes 2")
+            acknowledged = send_until(producer, "1 replicas of broker-a are in sync, and 2 are needed")
             reserve.unlink()
             wait_in_sync(cluster, master, slave)
             producer.send(Message("t", BODY))

@@ -301,7 +301,7 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
         # The archive of dead letters is set aside when it is damaged, which the log says.
         queue = _Queue(store, name, queue_id, batches, may_lack=name == DEAD and bool(named.texts))
         # A segment that is made anew of what can be read may lack its begin, which the log says, too.
-        queue.may_begin_later = any("a damaged segment was made anew" in text for text in named.texts)
+        queue.may_begin_later = any("a damaged segment was rebuilt" in text for text in named.texts)
         problems += queue.walk() or queue.look_up()
     for group, queue_id, offset in truth.offsets:
         found = store.state.offset(group, key_of(store, "t", queue_id))

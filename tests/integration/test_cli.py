@@ -129,7 +129,7 @@ def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable
     minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
     assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
     assert minimq("topic", "update", name, status=2).startswith("error: nothing to change: give --queues, ")
-    assert "give at least as many read queues" in minimq(
+    assert "use at least as many read queues" in minimq(
         "topic", "update", name, "--read-queues", "1", "--write-queues", "2", status=2
     )
     assert "deleted" in minimq("topic", "delete", name)

@@ -73,7 +73,7 @@ def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
 
 def test_nobody_is_told_to_make_the_topics_of_a_group(minimq: Minimq) -> None:
     said = minimq("peek", "%DLQ%nope", status=1)
-    assert "topic %DLQ%nope is on no broker: its group makes it with the first message that it gives up" in said
+    assert "topic %DLQ%nope is on no broker: its group creates it with the first message that it gives up" in said
     assert "that it tries again" in minimq("peek", "%RETRY%nope", status=1)
 
 

@@ -346,7 +346,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
         back = pushing(pair, topic)
         again = Listener()
         back.start(again)
-        wait_until(lambda: "have queues to themselves, such as" in caplog.text, PATIENCE_S)
+        wait_until(lambda: "divide its queues, such as" in caplog.text, PATIENCE_S)
     with back:
         fill(pair.nameserver, topic, 10)
         wait_until(lambda: len(again.calls) == 10 and lag(pair, topic) == 0, PATIENCE_S)

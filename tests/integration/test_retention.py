@@ -113,7 +113,9 @@ def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_
             assert [message.offset for message in again] == [*range(first, first + 5)]
             popper.settle(again[1:])
             assert counted("missed_messages_total") == first - 1
-            [told] = [line for line in broker.log_path.read_text().splitlines() if "nobody had settled" in line]
+            [told] = [
+                line for line in broker.log_path.read_text().splitlines() if "unsettled messages were deleted" in line
+            ]
             assert json.loads(told)["fields"] == {"group": "g", "queue": "0 of topic t", "count": first - 1}
             [described] = [item for item in world.admin.describe_group("g").queues if item.queue == QUEUE]
             assert (described.popped.missed, described.popped.settled_ahead) == (0, 4) if described.popped else None

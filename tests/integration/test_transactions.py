@@ -78,7 +78,7 @@ def test_what_is_not_staged_cannot_be_committed(
     cluster: LocalCluster, transactions: RawTransactions, topic: str, producer_id: int
 ) -> None:
     transactions.stage(0, [(0, numbered_batch(producer_id, 0))])
-    with pytest.raises(TransactionExpired, match="broker-a has let go of 2 of the batches of transaction 0"):
+    with pytest.raises(TransactionExpired, match="broker-a has dropped 2 of the batches of transaction 0"):
         transactions.commit(decision(0, {A: {producer_id: [0, 1], producer_id + 1: [0]}}))
     assert not transactions.is_decided()
     transactions.commit(decision(0, {A: {producer_id: [0]}}))
@@ -126,9 +126,9 @@ def test_what_nobody_decides_on_expires(tmp_path: Path) -> None:
         admin.create_topic("t", queues=1)
         transactions.stage(0, [(0, numbered_batch(7, 0))])
         wait_until(lambda: not transactions.describe().staged_batches, 20.0, what="the batch is let go of")
-        with pytest.raises(TransactionExpired, match="has let go of 1 of the batches"):
+        with pytest.raises(TransactionExpired, match="has dropped 1 of the batches"):
             transactions.commit(decision(0, {A: {7: [0]}}))
-        assert "let go of what nobody has decided on" in cluster.brokers[0].log_path.read_text()
+        assert "dropped undecided batches" in cluster.brokers[0].log_path.read_text()
     check_brokers(cluster)
 
 
@@ -179,7 +179,7 @@ def test_one_that_stages_without_end_leaves_room_for_others_and_expires_early(tm
         live.commit(decision(0, {A: {2: staged}}))
         decided.commit(decision(0, {A: {1: [0]}}))
         assert len(read_all(cluster.nameserver, "t")) == len(staged) + 1
-        assert "let go of idle ones" in cluster.brokers[0].log_path.read_text()
+        assert "dropped idle ones" in cluster.brokers[0].log_path.read_text()
         seen = Scrape(metrics_address(cluster.brokers[0].log_path))
         assert seen.value("minimq_broker_transactions_expired_total", reason="room") >= 1
     check_brokers(cluster)

@@ -74,7 +74,7 @@ def test_who_reads_is_served_while_others_do_not(cluster: LocalCluster) -> None:
         over.set()
         for call in idle:
             call.cancel()
-    assert "the client does not read what it asked for" in broker.log_tail()
+    assert "the client does not read its answers" in broker.log_tail()
 
 
 def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
@@ -92,7 +92,7 @@ def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
         error = ended(another(iter([request]), timeout=PATIENCE_S))
         assert isinstance(error, SystemBusy)
         assert error.message == (
-            f"{backup.MAX_COPIES} copies of this broker are taken now, which is the limit: come back when one is done"
+            f"{backup.MAX_COPIES} copies of this broker are running, which is the limit: retry when one is done"
         )
         calls[0].cancel()
 

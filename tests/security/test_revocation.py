@@ -226,7 +226,7 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
         assert (own.open(), others.open()) == (everything, everything)
         admin.remove_rules(live, ["allow read topic orders"])
         wait_until(lambda: own.open() == {"watch"}, PATIENCE_S, what="its streams to the broker are ended")
-        assert own.errors() == {f"the rights of user {live} have changed: this stream is to be opened anew"}
+        assert own.errors() == {f"the rights of user {live} have changed: reopen this stream"}
         [frame] = own.broker.Pull(iter([own.pull]), timeout=PATIENCE_S)
         with pytest.raises(AccessDenied, match=f"`minimq user allow {live} --read orders`"):
             raise rpc.from_failure(frame.failure)

@@ -123,6 +123,7 @@ class Poppers:
             if member is not None and len(self._groups[group].refused) < _MOST_REFUSED:
                 self._groups[group].refused.add(member)
             raise GroupConflict(
-                f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that have "
-                "queues to themselves, and commits of offsets, need another group, or wait until they are gone"
+                f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
+                ""
+                "queues, and commits of offsets, need another group, or have to wait until they are gone"
             )

@@ -100,8 +100,9 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
         if wanted > free[at]:
             raise SystemBusy(
                 f"staged batches wait for the end of their transactions, and there is no room for more "
-                f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, which idle ones do "
-                "the sooner the fuller it is; send larger batches, and commit or end what was begun",
+                f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, idle ones "
+                "the "
+                "sooner the less room there is; send larger batches, and commit or end open transactions",
                 retry_after_s=_COME_BACK_S,
                 limit="staged",
             )
@@ -110,7 +111,7 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
             if own + wanted > free[at]:
                 raise SystemBusy(
                     f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
-                    f"this is left for all others: commit or end what was begun, or send larger batches",
+                    f"this is left for all others: commit or end open transactions, or send larger batches",
                     retry_after_s=_COME_BACK_S,
                     limit="staged",
                 )

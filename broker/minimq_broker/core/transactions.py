@@ -106,7 +106,8 @@ class TransactionTable:
         ending = self._endings.get(transaction.name)
         if ending is not None and transaction.number <= ending.number:
             raise TransactionEnded(
-                f"transaction {transaction.number} of {transaction.name!r} cannot take more: the broker has the end of "
+                f"transaction {transaction.number} of {transaction.name!r} cannot accept more: the broker has a "
+                "decision about "
                 f"{ending.number}; a later writer has finished it, so this one may stop"
             )
 

@@ -84,7 +84,7 @@ class Snapshots:
         since = self._loop.time() - _STUCK_S
         self._unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
         raise SystemBusy(
-            f"{len(self._copies)} copies of this broker are taken now, which is the limit: come back when one is done",
+            f"{len(self._copies)} copies of this broker are running, which is the limit: retry when one is done",
             retry_after_s=_COME_BACK_S,
             limit="copies",
         )

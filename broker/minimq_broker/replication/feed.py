@@ -251,9 +251,7 @@ class Feed:
         else:
             entries = self._store.entries(position, FRAME_BYTES) if behind else []
         if behind and not entries:
-            raise StoreError(
-                f"the log does not hold the entry at {position} any more: the slave has to copy everything"
-            )
+            raise StoreError(f"the log no longer holds the entry at {position}: the slave has to copy everything")
         self._position = position + sum(map(len, entries))
         return replication_pb2.ReplicaFrame(position=position, entries=entries)
 

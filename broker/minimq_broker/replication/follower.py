@@ -259,7 +259,7 @@ class Follower:
                     "replication: taken back, since the master does not have it from=%d to=%d", store.end, position
                 )
             await self._engine.handle.change(
-                lambda store: store.truncate(position), "this broker takes back what its master does not have"
+                lambda store: store.truncate(position), "this broker truncates entries that its master does not have"
             )
 
     def _found(self, frame: replication_pb2.ReplicaFrame) -> None:

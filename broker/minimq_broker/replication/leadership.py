@@ -90,13 +90,16 @@ class Leadership:
         """
         if self._ended or lease_clock() >= self._lease_until:
             return NotMaster(
-                f"this broker cannot be sure any more that it is the master of {self.record.broker_name}: "
-                "its controller does not answer, or another replica was elected; ask for the route and try again"
+                f"this broker may no longer be the master of {self.record.broker_name}: "
+                "its controller does not "
+                "answer, or another replica was elected; look up the route and retry"
             )
         if to_sender and not self.has_enough:
             return NotEnoughReplicas(
-                f"{len(self.in_sync.members)} replicas of {self.record.broker_name} are in sync, and it takes "
-                f"{self.record.min_in_sync}: start its slaves, wait until they have caught up, or send elsewhere"
+                f"{len(self.in_sync.members)} replicas of {self.record.broker_name} are in sync, and "
+                f"{self.record.min_in_sync} "
+                f"are needed: start its slaves, wait until they have caught up, or "
+                "send elsewhere"
             )
         return None
 

@@ -67,5 +67,5 @@ class OwnDamage:
             damage.tell(start, reason)
         elif start not in damage.known and self._handle.store.log.mark_damaged(start, reason):
             self.told = False
-            log.error("roles: a segment is damaged, and will be made anew segment=%d reason=%s", start, reason)
+            log.error("roles: a segment is damaged, and will be repaired segment=%d reason=%s", start, reason)
             follower.repair()

@@ -90,7 +90,7 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
             if asyncio.get_running_loop().time() > until:
                 raise BrokerConflict(
                     f"the master at {address} still counts replica {owner.id} among those in sync, though its data "
-                    f"directory {directory} is used by nobody: does another process run as this replica? End it first"
+                    f"directory {directory} is not in use: does another process run as this replica? End it first"
                 )
             await asyncio.sleep(_LOOK_S)
 
@@ -107,8 +107,10 @@ def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Own
         raise NotMaster(f"the broker at {address} has no replicas, as it runs without --controller")
     if about.master_id == owner.id and about.role != broker_pb2.BROKER_ROLE_UNDECIDED:
         raise NotMaster(
-            f"{directory} is that of replica {owner.id}, which is the master of {owner.name} and may have what no "
-            "other replica has: rebuild it once another one leads, see minimq cluster status and minimq cluster promote"
+            f"{directory} is that of replica {owner.id}, which is the master of {owner.name} and may have data that "
+            "no "
+            "other replica has: rebuild it once another one is the master, see minimq cluster status and "
+            "minimq cluster promote"
         )
     if about.role != broker_pb2.BROKER_ROLE_MASTER:
         where = f"which is at {about.master_address}" if about.master_address else "which minimq cluster status names"
@@ -119,8 +121,10 @@ def _check_space(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise StoreFull(
-            f"the copy takes about {needed} bytes beside what is there, and the disk of {directory} has {free} left: "
-            "free some; or delete all but the file owner in the directory and start the broker, which copies everything"
+            f"the copy needs about {needed} bytes in addition to the existing data, and the disk of {directory} has "
+            f"{free} left: "
+            "free some; or delete everything except the file owner in the directory and start the "
+            "broker, which copies everything"
         )
 
 

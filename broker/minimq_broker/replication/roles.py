@@ -307,7 +307,7 @@ class RoleKeeper:
             log.warning("roles: groups are served, since there is no master term=%d", record.term)
             self._begin(record.term, stand_in=stand_in)
         elif not is_alone and offsets.keeps:
-            log.info("roles: groups are not served any more term=%d", record.term)
+            log.info("roles: groups are no longer served term=%d", record.term)
             self._begin(record.term)
 
     async def _hand_over(self) -> None:

@@ -101,7 +101,7 @@ class SegmentRepair:
                     return  # retention has removed it meanwhile
             self._counters.segments_repaired += 1
             log.warning(
-                "replication: a damaged segment was made anew segment=%d bytes=%d reason=%s of=%s",
+                "replication: a damaged segment was repaired segment=%d bytes=%d reason=%s of=%s",
                 made.start,
                 made.position - made.start,
                 self._reason,
@@ -113,12 +113,12 @@ class SegmentRepair:
             while store.log.start <= self._start:
                 if not store.remove_first(NOTHING_NEEDED):
                     raise StoreError(
-                        f"the segment {self._start} is damaged, its master does not have it any more, and recovery "
-                        "needs it: empty the data directory, or see minimq-broker rebuild"
+                        f"the segment {self._start} is damaged, its master no longer has it, and recovery "
+                        "needs "
+                        "it: empty the data directory, or see minimq-broker rebuild"
                     )
         log.error(
-            "replication: a damaged segment was deleted, since its master does not have all of it any more "
-            "segment=%d reason=%s",
+            "replication: a damaged segment was deleted, since its master no longer has all of it segment=%d reason=%s",
             self._start,
             self._reason,
         )

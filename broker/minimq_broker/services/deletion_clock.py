@@ -90,7 +90,7 @@ class DeletionClock:
     def _tell(self, doubt: ClockDoubt, steady_s: float, *, was_suspect: bool) -> None:
         if doubt.went_back_ms:
             log.warning(
-                "clock: it went back, and what is old is kept so much longer; see to it that it is right seconds=%d",
+                "clock: it went back, and old data is kept that much longer; make sure that it is right seconds=%d",
                 doubt.went_back_ms // 1000,
                 extra=ALWAYS_WRITTEN,
             )
@@ -107,7 +107,7 @@ class DeletionClock:
                 extra=ALWAYS_WRITTEN,
             )
         elif was_suspect and not doubt.suspect_ms:
-            log.warning("clock: what is old is deleted by it again", extra=ALWAYS_WRITTEN)
+            log.warning("clock: it is trusted again for the deletion of old data", extra=ALWAYS_WRITTEN)
 
     # ---- over a start ---------------------------------------------------------------------------
 

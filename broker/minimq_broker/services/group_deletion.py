@@ -109,7 +109,7 @@ class GroupDeletion:
             for group in part:
                 deleted += await self._look_at_group(group, state, now)
                 if deleted == _DELETE_MOST:
-                    log.warning("group: many were idle, the next look goes on deleted=%d", deleted)
+                    log.warning("group: many were idle, the next check continues deleted=%d", deleted)
                     return
 
     async def _look_at_group(self, group: str, state: State, now: int) -> bool:
@@ -138,9 +138,7 @@ class GroupDeletion:
         if due_ms > now:
             if self._warned.get(group) != due_ms:
                 self._warned[group] = due_ms
-                log.warning(
-                    "group: nobody uses it, it will be deleted group=%s seconds=%d", group, (due_ms - now) // 1000
-                )
+                log.warning("group: unused, it will be deleted group=%s seconds=%d", group, (due_ms - now) // 1000)
             return False
 
         def decide(state: State) -> Fact | None:
@@ -151,7 +149,7 @@ class GroupDeletion:
         if await self._delete(group, decide) is None:
             return False
         self._warned.pop(group, None)
-        log.warning("group: deleted, nobody has used it group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
+        log.warning("group: deleted, it was unused group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
         return True
 
 

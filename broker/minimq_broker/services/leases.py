@@ -134,14 +134,15 @@ class LeaseKeeper:
     def _check_room(self, group: str, client_id: str, own: int) -> None:
         if own >= MAX_OF_MEMBER:
             raise SystemBusy(
-                f"{client_id} asks this broker for more than {MAX_OF_MEMBER} queues for group {group!r}: "
+                f"{client_id} requests more than {MAX_OF_MEMBER} queues of this broker for group {group!r}: "
                 "start more members of the group, each of which then gets fewer",
                 limit="member-queues",
             )
         if self._wish_count + len(self._engine.leases) >= MAX_WANTED:
             raise SystemBusy(
-                f"the members of all groups ask this broker for more than {MAX_WANTED} queues: "
-                "stop consumers that are not needed, or give topics fewer queues",
+                f"the members of all groups request more than {MAX_WANTED} queues of this broker: "
+                "stop consumers "
+                "that are not needed, or give topics fewer queues",
                 limit="queues",
             )
 

@@ -25,8 +25,8 @@ def check_new_group(engine: Engine, group: str) -> None:
     if sum(counts) < most or (max(counts) < most and len({*state.known_groups(), *groups.names()}) < most):
         return
     raise SystemBusy(
-        f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not begin "
-        f"{group!r}: delete some that nobody uses (minimq group list, minimq group delete), or raise it",
+        f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not create "
+        f"{group!r}: delete unused ones (minimq group list, minimq group delete), or raise the limit",
         retry_after_s=_COME_BACK_S,
         limit="groups",
     )
@@ -40,8 +40,8 @@ def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> N
     new = sum(state.offset(group, queue) is None for queue in queues)
     if new and kept + new > MAX_OFFSETS:
         raise SystemBusy(
-            f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete groups that "
-            "nobody uses (minimq group list, minimq group delete), or topics",
+            f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete unused groups "
+            "(minimq group list, minimq group delete), or topics",
             retry_after_s=_COME_BACK_S,
             limit="offsets",
         )

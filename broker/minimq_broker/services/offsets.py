@@ -80,7 +80,7 @@ class OffsetService:
         elif (owner := self._engine.leases.owner(key)) is not None:
             raise Fenced(
                 f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {key.group!r} now: "
-                "who assigns queues by hand needs a group of its own"
+                "a consumer with manually assigned queues needs a group of its own"
             )
 
     def _check_place(self, item: broker_pb2.QueueOffset, queue: QueueKey) -> None:

@@ -187,7 +187,7 @@ class PopReader:
         log.error("pop: cannot read group=%s queue=%s error=%s", hand_out.key.group, where, reason.message)
         return CorruptEntry(
             f"queue {where} cannot be read: {reason.message}; these messages are set aside for "
-            f"{_DAMAGED_MS // 60_000} minutes and the group goes on with others: run minimq-broker check"
+            f"{_DAMAGED_MS // 60_000} minutes and the group continues with others: run minimq-broker check"
         )
 
 

@@ -85,8 +85,9 @@ class PopClients:
         members = self._engine.groups.members(group).client_ids
         if members:
             raise GroupConflict(
-                f"members of group {group!r} have queues to themselves, such as {members[0]}: who takes messages one "
-                "by one needs another group, or waits until they are gone"
+                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive "
+                "messages one "
+                "by one need another group, or have to wait until the members have left"
             )
         if len(stream.clients) >= MAX_CLIENTS:
             text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"

@@ -180,9 +180,9 @@ class PopLine:
         topic = state.topic(self._topic.name)
         state.check_allowed(topic, Permission.READ)
         if topic.topic_id != self._topic.topic_id:
-            raise TopicNotFound(f"topic {topic.name!r} was deleted and made anew: ask again")
+            raise TopicNotFound(f"topic {topic.name!r} was deleted and created again: retry")
         if (self._group, topic.topic_id) not in state.started:
-            raise SystemBusy(f"group {self._group!r} was deleted, and begins anew", retry_after_s=_AGAIN_S)
+            raise SystemBusy(f"group {self._group!r} was deleted, and starts over", retry_after_s=_AGAIN_S)
         self._topic = topic
         self._ready.update(dict.fromkeys(range(topic.queues)))
         self._serve()

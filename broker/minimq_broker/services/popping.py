@@ -130,7 +130,7 @@ class PopService:
             check_bounds(request)
             current_caller().check(request)
             if not (request.settles or request.takes or request.cancels or request.leaves):
-                raise InvalidArgument("a request takes messages, settles some or cancels takes, and this one does not")
+                raise InvalidArgument("a request has to take messages, settle some or cancel takes")
             group, client_id = check_group(request.group), check_client_id(request.client_id)
             self._engine.writes.check()
             if not (request.settles or request.takes):
@@ -295,7 +295,7 @@ class PopService:
             self._counted_at = now
             runs = sum(map(len, self._engine.state.popped.copy().values()))
             if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
-                log.warning("pop: only what was handed out before is, until some is settled runs=%d", runs)
+                log.warning("pop: only delivered messages are redelivered, until some are settled runs=%d", runs)
             self._is_full = runs >= MAX_RUNS_IN_ALL
         return not self._is_full
 
@@ -366,7 +366,7 @@ class PopService:
         if step.missed:
             self._engine.counters.pops_missed += step.missed
             queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
-            text = "pop: messages were deleted that nobody had settled group=%s queue=%s count=%d"
+            text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
             log.warning(text, step.key.group, queue, step.missed)
 
     # ---- what others do ----------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Retention:
         await asyncio.to_thread(self._look_at_dead_letters)  # what it deletes makes room for those of segments
         found = await asyncio.to_thread(self._find, self._lowest_needed())
         if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
-            log.warning("retention: many segments are too old, the next look goes on count=%d", len(found))
+            log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
         for item in found:
             if self._stopping:
                 return

@@ -235,7 +235,7 @@ class StoreHandle:
         try:
             yield
         finally:
-            self._closed = None if self._is_open else "this broker could not open its store; its log says why"
+            self._closed = None if self._is_open else "this broker could not open its store; its log has the reason"
             if self._is_open and self._store.state is not before:
                 self._observer.replaced(before)
 

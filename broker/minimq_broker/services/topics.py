@@ -214,8 +214,9 @@ def _check_counts(read: int, write: int) -> None:
 def _check_all_readable(read: int, write: int) -> None:
     if read < write:
         raise InvalidArgument(
-            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: nobody could read what "
-            "is sent to the others; give at least as many read queues"
+            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: messages in the "
+            "other queues "
+            "could not be read; use at least as many read queues"
         )
 
 

@@ -147,7 +147,7 @@ class TransactionService:
     def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
         decision = request.decision
         if not request.HasField("decision"):
-            raise InvalidArgument("a transaction is committed by a decision, and there is none in the request")
+            raise InvalidArgument("a transaction is committed by a decision, which the request lacks")
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         own = [part for part in decision.parts if part.broker_name == self._broker_name]
         parts = _parts(batches for part in own for batches in part.batches)
@@ -157,7 +157,7 @@ class TransactionService:
         missing = state.transactions.missing(wanted, self._handle.store.log.start)
         if missing:
             raise TransactionExpired(
-                f"broker {self._broker_name} has let go of {missing} of the batches of transaction {wanted.number} of "
+                f"broker {self._broker_name} has dropped {missing} of the batches of transaction {wanted.number} of "
                 f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
                 "--retention say for how long they are kept), nothing was staged for too long while there was little "
                 "room for others (--transaction-idle), or their topic is gone; unless another broker has published "
@@ -232,7 +232,7 @@ class TransactionService:
         if await self._writes.record(decide):
             self._counters.expired_by_age += older
             log.warning(
-                "transactions: let go of what nobody has decided on within seconds=%g count=%d", self._expiry_s, older
+                "transactions: dropped undecided batches that are older than seconds=%g count=%d", self._expiry_s, older
             )
         await self._expire_idle(now)
 
@@ -248,7 +248,7 @@ class TransactionService:
             self._counters.expired_for_room += len(fact.transactions)
             named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
             log.warning(
-                "transactions: let go of idle ones, as there is little room for others count=%d used=%.0f%% first=%s",
+                "transactions: dropped idle ones, since there is little room for others count=%d used=%.0f%% first=%s",
                 len(fact.transactions),
                 100 * self._handle.store.state.transactions.open.all.fullness(limits),
                 named,

@@ -385,7 +385,7 @@ class CommitLog:
             return self.archive_file.ask(question, without)
         if self.damage.refuses(segment.start):
             raise SystemBusy(
-                f"the segment {segment.path.name} of this slave is damaged and is made anew of what its master has",
+                f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master",
                 retry_after_s=_COME_BACK_S,
             )
         try:

@@ -109,7 +109,7 @@ class StoreCopy:
         for at, data in entries:
             header, about, _ = opened(data, at)
             if about is None or not 0 <= at < self._start:
-                raise StoreError(f"the dead letter of position {at} is no batch of a removed segment: copy anew")
+                raise StoreError(f"the dead letter of position {at} is not a batch of a removed segment: copy again")
             batches.append(Batch(header.queue, row_of(header, about, at, len(data)), data))
         with writing(self._directory.path):
             self._log.archive_file.begin().add(batches)
@@ -183,5 +183,5 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, lmdb.Error) as error:
         if is_full(error, path):
-            raise StoreFull(f"the disk of {path} is full ({error}): free space, then copy anew") from error
+            raise StoreFull(f"the disk of {path} is full ({error}): free space, then copy again") from error
         raise StoreError(f"{path} cannot be written: {error}") from error

@@ -112,7 +112,7 @@ class DataDirectory:
         """Raise `CopyInterrupted` when the directory holds a part of a copy."""
         if self.copying_path.exists():
             raise CopyInterrupted(
-                f"{self.path} holds a part of a copy that was interrupted: copy anew, or use another directory"
+                f"{self.path} holds a part of a copy that was interrupted: copy again, or use another directory"
             )
 
     def owner(self) -> Owner:

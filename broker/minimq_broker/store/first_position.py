@@ -39,7 +39,7 @@ def look_and_keep(folder: Path, start: int) -> str:
         if missing := missing_before(folder, start):
             log.error(
                 "store: %s path=%s: put them back, or restore the data directory from a copy; if there are other "
-                "replicas, minimq-broker rebuild makes this one anew",
+                "replicas, use minimq-broker rebuild",
                 missing,
                 folder,
             )

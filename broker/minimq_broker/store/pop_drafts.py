@@ -88,7 +88,7 @@ class PopDrafts:
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
         key, what = step.key, step.what
         if self._state.topic_name(key.topic_id) is None:
-            raise TopicNotFound("the topic was deleted while messages of it were taken: ask again")
+            raise TopicNotFound("the topic was deleted while its messages were received: retry")
         if not isinstance(what, Take) and key not in self._state.popped and key not in self._drafts:
             if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
                 step.expired = list(what.spans)

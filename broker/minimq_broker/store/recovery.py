@@ -81,7 +81,7 @@ def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | N
             raise
         aside = set_aside(path)
         log.error(
-            "store: a damaged checkpoint is set aside, and the state found anew from the log file=%s error=%s",
+            "store: a damaged checkpoint is set aside, and the state rebuilt from the log file=%s error=%s",
             aside,
             error.message,
         )

@@ -102,10 +102,10 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         sync_directory(path.parent)
     except (OSError, lmdb.Error) as error:
         if is_full(error, path.parent):
-            raise StoreFull(f"no space is left on the disk to make {path} anew, which is damaged: free some") from None
+            raise StoreFull(f"no space is left on the disk to rebuild {path}, which is damaged: free some") from None
         raise
     log.error(
-        "store: a damaged segment was made anew segment=%d reason=%s lost=%s former=%s",
+        "store: a damaged segment was rebuilt segment=%d reason=%s lost=%s former=%s",
         start,
         damage,
         lost or "nothing",

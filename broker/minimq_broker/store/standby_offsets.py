@@ -67,8 +67,9 @@ class StandbyOffsets:
         except (*DAMAGE, ValueError, TypeError) as error:
             self._env.close()
             raise DamagedFile(
-                f"{path} is damaged: {error}: restore it from a copy, or move it away: then groups go on where the "
-                "master has recorded them, and some messages are given again"
+                f"{path} is damaged: {error}: restore it from a copy, or move it away: then groups continue from the "
+                ""
+                "offsets that the master has recorded, and some messages are redelivered"
             ) from None
         except BaseException:
             self._env.close()

@@ -175,7 +175,7 @@ class Writer:
                 wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_AGAIN_S)
                 save_at = time.monotonic() + wait_s
         self._save_all()
-        self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas had what was sent"))
+        self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
     def _take(self, wait_s: float) -> list[AnyJob | Call]:
         """Return all that waits, up to the size of a group; wait for the first."""

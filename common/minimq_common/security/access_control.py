@@ -34,9 +34,7 @@ _CERTIFICATE_NAMES = "x509_subject_alternative_name"
 _MOST_LETTERS = 200
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
-_NO_KEY = (
-    f"there is no key in this call, and this cluster lets in nobody without one: {_HOW}, which `minimq user add` makes"
-)
+_NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
 _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW} that `minimq user rotate` has made"
 
 
@@ -114,7 +112,7 @@ class AccessControl:
         if server is not None:
             return server
         if not self.shared.settled:  # a user that was removed while this server slept may be in its document
-            text = "this server has just started, and asks others whether users and rules have changed"
+            text = "this server has just started, and checks whether users and rules have changed"
             raise SystemBusy(text, retry_after_s=_RETRY_S)
         known = self._users.get(key_hash)
         if known is not None and not known[0].expires_ms:

@@ -188,7 +188,7 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
     for key_id, key in user.keys.items():
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
         if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:
-            raise InvalidArgument(f"user {name} has a key that is none: `minimq user rotate {name}` makes one")
+            raise InvalidArgument(f"user {name} has an invalid key: `minimq user rotate {name}` makes a new one")
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -197,7 +197,7 @@ def _check_name(kind: str, name: str) -> None:
             f"the {kind} {name!r} has no name for one: write letters, digits, '.', '_' and '-', at most 63 of them"
         )
     if kind == "role" and name in BUILT_IN:
-        raise InvalidArgument(f"the role {name} is there already, and cannot be changed: choose another name")
+        raise InvalidArgument(f"the role {name} already exists, and cannot be changed: choose another name")
 
 
 #: The role that may do everything.

@@ -112,8 +112,9 @@ def access_of(directory: Path | None, *, only_reports: bool = False) -> AccessFo
         return AccessFolder(directory / ACCESS, only_reports=only_reports)
     if (directory / ACCESS).exists():
         raise InvalidArgument(
-            f"{directory} has {ACCESS} and no {CLUSTER_KEY}, by which servers know each other: copy it from another "
-            f"server, or take {ACCESS} away if nobody shall need a key"
+            f"{directory} has {ACCESS} and no {CLUSTER_KEY}, with which servers authenticate each other: copy it "
+            "from another "
+            f"server, or remove {ACCESS} to require no keys"
         )
-    log.warning("access: nobody needs a key here, since there is no file cluster.key directory=%s", directory)
+    log.warning("access: no keys are required, since there is no file cluster.key directory=%s", directory)
     return None

@@ -107,7 +107,8 @@ def parse_rule(text: str) -> Rule:
     """
     words = text.split()
     if len(words) not in (3, 4) or words[0] not in ("allow", "deny"):
-        raise InvalidArgument(f"the rule {text!r} is none: write allow or deny, a verb, a resource and a name, such as "
+        raise InvalidArgument(f"the rule {text!r} is invalid: write allow or deny, a verb, a resource and a name, "
+        "such as "
                               "'allow read topic orders*', or 'allow manage cluster'")  # fmt: skip
     try:
         resource = Resource(words[2])

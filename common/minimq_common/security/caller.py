@@ -158,7 +158,7 @@ class KnownCaller(Caller):
         self._passed.clear()
         has_lost, self._forgot = self._forgot, False
         if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
-            self.end(Unavailable(f"the rights of user {self.user} have changed: this stream is to be opened anew"))
+            self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
     def end(self, reason: MiniMQError) -> None:
         """End all streams; the clients are told why."""

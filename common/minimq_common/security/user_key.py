@@ -63,7 +63,9 @@ def parse_key(text: str) -> UserKey:
     """Return the key in a text. Raises `InvalidArgument`, without quoting it, when it was cut or mistyped."""
     found = _TEXT.fullmatch(text)
     if found is None or found[3] != _checksum(found[1], found[2]):
-        raise InvalidArgument("the key is none of minimq, or was cut or mistyped: a key is mq_ID_SECRET_CHECKSUM")
+        raise InvalidArgument(
+            "this is not a key of minimq, or it was truncated or mistyped: a key is mq_ID_SECRET_CHECKSUM"
+        )
     return UserKey(found[1], text)
 
 

@@ -98,7 +98,7 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
         wait_until(lambda: (report := cluster.brokers[0].replication()) and report.in_sync == (0,), PATIENCE_S)
         with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
             assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(10)} == {"broker-b"}
-            with pytest.raises(SendFailed, match="are in sync, and it takes 2"):
+            with pytest.raises(SendFailed, match="are in sync, and 2 are needed"):
                 producer.send(Message("t", b"x"), queue=queue)
         rows = {(row["broker"], row["replica"]): row for row in Minimq(cluster.nameserver).json("cluster", "status")}
         problem = rows["broker-a", 0]["problem"]

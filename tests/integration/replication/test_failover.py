@@ -231,7 +231,7 @@ def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_p
             send_to(master, b"waits in vain")  # the slave still counts
         wait_in_sync(cluster, master)
         before = master.replication()
-        with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and it takes 2"):
+        with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and 2 are needed"):
             send_to(master, b"refused")
         after = master.replication()
         assert before is not None
@@ -251,7 +251,7 @@ def test_as_many_have_to_be_in_sync_as_the_master_was_told(tmp_path: Path) -> No
         send_to(master, b"before")
         other.kill()
         wait_in_sync(cluster, master, slave)
-        with pytest.raises(NotEnoughReplicas, match="2 replicas of broker-a are in sync, and it takes 3") as refused:
+        with pytest.raises(NotEnoughReplicas, match="2 replicas of broker-a are in sync, and 3 are needed") as refused:
             send_to(master, b"refused")
         assert refused.value.retriable
         other.start()

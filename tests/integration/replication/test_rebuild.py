@@ -70,7 +70,7 @@ def test_what_must_not_be_rebuilt_is_refused(tmp_path: Path) -> None:
         text = f"{slave.data_dir} is the data directory of broker-b (cluster default, id {slave.broker_id}), and the "
         assert text in rebuild(slave, master.address, status=1)
         owner.write_text((master.data_dir / "owner").read_text())
-        assert "which is the master of broker-a and may have what no" in rebuild(slave, master.address, status=1)
+        assert "which is the master of broker-a and may have data that no" in rebuild(slave, master.address, status=1)
         owner.write_text(sound)
         assert "has no replicas" in rebuild(slave, others.brokers[0].address, status=1)
         slave.start()

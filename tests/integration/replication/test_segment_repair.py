@@ -67,9 +67,9 @@ def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_repaired(tmp_path: Path) 
         damaged = segments(slave)[1]
         flip(damaged)
         slave.start()
-        text = f"a damaged segment was made anew segment={int(damaged.stem)} "
+        text = f"a damaged segment was repaired segment={int(damaged.stem)} "
         wait_until(lambda: text in log_of(slave), PATIENCE_S, what="the segment is made anew")
-        assert f"roles: a segment is damaged, and will be made anew segment={int(damaged.stem)} " in log_of(slave)
+        assert f"roles: a segment is damaged, and will be repaired segment={int(damaged.stem)} " in log_of(slave)
         wait_in_sync(cluster, master, slave)
         assert not list(damaged.parent.glob("*.damaged"))
         assert len(read_all(cluster.nameserver, "t")) == 40
@@ -91,11 +91,11 @@ def test_damage_at_a_master_is_told_and_repaired_once_it_follows(tmp_path: Path)
         wait_until(lambda: "store: a segment is damaged segment=0 " in log_of(master), PATIENCE_S)
         slave.start()
         wait_in_sync(cluster, master, slave)
-        assert "made anew segment=" not in log_of(master)
+        assert "segment was repaired segment=" not in log_of(master)
         master.stop()
         assert wait_for_master(cluster, master) == slave
         master.start()
-        wait_until(lambda: "a damaged segment was made anew segment=0 " in log_of(master), PATIENCE_S)
+        wait_until(lambda: "a damaged segment was repaired segment=0 " in log_of(master), PATIENCE_S)
         wait_in_sync(cluster, master, slave)
 
 
@@ -119,7 +119,7 @@ def test_a_slave_that_knows_of_damage_is_not_elected_before_it_is_repaired(tmp_p
         master.start()
         assert wait_for_master(cluster) == master
         wait_in_sync(cluster, master, slave)
-        assert f"a damaged segment was made anew segment={int(file.stem)} " in log_of(slave)
+        assert f"a damaged segment was repaired segment={int(file.stem)} " in log_of(slave)
 
 
 async def appended(engine: Engine, count: int) -> None:

@@ -25,7 +25,7 @@ def test_a_transaction_is_decided_and_published_at_enough_replicas(tmp_path: Pat
             [refused] = transactions.stage(0, [(0, numbered_batch(7, 2))])
             assert refused.failure.code == NotEnoughReplicas.code
             wanted = decision(0, {master.broker_name: {7: [0, 1]}})
-            with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and it takes 2"):
+            with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and 2 are needed"):
                 transactions.commit(wanted)
             about = transactions.describe()
             assert not about.HasField("decision")

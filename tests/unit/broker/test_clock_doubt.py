@@ -159,7 +159,9 @@ def test_a_start_goes_on_with_the_time_that_was_kept(tmp_path: Path, caplog: pyt
     assert len(caplog.records) == 1
     machine.clock_ms -= 10 * DAY_MS
     assert clock.now_ms() == machine.clock_ms
-    assert [record.getMessage() for record in caplog.records[1:]] == ["clock: what is old is deleted by it again"]
+    assert [record.getMessage() for record in caplog.records[1:]] == [
+        "clock: it is trusted again for the deletion of old data"
+    ]
 
 
 def test_a_machine_that_was_off_is_as_old_as_it_was(tmp_path: Path) -> None:

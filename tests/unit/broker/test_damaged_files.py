@@ -201,7 +201,7 @@ def test_a_damaged_index_is_made_anew_from_the_entries(
     with caplog.at_level(logging.ERROR):
         store = stores.open(segment_bytes=96 << 10)
     assert told(store) == EVERY
-    assert any("a damaged segment was made anew" in line and "lost=nothing" in line for line in caplog.messages)
+    assert any("a damaged segment was rebuilt" in line and "lost=nothing" in line for line in caplog.messages)
     store.append("t", 0, b"more-")
     store.close()
     assert check_directory(filled).findings == []
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_of_an_old_segment_is_named_and_the_rest_is_served(
     file.write_bytes(data)
     with caplog.at_level(logging.ERROR):
         store = stores.open(segment_bytes=96 << 10)
-    [line] = [line for line in caplog.messages if "a damaged segment was made anew" in line]
+    [line] = [line for line in caplog.messages if "a damaged segment was rebuilt" in line]
     assert "lost=log positions" in line
     assert list((filled / "commitlog").glob("*.damaged-1"))
     seen: list[str] = []

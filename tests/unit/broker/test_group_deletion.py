@@ -75,9 +75,9 @@ def test_an_idle_group_is_warned_of_once_and_deleted_and_one_in_use_is_not(
         for _ in range(3):
             assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
         [warning] = caplog.messages
-        assert warning.startswith("group: nobody uses it, it will be deleted group=idle seconds=")
+        assert warning.startswith("group: unused, it will be deleted group=idle seconds=")
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
-        assert caplog.messages[1:] == ["group: deleted, nobody has used it group=idle seconds=10000"]
+        assert caplog.messages[1:] == ["group: deleted, it was unused group=idle seconds=10000"]
         assert engine.state.offset("idle", queue) is None
 
     with caplog.at_level(logging.WARNING):

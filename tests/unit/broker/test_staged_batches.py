@@ -168,7 +168,7 @@ def test_a_transaction_that_is_decided_takes_no_more(store: OpenStore) -> None:
     store.stage("x", 4, "t", 0, numbered_batch(7, 0))
     store.decide("x", 4, {7: [0]})
     for number in (3, 4):
-        with pytest.raises(TransactionEnded, match=f"transaction {number} of 'x' .* has the end of 4"):
+        with pytest.raises(TransactionEnded, match=f"transaction {number} of 'x' .* has a decision about 4"):
             store.stage("x", number, "t", 0, numbered_batch(7, 1))
     store.stage("x", 5, "t", 0, numbered_batch(7, 1))
     store.stage("y", 0, "t", 0, numbered_batch(7, 1))

@@ -70,7 +70,10 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
         (TEXT.replace('["mq1:9876", "mq2:9876"]', '"mq1:9876"'), "Expected `array`"),
         (TEXT.replace("mq2:9876", "mq2"), "mq2"),
         (TEXT.replace("private_key", "certificate_key"), "unknown field"),
-        (TEXT.replace(BEARER.text, BEARER.text[:-9]), "cannot be used: the key is none of minimq, or was cut"),
+        (
+            TEXT.replace(BEARER.text, BEARER.text[:-9]),
+            "cannot be used: this is not a key of minimq, or it was truncated",
+        ),
         (written([], Trust(ROOTS, PAIR), "Of alice.").partition("private_key")[0], "both or none"),
         (
             TEXT.replace(ROOTS.decode().splitlines()[2], "AAAA"),

@@ -75,7 +75,7 @@ def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 @on_loop
 async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> None:
     own = world()
-    with pytest.raises(SystemBusy, match="asks others whether users and rules have changed"):
+    with pytest.raises(SystemBusy, match="checks whether users and rules have changed"):
         own.control.identify(shown(ALICE))
     assert own.control.identify(shown(SERVER)).user == "%servers"
     own.shared.settle()
