@@ -2,7 +2,7 @@
 
 gRPC lets a server end calls, but what it has to say last waits until the peer has read what came before.
 
-The kernel is asked by calls that do not let go of the interpreter's lock. A thread that does so gets it back after 5 ms
+The calls to the kernel do not release the interpreter's lock. A thread that does so gets it back after 5 ms
 when another one is busy, and a look at some connections would last for seconds under the flood that it is to notice.
 """
 

@@ -152,7 +152,7 @@ class Arrivals:
                 waiter.set_result(None)
 
     def _next(self) -> _Waiting | None:
-        """Return those of whom one may come in now; where both kinds may, they take turns."""
+        """Return the waiting callers of which one may enter now; if both kinds may, they take turns."""
         others, prompt = self._waiting
         if others and self._free > self._kept_free:
             self._is_odd = not self._is_odd

@@ -78,7 +78,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def done_topic(group: str) -> str:
-    """Return the topic that tells which dead letters of a group were resent or dropped."""
+    """Return the topic that records the resent and dropped dead letters of a group."""
     return DONE_PREFIX + group
 
 

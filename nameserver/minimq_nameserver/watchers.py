@@ -155,7 +155,7 @@ class Watchers:
             await self._share.turn()
             wanted = dict.fromkeys(request.topics)
             caller = current_caller()
-            if not caller.sees_all:  # who asks for the route of such a topic is told
+            if not caller.sees_all:  # a look-up of such a topic gets an error
                 for topic in [*wanted]:
                     if not caller.allows(Need(Verb.DESCRIBE, Resource.TOPIC, topic)):
                         del wanted[topic]

@@ -1,4 +1,4 @@
-"""The options of reads and writes that say where a cluster is, and who asks it."""
+"""The options of reads and writes for the address and the credentials of a cluster."""
 
 from __future__ import annotations
 

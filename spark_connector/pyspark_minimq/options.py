@@ -90,7 +90,7 @@ class StreamOptions:
 def check_options(options: Mapping[str, str]) -> None:
     """Raise `MinimqSparkError` unless the options are right for one of the ways to read.
 
-    Spark asks for the columns before it tells which way it is going to be.
+    Spark asks for the columns before the kind of read is known.
     """
     _TABLE.refuse_unknown(options, "a read")
     mode = _TABLE.mode_of(options)

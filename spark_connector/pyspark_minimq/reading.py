@@ -89,7 +89,7 @@ def _stored_batches(
             first, last = reader.bounds(queue)
             left = max(start, first), min(end, last)
             if left == (start, end) and not term:
-                raise  # the broker says that all is there: it would go on like this for ever
+                raise  # the broker reports that all messages are there: this would repeat forever
             start, end = left
             term = 0  # what a later master has there instead is what is left
 

@@ -47,6 +47,11 @@ REPLACED = {
     **{"Portion": "poll batch", "Agreement": "GroupConfig", "Distribution": "Histogram", "Told": "RouteFact"},
     **{"News": "QueueEvent", "tell_news": "notify", "to_the_end": "uncancellable", "Sight": "LookupResult"},
 }
+#: Phrases that follow another language's order, and plain ones that took their place.
+BANNED = {
+    **{"to be had": "available", "lets? go of": "drop", "comes? again": "is redelivered, returns"},
+    **{"who comes back": "that returns", "(is|was) no matter": "does not matter", "for ever": "forever"},
+}
 QUESTIONS = ("What", "Which", "Whether", "Who", "Whose", "Whom", "How")
 
 
@@ -68,6 +73,17 @@ def test_a_docstring_states_and_does_not_ask(folder: str) -> None:
                 if re.match(rf"({'|'.join(QUESTIONS)})\b", docstring):
                     asking.append(f"{path}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}")
     assert not asking, "a class is a noun phrase, a function an imperative:\n" + "\n".join(asking)
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "docs"])
+def test_phrases_of_another_language_are_gone(folder: str) -> None:
+    banned = re.compile(rf"\b({'|'.join(BANNED)})\b")
+    found = []
+    for path in chain((ROOT / folder).rglob("*.py"), (ROOT / folder).rglob("*.md")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if hit := banned.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {hit[0]!r}")
+    assert not found, f"write as {BANNED}:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -143,7 +143,7 @@ class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped")
 
 
 class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
-    """Nobody has decided on what was staged before a time, in ms since 1970: it is let go of."""
+    """Undecided batches that were staged before a time, in ms since 1970, are dropped."""
 
     before_ms: int
 

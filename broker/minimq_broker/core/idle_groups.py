@@ -14,7 +14,7 @@ class GroupExpiry:
     """Time for which a group without members and commits is kept.
 
     Attributes:
-        idle_ms: that time, in ms; 0: for ever.
+        idle_ms: that time, in ms; 0: forever.
         since_ms: when the broker began to look, in ms since 1970: nobody could use a group while it was away, so none
             is deleted before it was warned of.
     """

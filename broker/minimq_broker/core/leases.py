@@ -98,7 +98,7 @@ class LeaseStatus(NamedTuple):
         epoch: that of the owner, 0 without one.
         holder: the former owner for which it is held, "" when it is not.
         held_s: for how long it is held at most.
-        waiting: who waits for it, in the order of asking.
+        waiting: the members that wait for it, in the order of their requests.
     """
 
     owner: str = ""
@@ -152,7 +152,7 @@ class LeaseTable:
         #: The queues that wait for a time, and a heap of these times; in it are some that do not count any more.
         self._until: dict[LeaseKey, float] = {}
         self._due: list[tuple[float, LeaseKey]] = []
-        #: The queues that were granted in this run while it recovers: what comes later is no matter of former owners.
+        #: The queues that were granted in this run while it recovers: later ones do not concern former owners.
         self._recovered: set[LeaseKey] = set()
 
     # ---- looking --------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: A time that does not come, in ms.
 NEVER = (1 << 63) - 1
-#: A message that has failed once comes again with few others, and one that has failed so often alone: one that kills
+#: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
+#: kills
 #: every consumer dies alone.
 _ALONE_FROM = 3
 _FEWER = 8
@@ -235,7 +236,7 @@ class PopQueue:
         return found
 
     def _again(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
-        """Return runs that come again: those that failed less often first, else what nobody read."""
+        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones."""
         due = [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
         failed = [run for run in due if 0 < run.tries < _ALONE_FROM]
         if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):

@@ -105,6 +105,6 @@ class PopMoved(msgspec.Struct, frozen=True, tag="pop-moved"):
 def handle_epoch(term: int, position: int) -> int:
     """Return the epoch of what is handed out by the entry at a log position: no other entry has it.
 
-    A position alone would come again after the end of a log was cut off, and a counter after a group was deleted.
+    A position alone would repeat after the end of a log was truncated, and a counter after a group was deleted.
     """
     return (term % (1 << _TERM_BITS)) << _POSITION_BITS | position % (1 << _POSITION_BITS)

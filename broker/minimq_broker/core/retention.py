@@ -13,7 +13,7 @@ class RetentionRules:
     """The rules by which segments are kept.
 
     Attributes:
-        max_age_ms: time in ms after its last batch was stored that a segment is kept; 0: for ever.
+        max_age_ms: time in ms after its last batch was stored that a segment is kept; 0: forever.
         max_bytes: bytes of disk that all segments together may use; 0: without a limit.
     """
 
@@ -108,7 +108,7 @@ def expired(
 def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
     """Tell whether the segment that is written to is to be sealed because all its batches are over age.
 
-    Nothing else would seal it while nobody sends. One without batches stays: there is nothing to be had by its end.
+    Nothing else would seal it while nobody sends. One without batches stays, since ending it frees nothing.
     """
     return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
 

@@ -1,9 +1,9 @@
 """Transactions: which batches are staged, how transactions of each name ended, and what is still to be published.
 
 A staged batch is in the log, and in no queue. A decision says which of them make up a transaction: these wait until
-they are published, which is to be copied to their queues, one after the other; the others are let go of.
+they are published, that is copied to their queues, one after the other; the others are dropped.
 
-A name has one decision at a time, that of its latest number, and a number has only one for ever: so whoever asks again
+A name has one decision at a time, that of its latest number, and a number has only one forever: so a repeated request
 is told the same.
 """
 

@@ -186,7 +186,7 @@ class Leadership:
         while (former := self._feeds.get(replica_id)) is not None:
             if former.slave.run != slave.run and not former.is_ending:
                 raise self._conflict(slave, former.slave.address)
-            former.end()  # a replica that comes again has left before
+            former.end()  # a replica that returns has left before
             await former.ended()
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
@@ -252,7 +252,7 @@ class Leadership:
         return conflict
 
     def _introduce(self, slave: FollowerHello) -> None:
-        """Log a replica with another log: it will leave, and come again and again, until somebody looks after it."""
+        """Log a replica with another log: it will leave and return repeatedly until an operator intervenes."""
         own_log_id = self._store.state.log_id
         if slave.is_stranger(own_log_id) and slave not in self._strangers:
             self._strangers.add(slave)

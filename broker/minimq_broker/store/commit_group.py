@@ -187,7 +187,7 @@ class CommitGroup:
     def publish(self, job: PublishJob, entry_at: Callable[[int], bytes]) -> None:
         """Write the next batches of a transaction to their queues, but for those that cannot be read any more.
 
-        These are skipped, or the rest, and all later transactions of the name, would wait for ever.
+        These are skipped, or the rest, and all later transactions of the name, would wait forever.
 
         Args:
             job: says which.

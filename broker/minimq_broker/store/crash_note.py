@@ -33,7 +33,7 @@ def leave_notes(folder: Path) -> None:
 
 
 def time_to_look(folder: Path) -> float:
-    """Return for how many seconds a start may look at old segments; for ever when there is a note, which is logged."""
+    """Return for how many seconds a start may look at old segments; forever when there is a note, which is logged."""
     path = folder / FILE_NAME
     try:
         with path.open("rb") as file:

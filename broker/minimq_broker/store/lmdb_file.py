@@ -178,7 +178,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
         if not readonly and is_full(error, path.parent):
             raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
         if isinstance(error, lmdb.MemoryError):
-            raise StoreError(f"{path} cannot be opened: {map_bytes} bytes of address space are not to be had") from None
+            raise StoreError(f"{path} cannot be opened: {map_bytes} bytes of address space are not available") from None
         if isinstance(error, OSError):
             raise StoreError(f"{path} cannot be opened: {error}") from None
         kind = DamagedFile if isinstance(error, DAMAGE) else StoreError

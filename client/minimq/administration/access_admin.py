@@ -94,7 +94,7 @@ class AccessAdmin:
             name: letters, digits, '.', '_' and '-'.
             rules: such as "allow read topic orders*".
             roles: of the document, or "admin".
-            lifetime_s: seconds for which the key is good; None for ever.
+            lifetime_s: seconds for which the key is good; None forever.
         """
         key = issue_key(lifetime_s)
         text = self.credentials_of(name, key.key)
@@ -115,7 +115,7 @@ class AccessAdmin:
         Args:
             name: of the user.
             drop_old: revoke the former keys at once; otherwise they stay valid until `drop_old_keys`.
-            lifetime_s: seconds for which the key is good; None for ever.
+            lifetime_s: seconds for which the key is good; None forever.
         """
         key = issue_key(lifetime_s)
         text = self.credentials_of(name, key.key)

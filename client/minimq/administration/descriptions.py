@@ -96,7 +96,7 @@ class BrokerReport:
         disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
         segments_deleted: files of the CommitLog that retention has deleted since the start.
         bytes_deleted: size of those files.
-        retention_s: seconds for which messages are kept; 0 for ever.
+        retention_s: seconds for which messages are kept; 0 forever.
         retention_bytes: how much the CommitLog may use; 0 without a limit.
         replication: what it is among its replicas.
     """
@@ -234,7 +234,7 @@ def topic_from_wire(
 
 
 def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
-    """Return what a broker said of itself."""
+    """Return the report of a broker."""
     return BrokerReport(
         version=answer.version,
         started_at=moment(answer.started_ms),

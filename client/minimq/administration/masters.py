@@ -157,7 +157,7 @@ class Masters:
             raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
 
     def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
-        """Return a function that tells which brokers carry a topic and have gone, sorted by name.
+        """Return a function that returns the departed brokers that carry a topic, sorted by name.
 
         Which brokers there are is looked up once; the topics, one by one, only if some have gone.
         """

@@ -30,9 +30,9 @@ _LARGE_BYTES = 1 << 17
 
 
 class Producer:
-    """Sends messages from one event loop; what it takes, does and promises is the same as of `minimq.Producer`.
+    """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
-    Nothing blocks the loop, and what waits for a name server or for room in the buffer is a task; only the messages
+    Nothing blocks the loop: waiting for a name server or for room in the buffer is a task; only the messages
     of `send_many`, and large ones, are encoded by a thread of the loop's executor. Not thread-safe: one loop at a
     time uses it. Interceptors are called on the loop, and by a thread of the producer.
 
@@ -68,7 +68,7 @@ class Producer:
         try:
             await self.close(self._core.close_timeout_s(interrupted=interrupted))
         except SendFailed:
-            if error is None:  # otherwise the error that is on its way says more
+            if error is None:  # otherwise the pending error is more informative
                 raise
 
     # ---- sending --------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Producer:
     async def send_async(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> asyncio.Future[SendReceipt]:
-        """Send a message; return as soon as it is handed in, which is at once while there is room in the buffer.
+        """Send a message; return as soon as it is buffered, which is at once while there is room in the buffer.
 
         Returns:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
@@ -100,7 +100,7 @@ class Producer:
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
-        """Send a message of whose outcome nobody wants to hear; see `minimq.Producer.send_one_way`."""
+        """Send a message without a result; see `minimq.Producer.send_one_way`."""
         self._home()
         later = self._hand_in(message, queue, selector, None)
         if later is not None:
@@ -134,12 +134,12 @@ class Producer:
             raise
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything handed in is on disk or has failed; see `minimq.Producer.flush`."""
+        """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""
         self._core.check_process()
         await asyncio.to_thread(self._core.flush, timeout)
 
     def statistics(self) -> ProducerStatistics:
-        """Return what was done so far."""
+        """Return the statistics so far."""
         return self._core.statistics()
 
     async def close(self, timeout: float | None = None) -> None:

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class PullConsumer(ConsumerFace):
-    """Reads queues when asked to; what it takes, does and promises is the same as of `minimq.PullConsumer`.
+    """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
-    It runs on the user's event loop, and so do the callbacks. Calls wait for the one before them. A `poll` that is
-    cancelled ends at once and loses nothing: what it would have returned, the next one returns. A commit that has begun
-    goes on when its call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
+    It runs on the user's event loop, and so do the callbacks. Calls wait for the one before them. A cancelled `poll`
+    ends at once and loses nothing: the next one returns the same messages. A commit that has begun continues if its
+    call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
     """
 
     _reader: PullReader
@@ -90,7 +90,7 @@ class PullConsumer(ConsumerFace):
             await self._reader.assign(queues)
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
-        """Go on elsewhere; see `minimq.PullConsumer.seek`."""
+        """Continue at another offset; see `minimq.PullConsumer.seek`."""
         async with self._turn:
             await self._reader.seek(queue, offset)
 
@@ -116,7 +116,7 @@ class PullConsumer(ConsumerFace):
             return await self._reader.poll(timeout, max_messages)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Yield messages for ever. A message counts as done when the next one is asked for, here or by a `poll`."""
+        """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
             async with self._polling():
                 messages = iter(await self._reader.poll_batch())
@@ -148,15 +148,15 @@ class PullConsumer(ConsumerFace):
             await self._reader.commit(offsets)
 
     async def close(self) -> None:
-        """Commit what was in hand, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
+        """Commit finished messages, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
 
-        When it is cancelled, it goes on all the same; another call waits for its end.
+        If it is cancelled, it continues all the same; another call waits for its end.
         """
         if self._process.is_forked:
             return
         if self._closing is None:
             self._when_dropped.closed()
-            self._reader.halt()  # which ends a poll that is under way
+            self._reader.halt()  # which ends a running poll
             self._closing = asyncio.ensure_future(self._close())
             self._closing.add_done_callback(_take_note)
         await asyncio.shield(self._closing)

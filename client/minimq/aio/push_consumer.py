@@ -23,8 +23,8 @@ T = TypeVar("T")
 class PushConsumer(ConsumerFace):
     """Awaits a listener on one event loop for the messages of the queues that its group gives it.
 
-    What it takes, does and promises is the same as of `minimq.PushConsumer`; `threads` bounds the calls of the listener
-    that are under way at once. Each is a task on that loop, or goes on in the task of one that has returned.
+    Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
+    listener. Each is a task on that loop, or reuses the task of one that has returned.
     """
 
     _reader: PlainPushConsumer

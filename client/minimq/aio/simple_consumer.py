@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class SimpleConsumer:
-    """Takes messages one by one; what it takes, does and promises is the same as of `minimq.SimpleConsumer`.
+    """Takes messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
 
     The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
-    receive and settle at once. What a `receive` that is cancelled would have returned goes to others.
+    receive and settle concurrently. Messages that a cancelled `receive` would have returned go to others.
     """
 
     def __init__(  # noqa: PLR0913 - by name
@@ -84,7 +84,7 @@ class SimpleConsumer:
         return found
 
     async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
-        """Yield messages for ever, each of them taken by itself."""
+        """Yield messages forever, each received by itself."""
         while True:
             for message in await self.receive(1):
                 yield message

@@ -17,14 +17,14 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:  # at run time it is the plain stub
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-#: How long a broker that was not reached may take to answer before it is asked again, in seconds.
+#: Timeout in seconds of a probe of an unreachable broker before the next one.
 _QUESTION_S = 10.0
 
 
 class BrokerHealth:
     """Knows which brokers give no answer, for all clients of a connection. Thread-safe.
 
-    Such a broker is asked in the background until it answers, so that nobody waits for it.
+    Such a broker is probed in the background until it answers, so that nobody waits for it.
 
     Args:
         loop: on which they are asked.
@@ -64,7 +64,7 @@ class BrokerHealth:
             self._silent.discard(address)
 
     async def _answers(self, address: str) -> bool:
-        """Ask a broker; return False if nothing came in time, and True also for a failure: it was reached."""
+        """Probe a broker; return False if nothing came in time, and True also for a failure: it was reached."""
         question = self._channels.stub(address).GetStatus
         try:
             await question(broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True)

@@ -1,4 +1,4 @@
-"""What a cluster is connected by: the event loop, the channels, the routes, and the calls."""
+"""The connection of a cluster: the event loop, the channels, the routes, and the calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Connection:
 
     Args:
         nameservers: HOST:PORT of each name server.
-        poll_s: seconds after which the watch of routes begins anew.
+        poll_s: seconds after which the watch of routes is reopened.
         security: of all channels.
 
     Attributes:

@@ -146,7 +146,7 @@ class _Loop(asyncio.SelectorEventLoop):
         except RuntimeError:
             if not self.is_closed():
                 raise
-        callback(*args)  # nobody waits any more: gRPC only lets go of what it holds for the call
+        callback(*args)  # nobody waits any more: gRPC only frees the resources of the call
         return asyncio.Handle(callback, args, self, context)
 
 

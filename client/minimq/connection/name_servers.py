@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 Method = Callable[["NameServerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 
-#: Time that a question may take, all tries together, in seconds, unless the client says otherwise.
+#: Default timeout of a query, including all tries, in seconds.
 DEFAULT_TIMEOUT_S = 5.0
 
-#: Time between two looks at a name server that does not show yet what is waited for.
+#: Interval of checks of a name server that does not show an awaited change yet.
 _LOOK_AGAIN_S = 0.01
 #: Time between two looks at one that has just started and waits for its brokers.
 _BUSY_RETRY_S = 0.05
@@ -59,7 +59,7 @@ class NameServers:
     """All name servers of a cluster. Used on the event loop of the connection; `preferred` by any thread.
 
     Args:
-        addresses: HOST:PORT of each. All of them are asked before a question counts as failed.
+        addresses: HOST:PORT of each. All of them are tried before a query counts as failed.
         channels: the channels to them.
 
     Raises:
@@ -75,7 +75,7 @@ class NameServers:
 
     @property
     def preferred(self) -> str:
-        """The address that is asked first: the others are asked when it does not answer, or does not know."""
+        """The address that is tried first: the others are tried if it does not answer, or does not know."""
         return self._preferred
 
     def avoid(self, address: str) -> None:
@@ -119,7 +119,7 @@ class NameServers:
         return sorted(found, key=lambda route: route.topic)
 
     async def topic_names(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[str]:
-        """Return the names of all topics, sorted, also of those whose brokers are all away. Raises as `ask` does."""
+        """Return the names of all topics, sorted, including those whose brokers are all away. Raises as `ask` does."""
 
         def read(answer: nameserver_pb2.ListTopicsResponse) -> list[str]:
             return sorted((*answer.names, *answer.away_names))
@@ -158,7 +158,7 @@ class NameServers:
             silent: dict[str, str] = {}
             untried = self._in_order()
             while untried:
-                # An equal share of what is left, so that one that hangs leaves time for the others.
+                # An equal share of the remaining time, so that a name server that hangs leaves time for the others.
                 share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
                 address = untried.pop(0)
                 try:
@@ -236,7 +236,7 @@ class NameServers:
 
         Raises:
             InvalidArgument: it is registered, and no name server misses a topic of it.
-            TransportError: a name server does not answer, so that it may still remember it; the others were told.
+            TransportError: a name server does not answer, so that it may still remember it; the others have done it.
         """
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
@@ -286,14 +286,14 @@ class NameServers:
         return found
 
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        """Wait until every name server that answers knows what is wanted.
+        """Wait until every reachable name server shows a change.
 
         Args:
             lack: takes what a name server knows, and says what is still missing.
             timeout_s: seconds for all of them together.
 
         Raises:
-            DeadlineExceeded: the text names the name server and what it does not show.
+            DeadlineExceeded: the text names the name server and the missing change.
         """
         deadline = time.monotonic() + timeout_s
         for address in self.addresses:

@@ -1,4 +1,4 @@
-"""Where the queues of topics are: asked of the name servers, kept, and kept up to date."""
+"""Where the queues of topics are: fetched from the name servers, cached, and kept up to date."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _SOON_S = 2.0
 class Routes:
     """The routes of a connection.
 
-    A route is fetched when it is first asked for. Once it is found the topic is watched, so that a change arrives
-    within milliseconds; every `poll_s` seconds the watch begins anew and brings every route again, in case a change got
-    lost on the way. Should the watch itself be lost, routes are asked for in its place. A topic that is not found
+    A route is fetched at its first look-up. Once it is found the topic is watched, so that a change arrives
+    within milliseconds; every `poll_s` seconds the watch is reopened and sends every route again, in case a change was
+    lost. If the watch itself is lost, routes are polled instead. A topic that is not found
     leaves nothing behind.
 
     Coroutines run on the event loop of the connection; the other methods may be called by any thread.
 
     Args:
         loop: that event loop.
-        nameservers: whom to ask.
-        poll_s: seconds after which the watch begins anew.
+        nameservers: the name servers.
+        poll_s: seconds after which the watch is reopened.
 
     Attributes:
         table: the routes that are known.
@@ -66,7 +66,7 @@ class Routes:
             timeout_s: seconds that the question may take, all tries together.
 
         Raises:
-            TopicNotFound: no broker carries it; the text says how to create it.
+            TopicNotFound: no broker carries it; the text describes how to create it.
             TopicUnavailable: all brokers that carry it are away, or none is registered.
             SystemBusy: the name servers have just started and their brokers are not back yet.
             Unavailable: no name server answered; the text lists each with the reason.
@@ -75,7 +75,7 @@ class Routes:
         return self.table.known.get(topic) or await self.refresh(topic, timeout_s)
 
     async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        """Fetch the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
         check_topic(topic)
         version = self.table.version(topic)
         try:
@@ -90,9 +90,9 @@ class Routes:
         return self._keep(route, asked_at=version)
 
     def refresh_soon(self, topic: str) -> None:
-        """Have the route of a topic asked for in the background, after an error that says that it is out of date.
+        """Refresh the route of a topic in the background, after an error that shows that it is out of date.
 
-        Returns at once, and costs little when called often: a topic is asked for once at a time, about every 100 ms at
+        Returns at once, and costs little when called often: a topic is looked up once at a time, about every 100 ms at
         most. Never raises; nothing happens once the connection is closed.
         """
         if topic not in self._wanted:
@@ -105,7 +105,7 @@ class Routes:
         self._loop.call_soon(self._topics_changed)
 
     def use(self, topic: str) -> None:
-        """Watch a topic until the client that says this leaves it, and all others do."""
+        """Watch a topic until this client and all others leave it."""
         with self._lock:
             self._users[check_topic(topic)] += 1
             edition = self.table.edition
@@ -123,9 +123,9 @@ class Routes:
                     self.forget(topic)
 
     def gone(self, topic: str, *, is_used: bool) -> None:
-        """Drop the route of a topic that does not exist any more, as a broker has said to a client.
+        """Drop the route of a topic that no longer exists, as a broker has reported to a client.
 
-        The next `route` asks anew. It is watched on if other clients use it, which have to hear that it was deleted.
+        The next `route` fetches it again. It stays watched if other clients use it, which have to learn of its deletion.
 
         Args:
             topic: its name.
@@ -140,7 +140,7 @@ class Routes:
     def forget(self, topic: str) -> None:
         """Drop the route of a topic, and watch it no longer.
 
-        The next `route` asks anew. Never raises; nothing happens when the topic is not known.
+        The next `route` fetches it again. Never raises; nothing happens when the topic is not known.
         """
         edition = self.table.edition
         self.table.forget(topic)
@@ -175,7 +175,7 @@ class Routes:
         return route
 
     def ended(self) -> None:
-        """Let go of the tasks, which have ended: they hold calls, and with them channels."""
+        """Drop the tasks, which have ended: they hold calls, and with them channels."""
         self._refreshing = self._watching = None
 
     async def _refresh_used(self, topic: str) -> None:
@@ -200,7 +200,7 @@ class Routes:
             self._refreshing = asyncio.create_task(self._refresher.run())
 
     def _neglected(self) -> list[str]:
-        """Return the topics that are to be asked for because the watch has not brought all of them for two polls.
+        """Return the topics to poll because the watch has not sent all of them for two polls.
 
         Those that are too many to be watched are always among them.
         """

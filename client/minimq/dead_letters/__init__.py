@@ -1,1 +1,1 @@
-"""Dead letters of consumer groups: looking at them, and sending each of them again once."""
+"""Dead letters of consumer groups: reading them, and resending each of them once."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Tells which dead letters are wanted: those to which all of this applies.
+    """A selection of dead letters: those that match all criteria.
 
     Attributes:
         since_ms: first time at which they died, in ms since 1970.
@@ -35,7 +35,7 @@ class Choice:
     ids: frozenset[str] | None = None
 
     def wants(self, letter: DeadLetter) -> bool:
-        """Tell whether a dead letter is wanted."""
+        """Return whether a dead letter is selected."""
         if letter.died_ms < self.since_ms or (self.until_ms is not None and letter.died_ms >= self.until_ms):
             return False
         if self.reason is not None and letter.reason != self.reason:
@@ -48,7 +48,7 @@ class Choice:
 
 
 class Chosen(TypedDict, total=False):
-    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to apply.
+    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match.
 
     Attributes:
         since: first time at which they died: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds

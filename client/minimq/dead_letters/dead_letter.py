@@ -11,12 +11,12 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX
 
-#: The reason of a dead letter that tells none: an older client has sent it.
+#: The reason of a dead letter without one: an older client has sent it.
 UNKNOWN = "unknown"
 
 
 class DeadLetter:
-    """A message that a group has given up, as it is among the dead letters of the group.
+    """A message that a group failed to process, as stored in the topic of its dead letters.
 
     Args:
         message: as it was read there.
@@ -43,7 +43,7 @@ class DeadLetter:
 
     @property
     def tries(self) -> int:
-        """Consumption attempts: how often somebody had the message."""
+        """Consumption attempts: number of deliveries of the message."""
         return redelivery.number_of(self._raw.get(redelivery.RECONSUME_TIMES, "")) or 0
 
     @property
@@ -82,7 +82,7 @@ class DeadLetter:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties as they were sent."""
+        """The original properties."""
         return self._original.properties
 
     @property
@@ -102,7 +102,7 @@ class DeadLetter:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue of dead letters in which it stands."""
+        """The queue of the dead letter."""
         return self._copy.queue
 
     @property
@@ -112,7 +112,7 @@ class DeadLetter:
 
     @property
     def place(self) -> str:
-        """Where it stands, as text by which it is chosen: "broker-a:0@17"."""
+        """Its place, as a text for selections: "broker-a:0@17"."""
         return f"{self.queue.broker_name}:{self.queue.queue_id}@{self.queue_offset}"
 
     @property
@@ -125,7 +125,7 @@ class DeadLetter:
         return redelivery.from_copy(self._copy)
 
     def message(self, topic: str) -> Message:
-        """Return the message as it was sent, for a topic."""
+        """Return the original message, for a topic."""
         original = self._original
         return Message(topic, original.body, original.tag, original.keys, original.properties)
 

@@ -14,15 +14,15 @@ from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group
 
-if TYPE_CHECKING:  # who looks after other things need not load what sends and receives
+if TYPE_CHECKING:  # other administration does not need to load sending and receiving
     from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.dead_letters.settled_letters import Outcome
 
 log = logging.getLogger(__name__)
 
-#: Called with how many dead letters were looked at, and how many there are.
+#: Called with the number of examined dead letters, and their total number.
 Progress = Callable[[int, int], None]
-#: Seconds to wait for servers that are away or busy, as long as nothing goes on.
+#: Seconds to wait without progress for servers that are away or busy.
 _PATIENCE_S = 30.0
 
 
@@ -35,7 +35,7 @@ class DeadLetterCount:
         topic: that they were sent to; None when they do not tell.
         reason: why they were given up.
         count: how many there are.
-        oldest, newest: when the first and the last of them died.
+        oldest, newest: when the first and the last of them failed.
     """
 
     group: str
@@ -56,7 +56,7 @@ class DeadLetterAdmin:
         self._masters = masters
 
     def dead_letters(self, group: str, **chosen: Unpack[Chosen]) -> Iterator[DeadLetter]:
-        """Yield the open dead letters of a group that are there now; all, or those to which all of `chosen` applies.
+        """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
 
         Args:
             group: its name.
@@ -65,7 +65,7 @@ class DeadLetterAdmin:
         Raises:
             InvalidArgument: an argument breaks a rule.
             TopicUnavailable, Unavailable: brokers that have them are away.
-            MiniMQError: another failure of a broker; the text says which.
+            MiniMQError: another failure of a broker; the text names it.
         """
         choice = choice_of(chosen)
         return self._open_letters(check_group(group), choice)
@@ -89,11 +89,11 @@ class DeadLetterAdmin:
     ) -> list[DeadLetterCount]:
         """Return how many open dead letters there are of a group, or of all: by topic and reason, sorted.
 
-        What is on brokers that are away is not counted: `route` of the topic "%DLQ%" and the group names them.
+        Dead letters on brokers that are away are not counted: `route` of the topic "%DLQ%" and the group names them.
 
         Args:
             group: its name; None for all.
-            progress: called with how many dead letters of a group were looked at, and how many it has.
+            progress: called with the number of examined dead letters of a group, and their total number.
 
         Raises:
             MiniMQError: as of `dead_letters`.
@@ -133,24 +133,24 @@ class DeadLetterAdmin:
         progress: Progress | None = None,
         **chosen: Unpack[Chosen],
     ) -> int:
-        """Send the messages of open dead letters again, as they were sent first; each of them once.
+        """Resend the messages of open dead letters, as they were first sent; each once.
 
         That holds also when this process is killed and the call is repeated by another one: a message and the mark that
         it was resent are published by one transaction. All groups that read the topic get the messages.
 
         Args:
             group: its name.
-            to: topic that they are sent to; that of each of them unless given.
+            to: topic that they are sent to; by default the original topic of each.
             dry_run: only count them.
-            progress: called with how many dead letters were looked at, and how many there are.
+            progress: called with the number of examined dead letters, and their total number.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
             How many were resent by this call.
 
         Raises:
-            MiniMQError: as of `dead_letters`; or a topic does not exist, or takes no messages. The text says how many
-                were resent. Repeat the call for the others.
+            MiniMQError: as of `dead_letters`; or a topic does not exist, or is not writable. The text has the number of
+                resent ones. Repeat the call for the others.
         """
         if to is not None and check_topic(to).startswith("%"):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
@@ -178,7 +178,7 @@ class DeadLetterAdmin:
             How many were dropped by this call.
 
         Raises:
-            MiniMQError: as of `dead_letters`. The text says how many were dropped; repeat the call for the others.
+            MiniMQError: as of `dead_letters`. The text has the number of dropped ones; repeat the call for the others.
         """
         return self._settle(check_group(group), choice_of(chosen), "dropped", None, progress, dry_run=dry_run)
 

@@ -1,4 +1,4 @@
-"""Reading the dead letters of a group, and which of them are open."""
+"""The reader of the dead letters of a group, and of the record of settled ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
-    """The messages of a queue as they were at one moment: first offset, and the one behind the last."""
+    """A snapshot of the messages of a queue: first offset, and the one behind the last."""
 
     queue: MessageQueue
     first: int
@@ -54,11 +54,11 @@ class LetterReader:
         self._reader.close()
 
     def route_of_done(self) -> TopicRoute | None:
-        """Return the route of the topic that tells which are settled; None when there is none. Raises `MiniMQError`."""
+        """Return the route of the topic with the record of settled ones; None without one. Raises `MiniMQError`."""
         return self.route(done_topic(self.group))
 
     def spans(self) -> list[Span]:
-        """Return what is stored of dead letters now, settled ones too. Raises `MiniMQError`."""
+        """Return the stored dead letters, including settled ones. Raises `MiniMQError`."""
         return self._spans(dead_letter_topic(self.group))
 
     def settled(self) -> Mapping[MessageQueue, SettledLetters]:
@@ -73,7 +73,7 @@ class LetterReader:
     def open_letters(
         self, span: Span, settled: Mapping[MessageQueue, SettledLetters]
     ) -> Iterator[tuple[int, list[DeadLetter]]]:
-        """Yield the open dead letters of each batch, and how many were looked at for them. Raises `MiniMQError`."""
+        """Yield the open dead letters of each batch, and the number of examined ones. Raises `MiniMQError`."""
         of_queue = settled.get(span.queue) or SettledLetters()
         for messages in self._read(span):
             stored_ms = messages[0].batch.stored_ms if messages else 0

@@ -1,9 +1,9 @@
 """Settling dead letters: each is sent again, or dropped, once.
 
-What is sent again and the mark that says so are batches of one transaction, so that they are there together, or not at
-all. The transactions of a group have consecutive numbers, and of one number only one attempt is published. So a command
-that is killed leaves nothing half done, and the next one first ends what was decided; of two commands that work at the
-same time, the one whose attempt does not stand has changed nothing by it, and looks again.
+The resent message and its mark are batches of one transaction, so that both are published, or neither. The transactions
+of a group have consecutive numbers, and of one number only one attempt is published. So a killed command leaves nothing
+half done, and the next one first completes the decided transaction; of two concurrent commands, the one whose attempt
+loses has changed nothing, and checks again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class LetterSettler:
         group: the consumer group.
         outcome: what becomes of them.
         to: topic that they are sent to; None for that of each of them.
-        patience_s: seconds to wait for servers that are away or busy, as long as nothing goes on.
-        progress: called with how many dead letters were looked at, and how many there are.
+        patience_s: seconds to wait without progress for servers that are away or busy.
+        progress: called with the number of examined dead letters, and their total number.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LetterSettler:
         """Settle the open dead letters that are chosen and there now; return how many they were.
 
         Raises:
-            MiniMQError: it was not done to the end. The text says how many are settled; it may be repeated.
+            MiniMQError: it was not done to the end. The text has the number of settled ones; it may be repeated.
         """
         with self._ends:
             spans = self._reader.spans()
@@ -127,7 +127,7 @@ class LetterSettler:
     def _parts(
         self, spans: Sequence[Span], choice: Choice, settled: Mapping[MessageQueue, SettledLetters]
     ) -> Iterator[tuple[MessageQueue, list[DeadLetter]]]:
-        """Yield the dead letters that are to be settled together, by the queue in which they are."""
+        """Yield the dead letters to settle together, by queue."""
         seen, total = 0, sum(span.end - span.first for span in spans)
         for span in spans:
             part: list[DeadLetter] = []
@@ -148,7 +148,7 @@ class LetterSettler:
     # ---- doing it ---------------------------------------------------------------------------------
 
     def _make_topic(self, spans: Collection[Span]) -> None:
-        """See to it that each broker that has dead letters can tell which are settled."""
+        """Ensure that each broker with dead letters has the record of settled ones."""
         wanted = {span.queue.broker_name for span in spans}
         if not wanted <= self._tellers():
             make_group_topic(self._client, self._done, 1, self._client.timeout_s)
@@ -159,12 +159,12 @@ class LetterSettler:
             )
 
     def _tellers(self) -> set[str]:
-        """Return the brokers that can tell which dead letters are settled."""
+        """Return the brokers with the record of settled dead letters."""
         route = self._reader.route_of_done()
         return {queue.broker_name for queue in route.read_queues()} if route else set()
 
     def _catch_up(self, committer: TransactionCommitter) -> int:
-        """End what an earlier command has decided and not published everywhere; return the number that is ended."""
+        """Complete an earlier command's decided but not fully published transaction; return its number."""
         latest = committer.latest(self._name)
         decision = committer.commit(Transaction(self._name, latest or 0), [self._done], ())
         return decision.number
@@ -194,7 +194,7 @@ class LetterSettler:
             raise _Overtaken
 
     def _batches(self, letters: Sequence[DeadLetter]) -> list[_Batch]:
-        """Return the messages that go together: to the queues that they came from, as far as these are there."""
+        """Return the messages that go together: to their original queues, as far as these exist."""
         batches: list[_Batch] = []
         filling: dict[tuple[str, MessageQueue | None], tuple[list[Message], int]] = {}
         for letter in letters:
@@ -214,7 +214,7 @@ class LetterSettler:
         return batches
 
     def _queue_of(self, letter: DeadLetter, topic: str) -> MessageQueue | None:
-        """Return the queue that a message came from if it takes messages now, None for any: so keys keep theirs."""
+        """Return the original queue of a message if it is writable, None for any: so keys keep theirs."""
         queue = letter.origin_queue
         if queue is None or queue.topic != topic:
             return None
@@ -228,7 +228,7 @@ class LetterSettler:
 
 
 def transaction_name(group: str) -> str:
-    """Return the name of the transactions by which dead letters of a group are settled."""
+    """Return the name of the transactions that settle dead letters of a group."""
     name = dead_letter_topic(group)
     return name if len(name) <= MAX_TRANSACTION else f"%DLQ%{hashlib.sha256(group.encode()).hexdigest()}"
 
@@ -248,5 +248,5 @@ def _stage(
 
 
 def _is_of(decided: Collection[StagedPart], staged: Collection[StagedPart]) -> bool:
-    """Tell whether a decision is that of an attempt which has staged these parts."""
+    """Return whether a decision is that of the attempt that staged these parts."""
     return set(decided) == set(staged)

@@ -1,7 +1,7 @@
-"""The record of which dead letters were resent or dropped. All others are open.
+"""The record of the dead letters that were resent or dropped. All others are open.
 
-Each mark names dead letters of one queue. It also says when the latest of them died: when the topic of dead letters is
-deleted and made anew, others stand at the same offsets, and died later.
+Each mark names dead letters of one queue. It also has the time at which the latest of them failed: if the topic of dead
+letters is deleted and created again, others have the same offsets, and failed later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True):
     Attributes:
         queue_id: of the queue, which is of the same broker.
         runs: first offset of each run, and how many follow each other.
-        died_ms: when the latest of them died, in ms since 1970.
+        died_ms: when the latest of them failed, in ms since 1970.
         outcome: what became of them.
     """
 
@@ -94,7 +94,7 @@ class SettledLetters:
             known[i:j] = rest
 
     def has(self, offset: int, died_ms: int) -> bool:
-        """Tell whether the dead letter is settled that stands at an offset since a time."""
+        """Return whether the dead letter stored at an offset at a time is settled."""
         i = bisect_right(self._runs, offset, key=_end_of)
         return i < len(self._runs) and self._runs[i].first <= offset and died_ms <= self._runs[i].died_ms
 

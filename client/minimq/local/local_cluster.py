@@ -28,7 +28,7 @@ from minimq_common.security.channel_security import open_credentials
 _START_TRIES = 3
 _REGISTERED_S = 15.0
 _ANSWER_S = 1.0
-#: A certificate that ends within this time is made anew at a start, in seconds.
+#: A certificate that expires within this many seconds is renewed at a start.
 _RENEW_S = 30 * 86_400
 _LOOK_AGAIN_S = 0.01
 #: Name servers, and slaves of each broker: each is a process of this machine.
@@ -56,8 +56,8 @@ class LocalCluster:
     Attributes:
         data_dir: holds the data and the logs of all servers.
         nameservers: the name servers; the first one is the controller when there are slaves.
-        brokers: the brokers, named broker-a, broker-b, and so on; slaves follow those whom they were made for, and are
-            named broker-a-1, broker-a-2, and so on. Which of them is the master changes when a master fails: see
+        brokers: the brokers, named broker-a, broker-b, and so on; slaves are named after their master: broker-a-1,
+            broker-a-2, and so on. The master changes when it fails: see
             `BrokerProcess.current_role`.
     """
 
@@ -78,12 +78,12 @@ class LocalCluster:
 
         Args:
             brokers: how many masters, 1 to 26.
-            slaves: how many slaves each of them has.
+            slaves: number of slaves of each of them.
             port: port of the first name server, the others have those after it; with 0 free ones are chosen.
             data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
             nameservers: how many name servers, 1 to 99.
             cluster: name of the cluster.
-            secure: with TLS, and for nobody without a key: clients need the `credentials` of a user.
+            secure: with TLS and user keys: clients need the `credentials` of a user.
             broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
             nameserver_options: options of `minimq-nameserver`, such as {"expire_after_s": 5.0}.
 
@@ -120,7 +120,7 @@ class LocalCluster:
             for letter in ascii_lowercase[:brokers]
             for broker_id in range(1 + slaves)
         )
-        # A forked copy of this process has no say: were it to close the cluster at its exit, all would be gone.
+        # A forked copy of this process does nothing: were it to close the cluster at its exit, all would be gone.
         self._owner = os.getpid()
         atexit.register(self.stop)
         self._lock = threading.Lock()  # protects the following; never held while something is waited for
@@ -138,7 +138,7 @@ class LocalCluster:
 
     @property
     def nameserver(self) -> str:
-        """The addresses of all name servers, as clients take them: "HOST:PORT[,HOST:PORT]"."""
+        """The addresses of all name servers, in the format of clients: "HOST:PORT[,HOST:PORT]"."""
         return ",".join(server.address for server in self.nameservers)
 
     @property
@@ -228,7 +228,7 @@ class LocalCluster:
             own = [f"--name={broker_name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
             if self._has_slaves:
                 own += [f"--id={broker_id}", f"--controller={self.nameservers[0].address}"]
-            # After the options that were given: which of the replicas founds the set is not theirs to say.
+            # After the given options: which of the replicas founds the set is not theirs to say.
             founds = ["--role=slave"] if broker_id else []
             where = [*_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}"]
             return [*own, *where, *self._secret_flags(), *self._broker_flags, *founds]
@@ -280,7 +280,7 @@ class LocalCluster:
                 client.close()
 
     def _told_by(self, name: str) -> str:
-        """Return what a server that is not ready has logged, as the end of an error."""
+        """Return the log of a server that is not ready, as the end of an error."""
         return f"the end of the log of {name}:\n{self.server(name).log_tail()}\nThe logs are in {self.data_dir}"
 
     def _absent_from(self, client: ClusterClient) -> list[str]:
@@ -297,7 +297,7 @@ class LocalCluster:
         ]
 
     def _wait_in_sync(self) -> None:
-        """Return when the slaves of each running master are in sync, so that each of them may take its place.
+        """Return when the slaves of each running master are in sync, so that each of them may take over.
 
         Raises:
             DeadlineExceeded: the text names one that is not.
@@ -315,7 +315,7 @@ class LocalCluster:
 
 
 def _launch_all(servers: Sequence[ServerProcess]) -> None:
-    """Start servers at the same time, and return when all of them serve."""
+    """Start servers in parallel, and return when all of them serve."""
     for server in servers:
         server.launch()
     for server in servers:
@@ -324,7 +324,7 @@ def _launch_all(servers: Sequence[ServerProcess]) -> None:
                 server.wait_ready()
                 break
             except CannotListen:
-                # Somebody took the port between the choice and the start.
+                # Another process took the port between the choice and the start.
                 if not tries_left or not server.move():
                     raise
                 server.launch()

@@ -38,14 +38,14 @@ _PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "mi
 class ServerProcess:
     """A name server or broker. Thread-safe.
 
-    It serves at one address for as long as the object lives, also after `restart`; its data stays, too.
+    It keeps its address for the lifetime of the object, also after `restart`; its data stays, too.
 
     Attributes:
         role: "nameserver" or "broker".
         name: such as "broker-a".
         address: HOST:PORT.
         data_dir: where it keeps its data; that of a name server holds nothing.
-        log_path: what it logs, all its runs one after the other.
+        log_path: the log of all its runs.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ServerProcess:
             self.wait_stopped()
 
     def kill(self) -> None:
-        """End it at once with SIGKILL, as a crash would. Idempotent."""
+        """Kill it with SIGKILL, like a crash. Idempotent."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
@@ -157,7 +157,7 @@ class ServerProcess:
             self._paused = self.running
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Continue it after `pause`."""
         with self._lock:
             self._signal(signal.SIGCONT)
             self._paused = False
@@ -230,7 +230,7 @@ class ServerProcess:
             return self._may_move
 
     def ask_to_stop(self) -> None:
-        """Tell the process to end and return at once; `wait_stopped` is to follow."""
+        """Ask the process to end and return at once; `wait_stopped` is to follow."""
         with self._lock:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)

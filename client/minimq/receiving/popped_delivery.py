@@ -40,7 +40,7 @@ class PoppedDelivery:
         return self.messages[0].queue
 
     def claim(self) -> bool:
-        """Return true to the first who asks: the listener gets the messages, or they are given back. Thread-safe."""
+        """Return true to the first caller: the listener gets the messages, or they are returned. Thread-safe."""
         return self._claim.acquire(blocking=False)
 
 

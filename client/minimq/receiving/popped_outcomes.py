@@ -98,7 +98,7 @@ class PoppedOutcomes:
                 return
             except MiniMQError as error:
                 if not error.retriable and not self._reader.is_closed:
-                    text = "consumer: messages are not settled, and come again group=%s queue=%s error=%s"
+                    text = "consumer: messages are not settled, and will be redelivered group=%s queue=%s error=%s"
                     log.error(text, self._reader.group, delivery.queue, error)
                     return
             await asyncio.sleep(_AGAIN_S)

@@ -178,7 +178,7 @@ class PullConsumer(ConsumerFace):
         return messages  # no signal is handled between the end of the block and the return
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Yield messages for ever. A message counts as done when the next one is asked for, here or by a `poll`."""
+        """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
             yield from self._poll_batch()
 

@@ -40,7 +40,7 @@ class QueueReader:
         queue: what is read.
         lease: where to begin, and under which lease; one with the epoch 0 is none.
         options: how to fetch.
-        end: the offset behind a range that is to be read; None to read on for ever.
+        end: the offset behind a range that is to be read; None to read on forever.
         delay_ms: how long messages wait before they are handed out; see `ReadAhead`.
         check_texts: whether keys and properties are checked when a batch is opened.
 

@@ -111,7 +111,8 @@ class RangeReader:
             term: the term of the log in which the range was seen, 0: that in which the reading begins.
 
         Raises:
-            OffsetOutOfRange: an offset of the range is not stored, `bounds` tells which are; or a later master does not
+            OffsetOutOfRange: an offset of the range is not stored, `bounds` returns the stored ones; or a later master
+                does not
                 have all that was there in that term.
             CorruptBatch: a batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.

@@ -196,7 +196,7 @@ class RetryWorker:
     """A thread that sends messages to the retry topic, so that listeners need not wait for it. Thread-safe.
 
     Args:
-        send: sends messages and tells which of them are on disk.
+        send: sends messages and returns which of them are on disk.
         is_current: whether a call is still to be cared for; another member sends its messages back otherwise.
         done: called with a call and its messages that could not be sent.
         name: of the thread.

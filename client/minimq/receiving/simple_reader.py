@@ -53,7 +53,7 @@ _AGAIN_S = 0.1
 _LOOK_S = 2.0
 #: For so long one broker is asked alone, in seconds, while others may have messages.
 _QUICK_S = 0.25
-#: When messages of a batch that is damaged come again, in ms.
+#: Delay before messages of a damaged batch are redelivered, in ms.
 _DAMAGED_MS = 3_600_000
 
 
@@ -177,11 +177,11 @@ class SimpleReader:
             self._run(self._settled(messages, broker_pb2.POP_OUTCOME_RETURN))
 
     async def _settled(self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType) -> None:
-        """Settle messages of which nobody hears: if that fails, they come again after their invisible duration."""
+        """Settle messages without a result: if that fails, they are redelivered after their invisible duration."""
         try:
             await self.settler.settle(messages, outcome, 0)
         except MiniMQError as error:
-            log.info("consumer: messages come again later group=%s reason=%s", self.group, error)
+            log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
@@ -384,7 +384,7 @@ class SimpleReader:
         if left := len(messages) - len(buried):
             raise Unavailable(
                 f"{left} messages were not sent to the dead letters of group {self.group!r}: they "
-                "come again after their invisible duration"
+                "are redelivered after their invisible duration"
             )
 
     async def close(self, timeout_s: float) -> None:

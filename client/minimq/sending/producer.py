@@ -26,15 +26,15 @@ from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
-#: Called with the receipt of a message, or with the reason why there is none.
+#: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
 
 
 class Producer:
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
-    Messages go to all writable queues of their topic in turn. What is handed in while requests are under way travels
-    in one batch, and a batch goes to one queue. A try that fails is followed by others, at other brokers first; the
+    Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
+    and a batch goes to one queue. A try that fails is followed by others, at other brokers first; the
     same broker never stores a batch twice. Thread-safe: one producer serves a whole process.
 
     Args:
@@ -67,7 +67,7 @@ class Producer:
         try:
             self.close(self._core.close_timeout_s(interrupted=isinstance(error, KeyboardInterrupt)))
         except SendFailed:
-            if error is None:  # otherwise the error that is on its way says more
+            if error is None:  # otherwise the pending error is more informative
                 raise
 
     # ---- sending --------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Producer:
         selector: Selector | None = None,
         callback: SendCallback | None = None,
     ) -> Future[SendReceipt]:
-        """Send a message without waiting for it; while the buffer is full, `block_when_full` says what happens.
+        """Send a message without waiting for it; if the buffer is full, `block_when_full` decides.
 
         Args:
             message: what to send.
@@ -126,9 +126,9 @@ class Producer:
     def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
-        """Send a message of whose outcome nobody wants to hear: cheaper, and tried as often as any other.
+        """Send a message without a result: cheaper, and tried as often as any other.
 
-        What is wrong with the message itself is raised, as `send` does. What happens later shows in `statistics`.
+        An invalid message raises, as in `send`. What happens later shows in `statistics`.
         """
         self._core.send(message, queue, selector, None)
 
@@ -138,7 +138,7 @@ class Producer:
         """Send messages in large batches and wait until all are on disk. The fast path.
 
         Args:
-            messages: what to send, of one topic or several; read as it is sent, never held as a whole.
+            messages: what to send, of one topic or several; read while it is sent, never held as a whole.
             queue: where all must go, in their order.
             selector: chooses the queue of each, as for `send`; the messages for one queue keep their order.
 
@@ -150,35 +150,37 @@ class Producer:
             TopicNotFound: no broker carries the topic.
             TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`, since its
                 brokers or the name servers are away.
-            BufferFull: there is no room for a batch, and `block_when_full` is off; only what is ahead of it was sent.
-            SendFailed: some messages were not acknowledged; the text says how many were.
+            BufferFull: there is no room for a batch, and `block_when_full` is off; only the messages before it were
+                sent.
+            SendFailed: some messages were not acknowledged; the text has their number.
             Closed: the producer was closed.
         """
         return self._core.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything handed in so far is on disk or has failed; what a `send_many` has taken counts as well.
+        """Wait until all messages sent so far are on disk or have failed; including those that a `send_many` has read.
 
         Args:
-            timeout: seconds; None waits as long as it takes.
+            timeout: seconds; None waits without a limit.
 
         Raises:
-            SendFailed: messages were still on their way after that time.
+            SendFailed: messages were still in flight after that time.
         """
         self._core.flush(timeout)
 
     def statistics(self) -> ProducerStatistics:
-        """Return what was done so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
+        """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
         return self._core.statistics()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and end. Idempotent.
 
         Args:
-            timeout: seconds to wait for what is on its way; the option `close_timeout_s` unless given.
+            timeout: seconds to wait for messages in flight; the option `close_timeout_s` unless given.
 
         Raises:
-            SendFailed: messages were not acknowledged in that time, so many for each topic; their futures fail with
+            SendFailed: messages were not acknowledged in that time; the text has their number for each topic; their
+                futures fail with
                 `Closed`.
         """
         self._when_dropped.closed()

@@ -46,20 +46,20 @@ class ProducerOptions:
 
     Attributes:
         send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
-            where there is one. By default twice as long as a master is waited for, so that a send outlives a fail-over.
-            The first send to a topic waits as long before that, if need be, for a name server and for a broker.
+            where there is one. The default is twice the time of a fail-over, so that a send outlasts one.
+            The first send to a topic waits up to the same time before that for a name server and for a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: size in bytes of bodies at which a batch is full, at most 32 MiB.
         spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
             that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
-        buffer_bytes: bytes of bodies that may be on their way.
+        buffer_bytes: maximum bytes of bodies without a receipt.
         block_when_full: wait for room in the buffer, or raise BufferFull.
-        window: requests that may be under way to one broker.
-        close_timeout_s: seconds that `close` waits for what is on its way.
+        window: maximum number of requests in flight to one broker.
+        close_timeout_s: seconds that `close` waits for messages in flight.
         compression: of batches, "none" or "zstd"; brokers store them as they come, and consumers open both.
         compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
-        fault_avoidance: leave brokers out for a while that fail or are slow, as long as there are others. Messages
+        fault_avoidance: avoid brokers that fail or are slow for a while, as long as there are others. Messages
             that must go to one queue go there all the same.
         latency_table: for how long, by latency: "5.1.4" or "4.x", the tables of these releases of RocketMQ.
         probe_interval_s: seconds between two probes of a broker that is left out because it was not reached; an answer

@@ -17,9 +17,9 @@ class SendStatus(Enum):
 
     #: The message is on disk.
     SEND_OK = 0
-    #: The broker was told to acknowledge before the message is on disk (`--flush async`).
+    #: The broker acknowledges before the message is on disk (`--flush async`).
     NOT_SYNCED = 1
-    #: The message is on disk since an earlier try, whose acknowledgement was lost; it was not stored twice.
+    #: The message is on disk since an earlier try whose acknowledgement was lost; it was not stored twice.
     ALREADY_STORED = 2
 
 
@@ -33,7 +33,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         count: number of messages.
         producer_id: with `sequence`, the id of the batch.
         sequence: number of the batch at its producer.
-        status: what the broker promises.
+        status: the guarantee of the broker.
     """
 
     queue: MessageQueue

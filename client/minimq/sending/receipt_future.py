@@ -21,7 +21,7 @@ _PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_wai
 
 
 class ReceiptFuture(Future[T], Generic[T]):
-    """A future of a receipt that is as cheap as it can be when its outcome comes before anybody waits for it.
+    """A future of a receipt that is cheap if its outcome arrives before anybody waits for it.
 
     Its condition is made when first asked for. Whether that or the outcome comes first is decided by one atomic step:
     the entry in the dictionary of the future. From there on the rules of the base class hold.
@@ -49,7 +49,7 @@ class ReceiptFuture(Future[T], Generic[T]):
         self.__dict__["_set_state"] = state
 
     def complete(self, receipt: T | None, error: MiniMQError | None) -> UserCall | None:
-        """Take the outcome: a receipt, or the reason why there is none. Returns the call of the callbacks."""
+        """Process the outcome: a receipt, or the error. Returns the call of the callbacks."""
         own = self.__dict__
         if "_condition" not in own:
             if receipt is not None:
@@ -90,7 +90,7 @@ class AwaitedReceipt:
         self._error: MiniMQError | None = None
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Take the outcome: a receipt, or the reason why there is none."""
+        """Process the outcome: a receipt, or the error."""
         self._receipt, self._error = receipt, error
         self._arrived.release()
 

@@ -1,4 +1,4 @@
-"""Selectors, by which a caller chooses the queue of a message.
+"""Selectors, with which a caller chooses the queue of a message.
 
 A selector gets all queues of the topic (at least one, sorted, in the same order in every producer) and the message, and
 returns one of them.
@@ -33,7 +33,8 @@ def by_hash(key: str | None = None) -> Selector:
     if key is None:
         return lambda queues, message: queues[abs(java_hash(_first_key(message))) % len(queues)]
     check_text("key", key)
-    # Java takes the remainder first, so that the smallest integer, which has no absolute value there, does no harm.
+    # Java computes the remainder first, so that the smallest integer, which has no absolute value there, causes no
+    # problem.
     number = abs(java_hash(key))
     return lambda queues, message: queues[number % len(queues)]
 

@@ -280,7 +280,7 @@ class Sender:
             stream.append(queue, batch.data, answer, batch.transaction)
         except MiniMQError as error:
             return error
-        except RuntimeError as error:  # there is no thread to be had
+        except RuntimeError as error:  # no thread can be started
             return Unavailable(f"no stream to broker {address}: {error}")
         return None
 

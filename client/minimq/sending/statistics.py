@@ -50,14 +50,14 @@ class ProducerStatistics:
 
     Attributes:
         acknowledged: messages with a receipt.
-        failed: messages that were given up.
+        failed: failed messages.
         batches: batches with a receipt.
         bytes: size of these batches, as they travelled.
         retries: tries after the first one of their batch.
-        already_stored: batches whose acknowledgement had been lost, so that a retry found them stored.
+        already_stored: batches whose acknowledgement was lost, so that a retry found them stored.
         latency: from handing in to receipt, by the oldest message of each batch.
-        buffered_messages: messages on their way now.
-        buffered_bytes: what they take of the buffer.
+        buffered_messages: messages in flight.
+        buffered_bytes: bytes that they use in the buffer.
         avoided: brokers that are left out now, with the reason.
     """
 
@@ -91,7 +91,7 @@ class SendCounters:
         self._latency_s += messages * latency_s
 
     def failed(self, messages: int) -> None:
-        """Messages were given up."""
+        """Count failed messages."""
         self._failed += messages
 
     def retried(self) -> None:
@@ -99,7 +99,7 @@ class SendCounters:
         self._retries += 1
 
     def snapshot(self, buffered: tuple[int, int], avoided: tuple[Exclusion, ...]) -> ProducerStatistics:
-        """Return the counts as they are now, with messages and bytes that are buffered, and the brokers left out."""
+        """Return a snapshot of the counters, with the buffered messages and bytes, and the avoided brokers."""
         return ProducerStatistics(
             self._acknowledged,
             self._failed,

@@ -29,9 +29,9 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Wait before servers are asked again, in seconds.
+#: Delay before a retry, in seconds.
 _AGAIN_S = 0.1
-#: A broker that need not answer is given so long, in seconds.
+#: Timeout of an optional broker, in seconds.
 _OTHERS_S = 1.0
 
 
@@ -41,7 +41,7 @@ class TransactionCommitter:
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         timeout_s: seconds that one call to a server may take.
-        patience_s: seconds to wait for servers that are away or busy, as long as nothing goes on.
+        patience_s: seconds to wait without progress for servers that are away or busy.
         credentials: as of `Cluster`.
 
     Raises:
@@ -78,16 +78,16 @@ class TransactionCommitter:
         *,
         decided: bool = False,
     ) -> Decision:
-        """Publish what was staged, at all brokers or at none, and return when readers see all of it.
+        """Publish the staged batches at all brokers or at none, and return when readers see all of them.
 
         May be repeated, by this process or by another one, with the same parts or with others that were staged since:
-        of all attempts under one number one is published, the first that was decided, and the others are let go of.
+        of all attempts under one number, the first that was decided is published, and the others are dropped.
 
         Args:
             transaction: to be ended.
             topics: all to which it has written, also in attempts that failed.
-            parts: what this attempt has staged, and only what it has receipts for; see `staged_parts`. The order is
-                that in which each broker publishes them.
+            parts: the batches that this attempt has staged, and has receipts for; see `staged_parts`. Each broker
+                publishes them in this order.
             decided: a broker has refused to stage something with `TransactionEnded`, so that `parts` is not all: an
                 earlier attempt is decided, and is brought to its end.
 
@@ -96,8 +96,8 @@ class TransactionCommitter:
 
         Raises:
             TransactionEnded: a later number is decided: another writer of that name is ahead.
-            TransactionExpired: a broker has let go of something that was staged. The text names it.
-            Unavailable: a broker whose answer is needed was not reached for so long. The text names it, and whether
+            TransactionExpired: a broker has dropped staged batches. The text names it.
+            Unavailable: a required broker could not be reached for this time. The text names it, and whether
                 the transaction is decided; commit again.
             InvalidArgument: there is neither a topic nor a part.
             Closed: it is closed.
@@ -118,7 +118,7 @@ class TransactionCommitter:
         return attempt.protocol.decision
 
     def latest(self, name: str) -> int | None:
-        """Return the highest number under a name of which a broker that answers knows the end; None without one.
+        """Return the highest decided number of a name that a reachable broker knows; None without one.
 
         Raises:
             Unavailable: no broker is known, or one does not answer.
@@ -131,7 +131,7 @@ class TransactionCommitter:
         return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
 
     def close(self) -> None:
-        """End all connections; later calls, and those under way, raise `Closed`. Idempotent."""
+        """End all connections; later calls, and those in progress, raise `Closed`. Idempotent."""
         self._when_dropped.closed()
         self._client.close()
 
@@ -146,7 +146,7 @@ class _Attempt:
         self._made: Sequence[Call] = ()
         #: Why a broker gave no answer, by its name; that of name servers by "".
         self._reasons: dict[str, MiniMQError] = {}
-        #: Bytes that a broker had left to publish when it was asked last.
+        #: Bytes that a broker last reported as left to publish.
         self._left: dict[str, int] = {}
 
     def go_on(self) -> bool:
@@ -165,7 +165,7 @@ class _Attempt:
         return progressed or (heard and self._made != before)  # to hear the same again is no way forward
 
     def out_of_patience(self, patience_s: float) -> MiniMQError:
-        """Return what whoever commits is told when nothing went on for so long."""
+        """Return the error of a commit without progress."""
         protocol, waited = self.protocol, f"within {patience_s:g} s"
         reasons = {
             name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
@@ -183,7 +183,7 @@ class _Attempt:
         )
 
     def _look(self) -> dict[str, str]:
-        """Return the addresses of all masters by broker name, and tell the protocol which brokers there are."""
+        """Return the addresses of all masters by broker name, and update the brokers of the protocol."""
         undecided = self.protocol.decision is None
         known = self._masters.brokers(settled=undecided)
         addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
@@ -195,7 +195,7 @@ class _Attempt:
     # ---- calls ----------------------------------------------------------------------------------
 
     def _describe(self, calls: Sequence[Describe], addresses: Mapping[str, str]) -> bool:
-        """Ask brokers what they know; return whether one has told, or is passed over."""
+        """Query brokers for decisions; return whether one has answered, or is skipped."""
         names = {call.broker_name for call in calls}
         needed = names & self.protocol.needed
         asked = self._reached(sorted(names), addresses)
@@ -229,7 +229,7 @@ class _Attempt:
         return bool(answers) or not failures.keys() <= needed
 
     def _commit(self, calls: Sequence[CommitCall], addresses: Mapping[str, str]) -> bool:
-        """Tell brokers decisions; return whether that got us further."""
+        """Deliver decisions to brokers; return whether that got us further."""
         protocol = self.protocol
         decisions = {call.broker_name: call.decision for call in calls}
         asked = self._reached(decisions, addresses)
@@ -264,7 +264,7 @@ class _Attempt:
         return reached
 
     def _wait_for(self, name: str, error: MiniMQError) -> None:
-        """Take in why a broker gave no answer; raise it when waiting does not change that."""
+        """Process the error of a broker; raise it when waiting does not change that."""
         if not error.retriable:
             raise error.with_message(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
         self._reasons[name] = error

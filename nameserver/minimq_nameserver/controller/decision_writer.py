@@ -64,7 +64,7 @@ class DecisionWriter:
         """Write records, and return for each why it is not written, or None."""
         try:
             self._file.save(*records)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who waits
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller gets it
             if len(records) == 1:
                 return [error]
         else:
