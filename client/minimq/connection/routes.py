@@ -125,7 +125,7 @@ class Routes:
     def gone(self, topic: str, *, is_used: bool) -> None:
         """Drop the route of a topic that no longer exists, as a broker has reported to a client.
 
-        The next `route` fetches it again. It stays watched if other clients use it, which have to learn of its deletion.
+        The next `route` fetches it again. It stays watched if other clients use it, which must learn of its deletion.
 
         Args:
             topic: its name.

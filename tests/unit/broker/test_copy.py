@@ -228,7 +228,7 @@ def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: py
             opened = stores.open(path.name, alone=False)
         except CopyInterrupted:
             for looking in (check_directory, lambda path: inspect_as_json(path, entries=False)):
-                with pytest.raises(CopyInterrupted, match="copy anew"):
+                with pytest.raises(CopyInterrupted, match="copy again"):
                     looking(path)
             kinds.append("interrupted")
             copy_of(master, path, end=master.store.end, frame_bytes=1 << 30)

@@ -139,7 +139,7 @@ def test_a_replica_gets_the_archive_with_a_copy(stores: Stores) -> None:
     path = stores.folder / "copied"
     with StoreCopy(path, master.snapshot(), master.log.start, SEGMENT) as copy:
         for at in (-1, master.log.start):
-            with pytest.raises(StoreError, match="copy anew"):
+            with pytest.raises(StoreError, match="copy again"):
                 copy.put_archived([(at, master.archived(0, master.log.start, 1)[0][1])])
         position = 0
         while found := master.archived(position, master.log.start, 1):
