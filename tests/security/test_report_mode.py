@@ -34,6 +34,9 @@ def test_nobody_is_refused_until_keys_and_rules_are_enforced(tmp_path: Path) -> 
             admin.create_topic("orders", queues=1)
             reader = Credentials.from_text(admin.add_user("reader", ["allow read topic orders"]))
             assert all(status.only_reports for status in admin.access_status())
+        for intruder in (nobody, reader):
+            with Admin(credentials=intruder) as admin, pytest.raises(AccessDenied, match="may not access cluster"):
+                admin.add_user("intruder", ["allow manage cluster"])
         send(nobody, b"of nobody")
         send(reader, b"of a reader")
         logs = [server.log_path for server in (*cluster.nameservers, *cluster.brokers)]

@@ -12,7 +12,7 @@ from typing import Any
 from minimq_common.errors import NotAuthenticated, SystemBusy
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.access_policy import Policy, Principal, Refusal
-from minimq_common.security.access_rule import Need
+from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.caller import KnownCaller, ServerCaller
 from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
@@ -68,7 +68,7 @@ class AccessControl:
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, tuple[Principal, KnownCaller]] = {}
         #: Stands for all callers that are let in although they are not known.
-        self._unknown = KnownCaller("", _always, self._denied, sees_all=True)
+        self._unknown = KnownCaller("", _is_let_in, self._denied, sees_all=True)
         self._task: asyncio.Task[None] | None = None
         self._changed()
         self._look_at_servers()
@@ -191,9 +191,12 @@ class AccessControl:
             return policy.decide(user, need).allowed
 
         def report(need: Need) -> bool:
-            if not decide(need):
+            if decide(need):
+                return True
+            if _is_let_in(need):
                 self._denied(user, need)
-            return True
+                return True
+            return False
 
         return report if self._only_reports else decide
 
@@ -202,7 +205,7 @@ class AccessControl:
         while True:
             if self._only_reports and time.monotonic() >= warn_at:
                 warn_at = time.monotonic() + _WARN_S
-                log.warning("access: nothing is refused: everybody may do everything (--access-mode report)")
+                log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
             await asyncio.sleep(_LOOK_S)
             self._look_at_servers()
             now_ms = self._now_ms()
@@ -210,8 +213,12 @@ class AccessControl:
                 self._let_go()
 
 
-def _always(_: Need) -> bool:
-    return True
+def _is_let_in(need: Need) -> bool:
+    """Return whether nobody is refused for a need while refusals are only reported.
+
+    Users and rules are changed by those alone who may: whoever made themselves an administrator would be one for good.
+    """
+    return need.verb is not Verb.ACCESS
 
 
 def _why(refusal: Refusal, user: str) -> str:

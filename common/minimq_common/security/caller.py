@@ -226,7 +226,9 @@ def _said(user: str, need: Need) -> str:
     right = f"{option} {need.name}" if option else f"--right '{need}'"
     if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # which follows from what is really wanted
         right = f"--read {need.name}`, or `--write {need.name}"
-    whose = "a server" if user.startswith("%") else f"user {user}"
-    return f"{whose} may not {need.verb.value} {need.resource.value} {need.name}".rstrip() + (
-        "" if user.startswith("%") else f": an administrator gives the right by `minimq user allow {user} {right}`"
-    )
+    what = f"may not {need.verb.value} {need.resource.value} {need.name}".rstrip()
+    if not user:
+        return f"a caller without a key {what}: give the credentials of an administrator"
+    if user.startswith("%"):
+        return f"a server {what}"
+    return f"user {user} {what}: an administrator gives the right by `minimq user allow {user} {right}`"
