@@ -45,7 +45,7 @@ def assert_sound(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(120 + 20 * ROUNDS)
-@pytest.mark.parametrize("scenario", ["kills", "kills-of-three"])
+@pytest.mark.parametrize("scenario", ["kills", pytest.param("kills-of-three", marks=pytest.mark.long)])
 def test_synchronous_replicas(scenario: str) -> None:
     assert_sound(run(scenario, ROUNDS))
 

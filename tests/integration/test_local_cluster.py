@@ -104,7 +104,7 @@ def test_options_reach_the_servers() -> None:
         ({"slaves": -1}, "slaves is -1"),
         ({"brokers": 0}, "1 to 26"),
         ({"brokers": 27}, "1 to 26"),
-        ({"nameservers": 0}, "at least 1"),
+        ({"nameservers": 0}, "from 1 to 99"),
         ({"port": 65_536}, "0 to 65535"),
         ({"port": -1}, "0 to 65535"),
         ({"cluster": "a b"}, "illegal cluster name"),

@@ -36,6 +36,7 @@ def flights(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
     return [json.loads(message.body) for message in flights_data.as_messages(topic, table)]
 
 
+@pytest.mark.long
 def test_what_is_no_flight_is_set_apart(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
 ) -> None:

@@ -36,12 +36,9 @@ def test_a_script_says_what_it_shows(
     assert first_line in capsys.readouterr().out
 
 
-#: Others run what these do, in a session that is there; how a script starts and ends is the same for all.
-_LONG = ("flights_alerts", "flights_json", "flights_plot", "flights_windows")
-
-
+@pytest.mark.long
 @pytest.mark.system
-@pytest.mark.parametrize("script", [pytest.param(each, marks=[pytest.mark.long] * (each in _LONG)) for each in SCRIPTS])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_runs_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
     picture = tmp_path / "plot.png"
     done = run(script, *(["--output", str(picture)] if script == "flights_plot" else []))

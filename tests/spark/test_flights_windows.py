@@ -12,6 +12,7 @@ from minimq import Admin, LocalCluster
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)

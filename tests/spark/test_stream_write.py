@@ -162,6 +162,7 @@ def test_a_micro_batch_that_failed_is_written_once(copying: Copying) -> None:
     assert copying.written() == list(range(3 * SIZE))
 
 
+@pytest.mark.long
 def test_without_transactions_it_is_written_again(copying: Copying) -> None:
     copying.send(range(SIZE))
     copying.fail(BEFORE_COMMIT, "false")
@@ -181,7 +182,7 @@ def test_a_driver_that_dies_before_spark_notes_the_commit(copying: Copying) -> N
     assert copying.written() == list(range(2 * SIZE))
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_micro_batches_that_are_written_as_data_frames(
     copying: Copying, new_name: Callable[[], str], named: bool
 ) -> None:
