@@ -278,8 +278,7 @@ class _InputParser:
         said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no line is known to be stored"
         more = done.counted.acknowledged - done.messages if done.counted is not None else 0
         if more:
-            said += f", and {count_of(more, 'message')} of the lines after them, which will be duplicated if you "
-            "send them again"
+            said += f", and {count_of(more, 'message')} of the lines after them, which are duplicated if sent again"
         return f"{said}: continue with line {self._stored + 1:,}"
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
