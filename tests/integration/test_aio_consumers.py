@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -105,13 +104,12 @@ def test_waiting_for_messages_does_not_block_the_loop(cluster: LocalCluster, top
         async with PullConsumer(cluster.nameserver, group=topic) as consumer:
             consumer.subscribe(topic)
             polling = asyncio.create_task(consumer.poll(1.0))
-            longest = 0.0
+            turns = 0
             while not polling.done():
-                before = time.monotonic()
                 await asyncio.sleep(0.001)
-                longest = max(longest, time.monotonic() - before)
+                turns += 1
             assert polling.result() == []
-            assert longest < 0.5
+            assert turns > 10  # a loop that is blocked has none
 
     asyncio.run(run())
 
