@@ -46,6 +46,10 @@ def _java_options() -> str:
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
 
+# How full the disk of this machine is must not matter. The tests about full disks bring their own disk and options.
+for _mark in ("WARN", "DELETE_EARLY", "REFUSE"):
+    os.environ.setdefault(f"MINIMQ_BROKER_DISK_{_mark}", "1")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:

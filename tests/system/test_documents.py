@@ -30,7 +30,7 @@ def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None
     said = done.stdout.splitlines()
     assert re.fullmatch(r"orders/broker-[ab]/[0-3] \d+ SendStatus.SEND_OK", said[0])
     assert "True True" in said
-    assert any(re.fullmatch(r"done \d+", line) for line in said)
+    assert re.search(r"done \d+", done.stdout), said  # another thread prints it, perhaps into a line of the program
     assert any(line.startswith("1 message for topic 'orders' was not acknowledged") for line in said)
 
 
