@@ -18,6 +18,7 @@ from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
 from support.raw_sender import RawSender
 from support.reading import check_brokers
+from support.stores import make_batch
 from support.waiting import wait_until
 
 DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
@@ -416,3 +417,28 @@ def test_a_batch_comes_without_its_bytes_to_who_has_it(popper: RawPopper) -> Non
     result = popper.answer().popped
     assert [(batch.base_offset, bool(batch.batch)) for batch in result.batches] == [(0, False), (40, True)]
     assert [(run.first, run.count) for run in result.runs] == [(10, 40)]
+
+
+@pytest.fixture
+def two_queues(single: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a topic with 3,000 messages in queue 0 and 200 in queue 1, each in one batch."""
+    name = new_name()
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(name, queues=2)
+    with RawSender(single.brokers[0].address) as sender:
+        sender.send(name, [(0, make_batch([b"."] * 3_000)), (1, make_batch([b"."] * 200))])
+    return name
+
+
+def test_consumers_continue_with_the_queue_whose_batch_they_have(single: LocalCluster, two_queues: str) -> None:
+    address, name = single.brokers[0].address, two_queues
+    with RawPopper(address, name, "a", name) as one, RawPopper(address, name, "b", name) as other:
+        taken = [message.queue_id for _ in range(5) for message in [*one.take(10), *other.take(10)]]
+    assert taken == [*[0] * 10, *[1] * 10] * 5
+
+
+def test_no_queue_waits_until_a_consumer_is_done_with_another(single: LocalCluster, two_queues: str) -> None:
+    with RawPopper(single.brokers[0].address, two_queues, "a", two_queues) as popper:
+        assert {message.queue_id for _ in range(2) for message in popper.take(500)} == {0}
+        later = (popper.take(1)[0].queue_id for _ in range(1_900))
+        assert any(queue_id == 1 for queue_id in later)

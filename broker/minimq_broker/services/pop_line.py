@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import lmdb
 
@@ -26,9 +27,10 @@ from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
 from minimq_proto.v1 import broker_pb2
 
-#: Messages that come from one queue before it is the turn of the next one: takes that follow each other get parts of
-#: the same batch, which a client has then.
+#: A client continues with the queue whose batch it has: each is sent to few clients. So that no queue waits for long,
+#: a take goes to the one that was begun longest ago each time that so many messages have come, for so many seconds.
 _TURN = 1_000
+_TURN_S = 0.1
 #: Delay before another check of a queue whose messages could not be delivered, in ms.
 _REST_MS = 20
 #: Retry delay for consumers of a deleted group, in seconds.
@@ -102,7 +104,10 @@ class PopLine:
         #: The first stored offset of queues, as long as the log begins there.
         self._firsts: dict[int, int] = {}
         self._log_start = -1
+        #: The queue that each stream takes from.
+        self._near: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
         self._turn = _TURN
+        self._turn_until = 0.0
         self._is_over = False
 
     @property
@@ -114,7 +119,7 @@ class PopLine:
 
     def take(self, take: WaitingTake) -> PopStep | None:
         """Return what asks a queue for a take; None when it waits, or is answered by now."""
-        if not self._waiting and (queue_id := self._next()) is not None:
+        if not self._waiting and (queue_id := self._next(take.answers)) is not None:
             return self._step(take, queue_id)
         self._waiting[take] = None
         if take.until <= self._loop.time():
@@ -204,8 +209,10 @@ class PopLine:
 
     def _serve(self) -> None:
         """Take from queues for the waiting takes, as long as some may have messages."""
-        while self._waiting and (queue_id := self._next()) is not None:
+        while self._waiting:
             take = next(iter(self._waiting))
+            if (queue_id := self._next(take.answers)) is None:
+                break
             self._leave(take)
             step = self._step(take, queue_id)
             job = PopJob(self._group, (step,), self._clock.now_ms(), partial(self.taken, take, step))
@@ -272,22 +279,25 @@ class PopLine:
 
     # ---- which queues --------------------------------------------------------------------------------
 
-    def _next(self) -> int | None:
-        """Return a queue that may have something for one more take."""
+    def _next(self, answers: PopAnswers) -> int | None:
+        """Return a queue that may have something for one more take of a stream."""
         now = self._clock.now_ms()
         if self._earliest_ms <= now:
             self._wake_due(now)
         ready = self._ready
+        if self._turn > 0 or self._loop.time() < self._turn_until:
+            near = self._near.get(answers, -1)
+            if near in ready and near < self._topic.queues and self._has(near):
+                return near
+        else:
+            self._turn, self._turn_until = _TURN, self._loop.time() + _TURN_S
         while ready:
             queue_id = next(iter(ready))
-            if self._turn <= 0:
-                self._turn = _TURN
-                ready.move_to_end(queue_id)
-                continue
             if queue_id < self._topic.queues and self._has(queue_id):
+                ready.move_to_end(queue_id)
+                self._near[answers] = queue_id
                 return queue_id
             del ready[queue_id]  # it comes back with what is under way, or with what arrives
-            self._turn = _TURN
             popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
             if popped is not None and popped.due_ms > now and not self._under_way[queue_id]:
                 self._rest(queue_id, popped.due_ms)
