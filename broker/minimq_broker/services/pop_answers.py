@@ -76,22 +76,22 @@ class PopReader:
         #: The batch that was handed out of last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def result(self, hand_out: HandOut) -> tuple[broker_pb2.PopResult, int]:
-        """Return the result of a take, and the bytes of its batches."""
+    def write(self, hand_out: HandOut, result: broker_pb2.PopResult) -> int:
+        """Write the result of a take, and return the bytes of its batches: they are copied once, into the response."""
         key = hand_out.key
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
             read, batches = self._read(queue, hand_out)
         except MiniMQError as error:
-            return broker_pb2.PopResult(id=hand_out.take_id, failure=to_failure(error)), 0
+            result.failure.CopyFrom(to_failure(error))
+            return 0
         counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
         counters.messages_out += sum(run.count for run in read)
         counters.bytes_out += size
-        popped = broker_pb2.PoppedMessages(
-            queue_id=queue.queue_id,
-            epoch=hand_out.epoch,
-            invisible_ms=max(0, hand_out.runs[0].until_ms - self._clock.now_ms()),
-        )
+        popped = result.popped
+        popped.queue_id = queue.queue_id
+        popped.epoch = hand_out.epoch
+        popped.invisible_ms = max(0, hand_out.runs[0].until_ms - self._clock.now_ms())
         for run in read:
             popped.runs.add(first=run.first, count=run.count, tries=run.tries)
         for batch in batches:
@@ -102,7 +102,7 @@ class PopReader:
                 batch=batch.data,
                 count=batch.count,
             )
-        return broker_pb2.PopResult(id=hand_out.take_id, popped=popped), size
+        return size
 
     def give_back(self, hand_out: HandOut) -> None:
         """Release messages that were delivered to a client that is gone: it was no try."""
@@ -278,8 +278,8 @@ class PopAnswers:
             result = self._results.popleft()
             self.expected -= 1
             if isinstance(result, HandOut):
-                result, added = self._reader.result(result)
-                size += added
-            response.results.append(result)
+                size += self._reader.write(result, response.results.add(id=result.take_id))
+            else:
+                response.results.append(result)
         self._taken.set()
         return response

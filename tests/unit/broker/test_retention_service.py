@@ -343,13 +343,15 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
         await kept.until(lambda: 1 < kept.engine.store.bounds(kept.key)[0] < 12)
         await kept.looked()
         first, _ = kept.engine.store.bounds(kept.key)
-        result, _ = reader.result(hand_out)
+        result = broker_pb2.PopResult()
+        reader.write(hand_out, result)
         assert [(run.first, run.count) for run in result.popped.runs] == [(first, 12 - first)]
         assert given_back == [Settle(7, [(0, 1), (1, first)], PopOutcome.RETURN)]
 
         kept.clock.now_ms = kept.engine.state.end(kept.key).stored_ms + 1000
         await kept.until(lambda: kept.engine.store.bounds(kept.key) == (12, 12))
-        result, _ = reader.result(hand_out)
+        result = broker_pb2.PopResult()
+        reader.write(hand_out, result)
         assert not result.popped.runs
         assert not result.HasField("failure")
         assert given_back[1:] == [Settle(7, [(0, 1), (1, 12)], PopOutcome.RETURN)]
