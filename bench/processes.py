@@ -72,11 +72,11 @@ class Meter:
 
 
 class Workload:
-    """A function of `workloads.py` in a process of its own. It waits at the start line until `go`."""
+    """A function of `workloads.py`, or of another script, in a process of its own. It waits for `go`."""
 
-    def __init__(self, name: str, **arguments: Any) -> None:  # noqa: ANN401 - whatever the workload takes
+    def __init__(self, name: str, /, script: str = "workloads.py", **arguments: Any) -> None:  # noqa: ANN401 - its own
         self._process = subprocess.Popen(
-            [sys.executable, str(_HERE / "workloads.py"), name, json.dumps(arguments)],
+            [sys.executable, str(_HERE / script), name, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest.mock import patch
 
 import click
@@ -68,7 +69,7 @@ def pids(cluster: LocalCluster) -> list[int]:
 def produced(cluster: LocalCluster, count: int, size: int, processes: int = 1) -> Row:
     """Produce from several processes at once."""
     share = count // processes
-    arguments = {"nameserver": cluster.nameserver, "topic": "bench", "count": share, "size": size}
+    arguments: dict[str, Any] = {"nameserver": cluster.nameserver, "topic": "bench", "count": share, "size": size}
     workloads = [Workload("produce", **arguments) for _ in range(processes)]
     with Meter(pids(cluster)) as usage:
         for workload in workloads:

@@ -1,0 +1,142 @@
+"""Other brokers for the comparison of work queues: real servers of this machine on ports of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from process_tree import adopt_orphans, descendants, kill_all, reap
+
+START_S = 60.0
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def program(*names: str) -> str:
+    """Return the first of these programs that is installed."""
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise SystemExit(f"{names[0]} is not installed")
+
+
+class Redis:
+    """Redis Streams with a consumer group. Each command is synced before its answer."""
+
+    name: ClassVar = "Redis Streams"
+    worker: ClassVar = "redis"
+    note = "appendfsync always"
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        flags = f"--bind 127.0.0.1 --port {self.port} --appendonly yes --appendfsync always --dir {folder}".split()
+        self._process = subprocess.Popen([program("redis-server"), *flags], stdout=subprocess.DEVNULL)
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def fill(self, topic: str, count: int, body: bytes) -> None:
+        """Store messages, and create the group of the workers."""
+        redis: Any = import_module("redis")
+        client = redis.Redis(port=self.port)
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+        for begin in range(0, count, 1000):
+            pipeline = client.pipeline(transaction=False)
+            for _ in range(min(1000, count - begin)):
+                pipeline.xadd(topic, {"b": body})
+            pipeline.execute()
+        client.xgroup_create(topic, "workers", id="0")
+
+
+class RabbitMQ:
+    """A quorum queue of one node of RabbitMQ: each acknowledgement is logged and synced."""
+
+    name: ClassVar = "RabbitMQ quorum queue"
+    worker: ClassVar = "rabbitmq"
+    note = "prefetch of 4 takes"
+
+    def __init__(self, folder: Path) -> None:
+        self.port, nodes = free_port(), free_port()
+        config, plugins = folder / "rabbitmq.conf", folder / "enabled_plugins"
+        config.write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
+        plugins.write_text("[].\n")
+        environment = os.environ | {
+            "HOME": str(folder),
+            "RABBITMQ_NODENAME": "bench@localhost",
+            "RABBITMQ_CONFIG_FILE": str(config),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+            "RABBITMQ_DIST_PORT": str(nodes),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-start_epmd false -erl_epmd_port {nodes}"
+            " -kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+        adopt_orphans()  # the script leaves a daemon behind
+        subprocess.Popen(
+            [program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process of the node, which the script has started."""
+        [node] = (process for process in descendants(os.getpid()) if "beam.smp" in process.command)
+        return node.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ours = [process for process in descendants(os.getpid()) if re.search(r"beam|erl|epmd", process.command)]
+        kill_all(ours)
+        time.sleep(0.5)
+        reap(ours)
+
+    def fill(self, topic: str, count: int, body: bytes) -> None:
+        """Store messages in a quorum queue, and wait until it has them."""
+        pika: Any = import_module("pika")
+        connection, until = None, time.monotonic() + START_S
+        while connection is None:
+            try:
+                connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port))
+            except pika.exceptions.AMQPError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+        channel = connection.channel()
+        channel.queue_declare(topic, durable=True, arguments={"x-queue-type": "quorum"})
+        persistent = pika.BasicProperties(delivery_mode=2)
+        for _ in range(count):
+            channel.basic_publish("", topic, body, persistent)
+        while channel.queue_declare(topic, passive=True).method.message_count < count:
+            time.sleep(0.2)
+        connection.close()

@@ -1,0 +1,151 @@
+"""Work queues: rates of taking and acknowledging, and the delay from `send` to `receive`.
+
+    .venv/bin/python bench/work_queues.py [--peers] [names]
+
+With --peers, Redis Streams and quorum queues of RabbitMQ do the same work in the same run. That needs redis-server and
+rabbitmq-server on this machine, and the Python packages redis and pika.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from processes import Workload, cpu_seconds
+from rich.console import Console
+from rich.table import Table
+from work_queue_peers import RabbitMQ, Redis
+from work_queue_workers import TOPIC
+from workloads import Result
+
+from minimq import Admin, LocalCluster, Message, Producer
+
+SCRIPT = "work_queue_workers.py"
+Row = tuple[str, ...]
+
+
+def run(*workers: Workload) -> list[Result]:
+    """Let workers that are ready run, and return what they measured."""
+    for worker in workers:
+        worker.go()
+    return [worker.result() for worker in workers]
+
+
+def row(name: str, results: list[Result], server_cpu_s: float, note: str = "") -> Row:
+    """Return a line of the table."""
+    count = sum(result["count"] for result in results)
+    seconds = max(result["ended"] for result in results) - min(result["began"] for result in results)
+    client_cpu_s = sum(result["cpu_s"] for result in results)
+    per_million = (f"{cpu_s / count * 1e6:.2f}" for cpu_s in (client_cpu_s, server_cpu_s))
+    return (name, f"{count / seconds:,.0f}", *per_million, note)
+
+
+@contextmanager
+def filled(queues: int, count: int) -> Iterator[LocalCluster]:
+    """One broker with messages of 100 bytes."""
+    with LocalCluster(brokers=1) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic(TOPIC, queues=queues)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many(Message(TOPIC, bytes(100)) for _ in range(count))
+        yield cluster
+
+
+def broker_pid(cluster: LocalCluster) -> int:
+    """Return the process of the only broker."""
+    [broker] = cluster.brokers
+    assert broker.pid
+    return broker.pid
+
+
+def taken(name: str, count: int, most: int, processes: int, threads: int = 1, queues: int = 8) -> Row:
+    """Take and acknowledge all there is."""
+    with filled(queues, count) as cluster:
+        arguments = {"nameserver": cluster.nameserver, "most": most, "threads": threads}
+        workers = [Workload("minimq", SCRIPT, **arguments) for _ in range(processes)]
+        before = cpu_seconds(broker_pid(cluster))
+        results = run(*workers)
+        assert sum(result["count"] for result in results) >= count
+        return row(name, results, cpu_seconds(broker_pid(cluster)) - before)
+
+
+def delay() -> Row:
+    """Messages at 100/s, each received as soon as it is there."""
+    with filled(8, 0) as cluster:
+        before = cpu_seconds(broker_pid(cluster))
+        [result] = run(Workload("minimq_latency", SCRIPT, nameserver=cluster.nameserver, count=1000, rate=100))
+        note = f"p50 {result['p50_ms']:.2f} ms, p99 {result['p99_ms']:.2f} ms"
+        return row("send to receive, 100/s", [result], cpu_seconds(broker_pid(cluster)) - before, note)
+
+
+def beside(workers: int) -> Row:
+    """`send_many` while workers take at 32 a take, and without them."""
+    with filled(8, 300_000 * workers) as cluster:
+        takers = [Workload("minimq", SCRIPT, nameserver=cluster.nameserver, most=32, threads=4) for _ in range(workers)]
+        sender = Workload("minimq_send", SCRIPT, nameserver=cluster.nameserver, count=1_000_000)
+        before = cpu_seconds(broker_pid(cluster))
+        for workload in (*takers, sender):
+            workload.go()
+        result = sender.result()
+        found = row(
+            f"send_many beside {workers} workers",
+            [result],
+            cpu_seconds(broker_pid(cluster)) - before,
+            "broker: of both",
+        )
+        for taker in takers:
+            taker.result()
+        return found
+
+
+def peer(kind: type[Redis | RabbitMQ], count: int, most: int) -> Row:
+    """Take and acknowledge all there is from another broker, with two processes."""
+    with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, kind(Path(folder)) as server:
+        server.fill(TOPIC, count, bytes(100))
+        workers = [Workload(kind.worker, SCRIPT, port=server.port, most=most) for _ in range(2)]
+        before = cpu_seconds(server.pid)
+        results = run(*workers)
+        assert sum(result["count"] for result in results) >= count
+        return row(f"{kind.name}, {most} a take, 2 processes", results, cpu_seconds(server.pid) - before, server.note)
+
+
+OURS: dict[str, Callable[[], Row]] = {
+    "take32": lambda: taken("32 a take, 2 processes of 8 consumers", 500_000, 32, 2, threads=8),
+    "take32-lone": lambda: taken("32 a take, 1 consumer", 100_000, 32, 1),
+    "take500": lambda: taken("500 a take, 2 processes of 4 consumers", 4_000_000, 500, 2, threads=4),
+    "one-queue": lambda: taken("500 a take, 4 members on one queue", 2_000_000, 500, 4, queues=1),
+    "single": lambda: taken("1 a take, 1 member", 10_000, 1, 1),
+    "singles": lambda: taken("1 a take, 4 members", 20_000, 1, 2, threads=2),
+    "delay": delay,
+    "beside": lambda: beside(2),
+    "alone": lambda: beside(0),
+}
+PEERS: dict[str, Callable[[], Row]] = {
+    "redis32": lambda: peer(Redis, 200_000, 32),
+    "redis500": lambda: peer(Redis, 200_000, 500),
+    "redis1": lambda: peer(Redis, 10_000, 1),
+    "rabbitmq32": lambda: peer(RabbitMQ, 100_000, 32),
+    "rabbitmq1": lambda: peer(RabbitMQ, 10_000, 1),
+}
+
+
+@click.command(help=__doc__)
+@click.option("--peers", is_flag=True, help="Measure Redis Streams and RabbitMQ, too.")
+@click.argument("names", nargs=-1, type=click.Choice([*OURS, *PEERS]))
+def main(peers: bool, names: tuple[str, ...]) -> None:
+    table = Table("what", "messages/s", "client CPU", "broker CPU", "note")
+    chosen = names or (*OURS, *(PEERS if peers else ()))
+    console = Console()
+    with console.status("") as status:
+        for name in chosen:
+            status.update(name)
+            table.add_row(*(OURS | PEERS)[name]())
+    console.print(table)
+    console.print("CPU: seconds for a million messages")
+
+
+if __name__ == "__main__":
+    main()
