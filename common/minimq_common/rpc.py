@@ -91,6 +91,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer whose machine has gone, or that does not even read from its socket, says nothing: it is let go.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # by which newer releases of gRPC go; else they wait for a minute
     ("grpc.keepalive_permit_without_calls", 1),
     # A connection whose handshake is not completed, of TLS or of HTTP/2, holds memory that nobody counts.
     ("grpc.server_handshake_timeout_ms", 10_000),

@@ -13,11 +13,13 @@ from pathlib import Path
 _DATA_BYTES = 1 << 16
 
 
-def _frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, 0]) + struct.pack(">I", stream) + payload
+def frame(kind: int, stream: int, payload: bytes = b"", *, flags: int = 0) -> bytes:
+    """Return a frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+#: The first line of HTTP/2.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS, _HEADERS, _CONTINUATION = 4, 1, 9
 #: A header without an entry in any table: its name has 3 bytes, its value 255.
 _HEADER = b"\x00\x03abc\x7f\x80\x01" + b"a" * 255
@@ -25,17 +27,17 @@ _HEADER = b"\x00\x03abc\x7f\x80\x01" + b"a" * 255
 #: First words of those that do not complete the handshake of HTTP/2.
 UNFINISHED: Mapping[str, bytes] = {
     "says nothing": b"",
-    "half of the first line": _PREFACE[:10],
-    "the first line": _PREFACE,
+    "half of the first line": PREFACE[:10],
+    "the first line": PREFACE,
 }
 #: First words of those that complete it, and then stop.
 CONNECTED: Mapping[str, bytes] = {
-    "asks for nothing": _PREFACE + _frame(_SETTINGS, 0),
-    "headers that do not end": _PREFACE
-    + _frame(_SETTINGS, 0)
-    + _frame(_HEADERS, 1, _HEADER)
-    + _frame(_CONTINUATION, 1, _HEADER) * 40,
-    "half of a frame": _PREFACE + _frame(_SETTINGS, 0) + _frame(_HEADERS, 1, _HEADER)[:100],
+    "asks for nothing": PREFACE + frame(_SETTINGS, 0),
+    "headers that do not end": PREFACE
+    + frame(_SETTINGS, 0)
+    + frame(_HEADERS, 1, _HEADER)
+    + frame(_CONTINUATION, 1, _HEADER) * 40,
+    "half of a frame": PREFACE + frame(_SETTINGS, 0) + frame(_HEADERS, 1, _HEADER)[:100],
 }
 #: The begin of a first record of TLS.
 HALF_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(60)

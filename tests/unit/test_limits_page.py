@@ -11,12 +11,13 @@ from minimq_broker.core import group_room, groups
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import leases, newcomers, pull
-from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, standard_services
+from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 OPTIONS = BrokerOptions(data_dir=Path("unused"))
+SERVER = dict(rpc.SERVER_OPTIONS)
 
 
 def rows(section: str) -> list[str]:
@@ -27,6 +28,11 @@ def rows(section: str) -> list[str]:
 
 def mib(number: int) -> str:
     return f"{number >> 20} MiB"
+
+
+def seconds(*options: str) -> str:
+    """Return the sum of some options of gRPC."""
+    return f"{sum(SERVER[option] for option in options) // 1_000} s"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,9 @@ def mib(number: int) -> str:
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "time until the first request", f"{call_limits.FIRST_REQUEST_S:g} s"),
+        ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),
+        ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),
+        ("Per broker", "time without any sign", seconds("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")),
         ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),
         ("Per broker", "streams that watch the health", f"{standard_services.MAX_WATCHES:,}"),
         ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
