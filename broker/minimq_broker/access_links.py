@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.channels import Channels
+from minimq_common.channels import NAMESERVER_OPTIONS, Channels
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.access_exchange import exchange
@@ -63,6 +63,7 @@ class AccessLinks:
         peer, outage = f"name server {address}", OutageLog(log)
         channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
+            NAMESERVER_OPTIONS,
             security=self._security,
         )
 

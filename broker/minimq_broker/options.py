@@ -252,6 +252,12 @@ class BrokerOptions:
         "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
         "what would be refused in the log and the metrics (report).",
     )
+    access_max_age_s: float = option(
+        0.0,
+        "With cluster.key in --secrets, time without a connection to any name server after which users are refused, "
+        "since users and rules may have changed meanwhile; 0 trusts them at any age.",
+        minimum=0,
+    )
     etcd_ca: Path | None = option(
         None, "File with the CAs of etcd, in PEM; needed for --controller etcds://...", flag="--etcd-ca", metavar="FILE"
     )
@@ -268,7 +274,12 @@ class BrokerOptions:
         for address in (*self.nameservers, *filter(None, (self.advertise, self.metrics))):
             check_address(address)
         check_limits(self)
-        check_secrets(self.secrets, self.client_certificates)
+        check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)
+        if self.access_max_age_s and not self.nameservers:
+            raise InvalidArgument(
+                f"--access-max-age is {self.access_max_age_s:g}, but there is no name server to learn changes from: "
+                "give --nameserver HOST:PORT, or leave --access-max-age out"
+            )
         marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_refuse) if mark < 1]
         if marks != sorted(marks):
             raise InvalidArgument(

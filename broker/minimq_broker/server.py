@@ -176,7 +176,9 @@ class Broker:
 
     async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
         """Take in users and rules, and follow them from now on."""
-        self._access = access_of(options.secrets, only_reports=options.access_mode == "report")
+        self._access = access_of(
+            options.secrets, only_reports=options.access_mode == "report", max_age_s=options.access_max_age_s
+        )
         if self._access is None:
             return AccessService(engine, None)
         service = AccessService(engine, self._access.shared)
@@ -198,7 +200,8 @@ class Broker:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared)
             control.start()
             self._ends.push_async_callback(control.stop)
-            door = Door(control, _IN_BAND, certificates=self._options.client_certificates == "required")
+            with_certificates = self._options.client_certificates == "required"
+            door = Door(control, _IN_BAND, certificates=with_certificates, max_streams=self._options.max_streams)
             entry = cast("grpc.aio.Server", door)
         broker_pb2_grpc.add_BrokerServicer_to_server(service, entry)
         replication_pb2_grpc.add_ReplicationServicer_to_server(replication, entry)

@@ -133,6 +133,12 @@ class MetricsServer:
             (),
             (((), control.shared.only_reports) for control in controls),
         )
+        yield gauges(
+            f"{self._prefix}_access_age_seconds",
+            "Time for which users and rules were not compared with those of another server, +Inf after a start.",
+            (),
+            (((), control.shared.age.seconds) for control in controls),
+        )
         yield counters(
             f"{self._prefix}_access_conflicts_total",
             "Times that this server saw two documents of users and rules that have one version.",

@@ -76,6 +76,12 @@ class NameServerOptions:
         "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
         "what would be refused in the log and the metrics (report).",
     )
+    access_max_age_s: float = option(
+        0.0,
+        "With cluster.key in --secrets, time without a connection to any broker after which users are refused, "
+        "since users and rules may have changed meanwhile; 0 trusts them at any age.",
+        minimum=0,
+    )
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
@@ -83,4 +89,4 @@ class NameServerOptions:
         if self.metrics:
             check_address(self.metrics)
         check_limits(self)
-        check_secrets(self.secrets, self.client_certificates)
+        check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)

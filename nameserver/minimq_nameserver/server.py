@@ -28,6 +28,7 @@ from minimq_nameserver.bounds import (
     MAX_INCOMING_BYTES,
     MAX_STREAMS_OF_A_CONNECTION,
     MAX_TABLE_BYTES,
+    MAX_WATCHERS,
 )
 from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
@@ -108,7 +109,11 @@ class NameServer:
             StoreError: the directory of the controller cannot be used.
         """
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
-        self._access = access_of(self._options.secrets, only_reports=self._options.access_mode == "report")
+        self._access = access_of(
+            self._options.secrets,
+            only_reports=self._options.access_mode == "report",
+            max_age_s=self._options.access_max_age_s,
+        )
         if self._access is not None:
             self._service.share_access(self._access.shared)
             self._access.start()
@@ -172,7 +177,7 @@ class NameServer:
         self._control = AccessControl(secrets.keys, self._access.shared)
         self._control.start()
         with_certificates = self._options.client_certificates == "required"
-        self._door = Door(self._control, _IN_BAND, certificates=with_certificates)
+        self._door = Door(self._control, _IN_BAND, certificates=with_certificates, max_streams=MAX_WATCHERS)
         return cast("grpc.aio.Server", self._door)
 
     def _make_server(self) -> grpc.aio.Server:

@@ -1,4 +1,4 @@
-"""What one connection to a server may ask for at once, by frames that no client of ours sends."""
+"""Bounds on one connection to a server: calls at once and metadata, by frames that no client of ours sends."""
 
 from __future__ import annotations
 

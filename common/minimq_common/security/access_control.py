@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from minimq_common.errors import NotAuthenticated, SystemBusy
+from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
@@ -69,6 +69,7 @@ class AccessControl:
         self._users: dict[str, tuple[Principal, KnownCaller]] = {}
         #: Stands for all callers that are let in although they are not known.
         self._unknown = KnownCaller("", _is_let_in, self._denied, sees_all=True)
+        self._is_suspended = False
         self._task: asyncio.Task[None] | None = None
         self._changed()
         self._look_at_servers()
@@ -88,7 +89,12 @@ class AccessControl:
                 await task
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
-        """Return who makes a call. Raises `NotAuthenticated`, or `SystemBusy` for a moment after the start.
+        """Return who makes a call.
+
+        Raises:
+            NotAuthenticated: they are not known.
+            SystemBusy: for a moment after the start.
+            Unavailable: users and rules are too old.
 
         Args:
             metadata: of the call.
@@ -114,6 +120,8 @@ class AccessControl:
         if not self.shared.settled:  # a user that was removed while this server slept may be in its document
             text = "this server has just started, and checks whether users and rules have changed"
             raise SystemBusy(text, retry_after_s=_RETRY_S)
+        if refusal := self._too_old():
+            raise Unavailable(refusal)
         known = self._users.get(key_hash)
         if known is not None and not known[0].expires_ms:
             return known[1]
@@ -183,6 +191,25 @@ class AccessControl:
         for key_hash in hashes:
             self._servers.setdefault(key_hash, ServerCaller(self._denied))
 
+    def _too_old(self) -> str:
+        """Return why the copy of users and rules is no longer trusted; empty while it is."""
+        return "" if self._only_reports else self.shared.age.refusal
+
+    def _look_at_age(self) -> None:
+        refusal = self._too_old()
+        if bool(refusal) is self._is_suspended:
+            return
+        self._is_suspended = bool(refusal)
+        if refusal:
+            log.warning("access: all users are refused reason=%r", refusal)
+        else:
+            log.warning("access: users are served again")
+        for _, caller in self._users.values():
+            if refusal:
+                caller.suspend(Unavailable(refusal))
+            else:
+                caller.resume()
+
     def _sees_all(self, policy: Policy, user: str) -> bool:
         return self._only_reports or policy.sees_all(user)
 
@@ -208,6 +235,7 @@ class AccessControl:
                 log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
             await asyncio.sleep(_LOOK_S)
             self._look_at_servers()
+            self._look_at_age()
             now_ms = self._now_ms()
             if any(0 < principal.expires_ms <= now_ms for principal, _ in self._users.values()):
                 self._let_go()

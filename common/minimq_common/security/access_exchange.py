@@ -41,9 +41,13 @@ async def exchange(
             else:
                 await write(AccessNotice(version=said.rank.version, digest=said.rank.digest, document=said.document))
 
+    def in_agreement() -> None:
+        own.age.agreed(conversation)
+        agreed()
+
     own.listen(wake.set)
     saying = asyncio.create_task(say(), name=f"access-say-{peer}")
-    hearing = asyncio.create_task(_hear(conversation, heard, wake, agreed), name=f"access-hear-{peer}")
+    hearing = asyncio.create_task(_hear(conversation, heard, wake, in_agreement), name=f"access-hear-{peer}")
     try:
         done, _ = await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
         for task in (hearing, saying):  # the one that hears knows why a stream broke
@@ -51,6 +55,7 @@ async def exchange(
                 task.result()
     finally:
         own.ignore(wake.set)
+        own.age.lost(conversation)
         for task in (saying, hearing):
             task.cancel()
         await asyncio.gather(saying, hearing, return_exceptions=True)

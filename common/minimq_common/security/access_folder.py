@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class AccessFolder:
     Args:
         path: of the file; while there is none, servers are all who are known.
         only_reports: see `SharedAccess`.
+        max_age_s: see `SharedAccess`.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -36,9 +38,9 @@ class AccessFolder:
         shared: the document; it has that of the file from the beginning.
     """
 
-    def __init__(self, path: Path, *, only_reports: bool = False) -> None:
+    def __init__(self, path: Path, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self._path = path
-        self.shared = SharedAccess(only_reports=only_reports)
+        self.shared = SharedAccess(only_reports=only_reports, max_age_s=max_age_s)
         self._file: Watched[AccessDocument] | None = None
         self._seen: AccessDocument | None = None
         if path.exists():
@@ -100,8 +102,13 @@ class AccessFolder:
             raise InvalidArgument(f"{self._path}: {error.message}") from None
 
 
-def access_of(directory: Path | None, *, only_reports: bool = False) -> AccessFolder | None:
+def access_of(directory: Path | None, *, only_reports: bool = False, max_age_s: float = 0.0) -> AccessFolder | None:
     """Return the users and rules in a folder of secrets; None when nobody needs a key.
+
+    Args:
+        directory: the folder; None without.
+        only_reports: see `SharedAccess`.
+        max_age_s: see `SharedAccess`; 0 for any age.
 
     Raises:
         InvalidArgument: a file cannot be used, or the keys of servers are lacking, without which all would be let in.
@@ -109,7 +116,7 @@ def access_of(directory: Path | None, *, only_reports: bool = False) -> AccessFo
     if directory is None:
         return None
     if (directory / CLUSTER_KEY).exists():
-        return AccessFolder(directory / ACCESS, only_reports=only_reports)
+        return AccessFolder(directory / ACCESS, only_reports=only_reports, max_age_s=max_age_s or math.inf)
     if (directory / ACCESS).exists():
         raise InvalidArgument(
             f"{directory} has {ACCESS} and no {CLUSTER_KEY}, with which servers authenticate each other: copy it "

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, Unavailable
+from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_policy import of_group
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallerKind, Requirement, requirement_of
 
 #: Decisions that are remembered of one caller.
 MOST_DECISIONS = 4_096
+#: When a caller with too many streams may come back, in seconds.
+_COME_BACK_S = 1.0
 
 #: Options of `minimq user allow`, by the need.
 _OPTIONS = {
@@ -104,8 +108,10 @@ class KnownCaller(Caller):
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
         self._streams: set[_LiveStream] = set()
+        self._open: Counter[str] = Counter()  # streams by method
         self._forgot = False
         self._is_let_go = False
+        self._suspended: MiniMQError | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401
         """Raise `AccessDenied` unless the caller may make a request."""
@@ -134,13 +140,29 @@ class KnownCaller(Caller):
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name))
 
     @contextmanager
-    def streaming(self) -> Iterator[None]:
-        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
+    def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
+        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that.
+
+        Args:
+            method: the name of the stream.
+            most: streams of that name that the caller may have.
+
+        Raises:
+            SystemBusy: the caller has as many.
+        """
         self._check_in_force()
+        if self._open[method] >= most:
+            raise SystemBusy(
+                f"user {self.user} has {self._open[method]} {method} streams open, which is half of what this server "
+                "takes, and all that one user may have: close some, or use several users",
+                retry_after_s=_COME_BACK_S,
+                limit="streams",
+            )
         task = asyncio.current_task()
         assert task is not None
         stream = _LiveStream(task)
         self._streams.add(stream)
+        self._open[method] += 1
         try:
             yield
         except asyncio.CancelledError:
@@ -149,6 +171,7 @@ class KnownCaller(Caller):
             raise stream.reason from None
         finally:
             self._streams.discard(stream)
+            self._open[method] -= 1
 
     def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:
         """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
@@ -173,6 +196,16 @@ class KnownCaller(Caller):
         self._passed.clear()
         self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
+    def suspend(self, reason: MiniMQError) -> None:
+        """Refuse everything until `resume`, and end all streams; the clients are told why."""
+        self._suspended = reason
+        self._passed.clear()
+        self.end(reason)
+
+    def resume(self) -> None:
+        """Allow what the rules allow again."""
+        self._suspended = None
+
     def refuse_server_call(self) -> NoReturn:
         """Raise `AccessDenied`, for what only servers may do."""
         self._denied(self.user, None)
@@ -187,6 +220,8 @@ class KnownCaller(Caller):
     def _check_in_force(self) -> None:
         if self._is_let_go:
             raise NotAuthenticated(f"{self._key} is not in force any more")
+        if self._suspended is not None:
+            raise self._suspended.with_message(self._suspended.message)
 
     def _require(self, requirement: Requirement) -> None:
         if requirement.standing is CallerKind.SERVER:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,6 +23,8 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 _Serve = Callable[..., Any]
 #: Takes a caller and the context of its call, and raises if they do not belong together.
 _Meet = Callable[[KnownCaller, Any], None]
+#: Counts the present task as a stream of the caller.
+_Stream = Callable[[], AbstractContextManager[None]]
 
 
 class Door(grpc.GenericRpcHandler):
@@ -33,12 +38,24 @@ class Door(grpc.GenericRpcHandler):
         control: knows the callers.
         in_band: full names of the streams that check each request by themselves; of others the Door does it.
         certificates: callers show certificates: the user that one names has to be that of the key.
+        max_streams: streams of one method that the server takes. A user has half of them at most, and leaves the other
+            half to others, whatever rights it has or lacks.
     """
 
-    def __init__(self, control: AccessControl, in_band: Collection[str] = (), *, certificates: bool = False) -> None:
+    def __init__(
+        self,
+        control: AccessControl,
+        in_band: Collection[str] = (),
+        *,
+        certificates: bool = False,
+        max_streams: float = math.inf,
+    ) -> None:
         self._control = control
         self._meet: _Meet = control.check_certificate if certificates else _meet_anybody
         self._in_band = frozenset(in_band)
+        self._most_of_user = (
+            math.inf if control.shared.only_reports else max(1, max_streams / 2)
+        )  # which may be infinite
         self._handlers: dict[str, _Handler] = {}
         self._kinds: dict[str, CallerKind] = {}
 
@@ -83,7 +100,9 @@ class Door(grpc.GenericRpcHandler):
         except MiniMQError as error:
             return _refusing(error)
         checks = kind is CallerKind.USER and method not in self._in_band
-        return _bound(handler, caller, self._meet, checks=checks)
+        most = math.inf if isinstance(caller, ServerCaller) else self._most_of_user
+        stream = partial(caller.streaming, method.rpartition("/")[2], most)
+        return _bound(handler, caller, self._meet, stream, checks=checks)
 
 
 def request_name(handler: _Handler) -> str:
@@ -105,11 +124,11 @@ def _meet_anybody(_: KnownCaller, __: object) -> None:
     pass
 
 
-def _bound(handler: _Handler, caller: KnownCaller, meet: _Meet, *, checks: bool) -> _Handler:
+def _bound(handler: _Handler, caller: KnownCaller, meet: _Meet, stream: _Stream, *, checks: bool) -> _Handler:
     """Return a handler for one call of a caller."""
     serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     if handler.request_streaming or handler.response_streaming:
-        wrapped = _streamed(serve, caller, meet, checks=checks)
+        wrapped = _streamed(serve, caller, meet, stream, checks=checks)
     else:
         wrapped = _single(serve, caller, meet)
     kind = f"{_kind(handler.request_streaming)}_{_kind(handler.response_streaming)}"
@@ -127,7 +146,7 @@ def _single(serve: _Serve, caller: KnownCaller, meet: _Meet) -> _Serve:
     return single
 
 
-def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, *, checks: bool) -> _Serve:
+def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, stream: _Stream, *, checks: bool) -> _Serve:
     def checked(requests: Any) -> Any:  # noqa: ANN401
         return _AllowedRequests(requests, caller) if checks else requests
 
@@ -136,7 +155,7 @@ def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, *, checks: bool) 
         async def generated(requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ANN401
             meet(caller, context)
             serve_as(caller)
-            with caller.streaming():
+            with stream():
                 async for response in serve(checked(requests), context):
                     yield response
 
@@ -145,7 +164,7 @@ def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, *, checks: bool) 
     async def streamed(requests: Any, context: Any) -> None:  # noqa: ANN401
         meet(caller, context)
         serve_as(caller)
-        with caller.streaming():
+        with stream():
             await serve(checked(requests), context)
 
     return streamed

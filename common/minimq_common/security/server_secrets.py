@@ -160,10 +160,14 @@ def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
     return keys
 
 
-def check_secrets(directory: Path | None, client_certificates: str) -> None:
+def check_secrets(directory: Path | None, client_certificates: str, access_max_age_s: float) -> None:
     """Raise `InvalidArgument` unless these options of a server fit each other."""
     if directory is None and client_certificates == "required":
         raise InvalidArgument("--client-certificates is required, but there is no TLS: give --secrets DIR as well")
+    if directory is None and access_max_age_s:
+        raise InvalidArgument(
+            f"--access-max-age is {access_max_age_s:g}, but there are no users and rules: give --secrets DIR as well"
+        )
 
 
 def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecrets | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.security.access_age import AccessAge
 from minimq_common.security.access_document import AccessDocument, changes, decode
 
 log = logging.getLogger(__name__)
@@ -32,18 +35,24 @@ class AccessSaid(NamedTuple):
 class SharedAccess:
     """The newest document that a server has heard of. Used on one event loop.
 
+    Args:
+        only_reports: see below.
+        max_age_s: oldest age of the document at which users are served; infinite for any.
+
     Attributes:
         document: None until there is one.
         rank: of the document.
         conflicts: times that two documents were seen which have one version.
         only_reports: the server lets everybody in, and reports what it would refuse (`--access-mode report`).
+        age: of the document; whoever talks to other servers tells it.
     """
 
-    def __init__(self, *, only_reports: bool = False) -> None:
+    def __init__(self, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self.only_reports = only_reports
         self.document: AccessDocument | None = None
         self.rank = AccessRank()
         self.conflicts = 0
+        self.age = AccessAge(max_age_s, time.monotonic)
         self._settled = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self._seen_conflict: tuple[AccessRank, AccessRank] | None = None

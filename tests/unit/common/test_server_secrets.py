@@ -171,10 +171,14 @@ def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer,
         ServerSecrets(tmp_path, requires_certificates=False)
 
 
-def test_certificates_are_required_only_with_tls() -> None:
-    check_secrets(Path("secrets"), "required")
-    with pytest.raises(InvalidArgument, match="--secrets"):
-        check_secrets(None, "required")
+def test_options_that_need_secrets_are_refused_without() -> None:
+    check_secrets(Path("secrets"), "required", 60.0)
+    for certificates, max_age_s, option in (
+        ("required", 0.0, "--client-certificates"),
+        ("off", 60.0, "--access-max-age"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"{option} is .*--secrets"):
+            check_secrets(None, certificates, max_age_s)
 
 
 def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, tmp_path: Path) -> None:
