@@ -10,23 +10,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, MAX_TRIES, Run, RunState
+from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: A time that does not come, in ms.
 NEVER = (1 << 63) - 1
 #: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
-#: kills
-#: every consumer dies alone.
+#: kills every consumer dies alone.
 _ALONE_FROM = 3
 _FEWER = 8
 #: When it is tried again what would have made too many pieces, in seconds.
 _COME_BACK_S = 1.0
+_end_of, _tries_of = attrgetter("end"), attrgetter("tries")
 
 
 class PopOutcome(IntEnum):
@@ -141,27 +142,56 @@ class PopQueue:
         Raises:
             StoreError: they are done, or there is a gap before them: it is none of this queue.
         """
-        runs, first, end = self._runs, run.first, run.end
-        following = self.next
+        runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
         if run.state is not DONE and run.until_ms < self.due_ms:
             self.due_ms = run.until_ms
-        i = len(runs) if first == following else bisect_right(runs, first, key=_end_of)
-        j, rest = self._cut(i, first, end)
-        new = [*rest[:1], run, *rest[1:]] if rest and rest[0].first < first else [run, *rest]
         if run.state is OUT:
             self.held += end - first
+        if first == following:
+            self._extend(run)
+            return
+        i = bisect_right(runs, first, key=_end_of)
+        if self._replace(i, run):
+            return
+        j, rest = self._cut(i, first, end)
+        new = [*rest[:1], run, *rest[1:]] if rest and rest[0].first < first else [run, *rest]
         if i:
             i -= 1
             new.insert(0, runs[i])
         if j < len(runs):
             new.append(runs[j])
             j += 1
-        runs[i:j] = _merged(new)
+        runs[i:j] = merged_runs(new)
         if runs[0].state is DONE:
             self.done = runs[0].end
             del runs[0]
+
+    def _extend(self, run: Run) -> None:
+        """Add messages that nobody has had."""
+        runs = self._runs
+        if not runs and run.state is DONE:
+            self.done = run.end
+        elif runs and run.continues(runs[-1]):
+            runs[-1:] = merged_runs([runs[-1], run])
+        else:
+            runs.append(run)
+
+    def _replace(self, i: int, run: Run) -> bool:
+        """Put a run in the place of one of the same messages, as most answers do; return False when it takes more."""
+        runs, old = self._runs, self._runs[i]
+        if old.first != run.first or old.end != run.end:
+            return False
+        if (i and run.continues(runs[i - 1])) or (i + 1 < len(runs) and runs[i + 1].continues(run)):
+            return False
+        self.held -= run.count if old.state is OUT else 0
+        if i or run.state is not DONE:
+            runs[i] = run
+        else:
+            self.done = run.end  # first: other threads look
+            del runs[0]
+        return True
 
     def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
         """Return the index behind the runs that have some of these messages, and what they have besides."""
@@ -367,23 +397,3 @@ def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
         case PopOutcome.EXTEND if run.state is OUT:
             return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client)
     return None
-
-
-def _end_of(run: Run) -> int:
-    return run.end
-
-
-def _tries_of(run: Run) -> int:
-    return run.tries
-
-
-def _merged(runs: list[Run]) -> list[Run]:
-    """Return the runs, those made one of which the same is true."""
-    found = [runs[0]]
-    for run in runs[1:]:
-        last = found[-1]
-        if run.continues(last):
-            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client)
-        else:
-            found.append(run)
-    return found

@@ -77,6 +77,18 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
+def merged_runs(runs: list[Run]) -> list[Run]:
+    """Return the runs, those made one of which the same is true."""
+    found = [runs[0]]
+    for run in runs[1:]:
+        last = found[-1]
+        if run.continues(last):
+            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client)
+        else:
+            found.append(run)
+    return found
+
+
 #: As a fact has them.
 Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
