@@ -104,7 +104,9 @@ class PopModel:
     def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
         """Learn what was handed out; nothing may be kept back, unless the queue is full."""
         end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
-        passed = self._pass_unwanted(step.key, wanted, fact)
+        # A fact has the steps of a whole request: what is passed over in it may be the doing of a later one.
+        may_pass = not wanted.again_only and not any(run.tries > 1 for run in step.runs)
+        passed = may_pass and self._pass_unwanted(step.key, wanted, fact)
         is_there = due or (self.next < end and not wanted.again_only)
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
         assert sum(run.count for run in step.runs) <= wanted.most
