@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
-import tomllib
 import types
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -36,6 +35,8 @@ def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Uni
     Raises:
         InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
     """
+    import tomllib  # noqa: PLC0415 - for who has such a file
+
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

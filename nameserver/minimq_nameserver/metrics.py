@@ -11,17 +11,20 @@ from minimq_common import daemon
 from minimq_common.intake import Intake
 from minimq_common.metrics import counter, gauge, gauges, info
 from minimq_common.metrics import counters as metric_counters
+from minimq_nameserver.controller.metrics import ControllerMetrics
+from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.service import NameServerService
 
 PREFIX = "minimq_nameserver"
 
 
 class NameServerMetrics:
-    """Reads what there is from a thread that only looks."""
+    """Reads what there is from a thread that only looks. To be made on the loop of the controller, if there is one."""
 
-    def __init__(self, service: NameServerService, intake: Intake) -> None:
+    def __init__(self, service: NameServerService, intake: Intake, controller: ControllerService | None) -> None:
         self._service = service
         self._intake = intake
+        self._controller = None if controller is None else ControllerMetrics(controller)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -87,3 +90,5 @@ class NameServerMetrics:
             "Look-ups of the route of a topic that has none.",
             counters.unknown_look_ups,
         )
+        if self._controller is not None:
+            yield from self._controller.collect()
