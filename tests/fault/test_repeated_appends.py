@@ -68,7 +68,7 @@ def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path)
     check_brokers(cluster)
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("flush", ["sync", pytest.param("async", marks=pytest.mark.long)])
 @pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_what_is_sent_again_after_kills_is_stored_once(tmp_path: Path, flush: str) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")

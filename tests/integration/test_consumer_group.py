@@ -290,7 +290,7 @@ def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCl
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.long), "kill"])
 def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing(tmp_path: Path, how: str) -> None:
     """Consumers may get again what they had in hand; with two members and both brokers in turn."""
     log = Log()

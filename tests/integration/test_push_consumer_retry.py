@@ -102,7 +102,7 @@ def test_a_message_comes_again_after_growing_waits(
     assert [queue.queue.queue_id for queue in admin.describe_topic(retry_topic(group)).queues] == [0, 1, 2, 0, 1, 2]
 
 
-@pytest.mark.parametrize("how", ["retry", "exception", "nonsense"])
+@pytest.mark.parametrize("how", ["retry", "exception", pytest.param("nonsense", marks=pytest.mark.long)])
 def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, how: str
 ) -> None:
@@ -302,7 +302,7 @@ time.sleep(60)
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("moment", ["before", "between"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "between"])
 def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, moment: str
 ) -> None:

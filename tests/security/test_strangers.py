@@ -24,7 +24,9 @@ def without_verification() -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "is_secure", [pytest.param(False, marks=pytest.mark.long, id="plain"), pytest.param(True, id="tls")]
+)
 def test_a_crowd_of_strangers_takes_little_memory_and_those_without_a_handshake_are_closed(
     is_secure: bool, request: pytest.FixtureRequest
 ) -> None:

@@ -152,7 +152,7 @@ def test_a_micro_batch_that_failed_is_written_once(copying: Copying) -> None:
     copying.send(range(SIZE))
     copying.run()
     copying.send(range(SIZE, 2 * SIZE))
-    for where in (AFTER_WRITE, BEFORE_COMMIT, AFTER_COMMIT):
+    for where in (BEFORE_COMMIT, AFTER_COMMIT):
         copying.fail(where)
         assert copying.written() == list(range(2 * SIZE if where is AFTER_COMMIT else SIZE))
     copying.run()
@@ -160,6 +160,15 @@ def test_a_micro_batch_that_failed_is_written_once(copying: Copying) -> None:
     copying.send(range(2 * SIZE, 3 * SIZE))
     copying.run()
     assert copying.written() == list(range(3 * SIZE))
+
+
+@pytest.mark.long
+def test_a_micro_batch_of_which_a_task_failed_is_written_once(copying: Copying) -> None:
+    copying.send(range(SIZE))
+    copying.fail(AFTER_WRITE)
+    assert copying.written() == []
+    copying.run()
+    assert copying.written() == list(range(SIZE))
 
 
 @pytest.mark.long

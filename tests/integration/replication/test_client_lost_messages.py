@@ -35,7 +35,9 @@ def read_until(consumer: PullConsumer, wanted: set[bytes]) -> None:
 
 @pytest.mark.fault
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("as_member", [True, False], ids=["member", "assigned"])
+@pytest.mark.parametrize(
+    "as_member", [pytest.param(True, id="member"), pytest.param(False, marks=pytest.mark.long, id="assigned")]
+)
 def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tmp_path: Path, as_member: bool) -> None:
     resets: list[OffsetReset] = []
     with (

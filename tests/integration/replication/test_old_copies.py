@@ -21,7 +21,7 @@ def pass_time(seconds: float) -> None:
     wait_until(lambda: time.monotonic() > until, what="time passes")
 
 
-@pytest.mark.parametrize("role", ["async-master", "sync-master"])
+@pytest.mark.parametrize("role", [pytest.param("async-master", marks=pytest.mark.long), "sync-master"])
 def test_replicas_that_get_the_directory_of_each_other_do_not_start(tmp_path: Path, role: str) -> None:
     with replicas(tmp_path, role=role, min_in_sync=1) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers

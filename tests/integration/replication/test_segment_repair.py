@@ -99,7 +99,7 @@ def test_damage_at_a_master_is_told_and_repaired_once_it_follows(tmp_path: Path)
         wait_in_sync(cluster, master, slave)
 
 
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_slave_that_knows_of_damage_is_not_elected_before_it_is_repaired(tmp_path: Path, first: bool) -> None:
     with replicas(tmp_path, **OPTIONS) as cluster:
         master, slave = cluster.brokers
