@@ -52,6 +52,7 @@ def test_members_that_come_and_go() -> None:
 
 
 @pytest.mark.timeout(60 + 15 * ROUNDS)
+@pytest.mark.long
 def test_members_that_ask_nobody_are_found_out() -> None:
     """The checks can fail: without leases messages are delivered twice."""
     assert run("leases-off", 3)["verdict"]["unexplained"] > 0

@@ -85,6 +85,7 @@ def test_views_give_the_busiest_carriers(
     assert len(found) == 9
 
 
+@pytest.mark.long
 def test_each_alert_is_sent_once_by_a_query_that_was_stopped(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

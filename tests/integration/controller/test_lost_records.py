@@ -99,7 +99,9 @@ def test_an_old_copy_that_knows_the_master_is_mended_and_the_master_goes_on(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("copy", [True, False], ids=["old copy", "emptied"])
+@pytest.mark.parametrize(
+    "copy", [pytest.param(True, id="old copy"), pytest.param(False, marks=pytest.mark.long, id="emptied")]
+)
 def test_a_former_master_and_who_was_not_in_sync_are_not_elected(
     authority: Authority, start: StartReporter, *, copy: bool
 ) -> None:
