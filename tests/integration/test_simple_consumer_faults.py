@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, SimpleConsumer, aio
-from minimq.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, TopicNotFound
+from minimq.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, SystemBusy, TopicNotFound
+from minimq.receiving.pop_stream import PopStream, SettleKey, Span
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -75,6 +76,33 @@ def acknowledged(consumer: SimpleConsumer, handle: str) -> bool:
     except DeadlineExceeded:
         return False
     return True
+
+
+def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
+    pair: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(pair, topic, 1)
+    broker = pair.brokers[0]
+    real, busy, begun = PopStream.settle, SystemBusy("too much: wait", retry_after_s=0.3), []
+
+    async def settle(stream: PopStream, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
+        begun.append(time.monotonic())
+        if len(begun) == 1:
+            raise busy
+        return await real(stream, key, spans)
+
+    with simple(pair, topic, request_timeout_s=3) as consumer:
+        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        broker.pause()
+        try:
+            monkeypatch.setattr(PopStream, "settle", settle)
+            with pytest.raises(SystemBusy, match=r"too much: wait; .* may be settled"):
+                consumer.ack(message)
+        finally:
+            monkeypatch.undo()
+            broker.resume()
+        assert begun[1] - begun[0] >= busy.retry_after_s
+        wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
 
 
 @pytest.mark.parametrize("is_working", [True, False])

@@ -88,7 +88,8 @@ class Settler:
         Raises:
             HandleExpired: somebody else has got some since; all others are settled.
             InvalidArgument: a handle is none, or of another group; nothing is settled.
-            MiniMQError: a broker refused, or did not answer in time.
+            MiniMQError: a broker refused, or did not answer in time. Of several tries the latest refusal is raised; its
+                text tells if a later try had no answer.
         """
         self._check()
         by_hand_out: dict[tuple[MessageQueue, int], list[Span]] = {}
@@ -146,6 +147,7 @@ class Settler:
         until = loop.time() + self._timeout_s
         key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
         routes = self._client.connection.routes
+        refusal: MiniMQError | None = None
         while True:
             try:
                 async with asyncio.timeout_at(until):
@@ -158,13 +160,19 @@ class Settler:
                     return [str(ReceiptHandle(self._group, queue, offset, epoch)) for offset in offsets]
             except TimeoutError:
                 limit_s = self._timeout_s
+                undecided = f"the messages of queue {queue} may be settled; settle them again"
+                if refusal is not None:  # it has the cause and the remedy
+                    raise refusal.with_message(
+                        f"{refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
+                    ) from None
                 raise DeadlineExceeded(
-                    f"broker {queue.broker_name} gave no answer within {limit_s:g} s: the messages of queue {queue} "
-                    "may be settled; settle them again"
+                    f"broker {queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
                 ) from None
             except MiniMQError as error:
                 if error.refresh_route:
                     routes.refresh_soon(queue.topic)
-                if not error.retriable or loop.time() + _AGAIN_S >= until:
+                pause_s = max(_AGAIN_S, error.retry_after_s)
+                if not error.retriable or loop.time() + pause_s >= until:
                     raise
-            await asyncio.sleep(_AGAIN_S)
+                refusal = error if error.answered else refusal
+            await asyncio.sleep(pause_s)
