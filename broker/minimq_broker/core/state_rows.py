@@ -95,7 +95,13 @@ def _popped_row(state: State, *key: Any) -> PopRow | None:
 
 def _load_popped(state: State, row: Any, *parts: Any) -> None:
     saved = msgspec.convert(row, PopRow)
-    state.popped[msgspec.convert(parts, tuple[str, int, int])] = PopQueue(saved.done, saved.runs)
+    group, topic_id, queue_id = key = msgspec.convert(parts, tuple[str, int, int])
+    try:
+        state.popped[key] = PopQueue(saved.done, saved.runs)
+    except StoreError as error:
+        raise error.with_message(
+            f"queue {queue_id} of topic id {topic_id} as group {group} pops it: {error.message}"
+        ) from None
 
 
 #: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.

@@ -28,6 +28,7 @@ from minimq_broker.store.entry import (
     transaction_of,
 )
 from minimq_broker.store.first_position import missing_before
+from minimq_broker.store.popped_rows import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import is_segment
@@ -150,7 +151,9 @@ def _check_small_files(directory: DataDirectory, report: Report) -> None:
 def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: bool) -> None:
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
-            saved = checkpoint.load().position
+            state = checkpoint.load()
+            saved = state.position
+            report.findings += [f"checkpoint: {finding}" for finding in popped_findings(state, checkpoint.popped())]
         if is_whole and not log.start <= saved <= log.end:
             report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
     except StoreError as error:

@@ -6,13 +6,14 @@ power cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import lmdb
 import msgspec
 
+from minimq_broker.core.pop_queue import PopRow
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
@@ -98,6 +99,14 @@ class Checkpoint:
             ) from None
         self.position = state.position
         return state
+
+    def popped(self) -> Iterator[tuple[tuple[str, int, int], PopRow]]:
+        """Yield the popped queues as they are saved, of a file that was loaded: group, id of the topic, queue."""
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            for key, value in unsealed(cursor):
+                row = () if key == _POSITION_KEY else msgspec.msgpack.decode(key)
+                if row and row[0] == "popped":
+                    yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
     def _sum_up(self) -> None:
         """Add the sum to a verified file of an older release."""

@@ -12,6 +12,8 @@ from typing import Any
 import lmdb
 import msgspec
 
+from minimq_broker.core.pop_queue import NEVER, PopQueue
+from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.archive_file import set_aside_in
 from minimq_broker.store.checkpoint import Checkpoint
@@ -109,6 +111,25 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
             {"group": group, "topic": names.get(topic_id, topic_id), "queue": queue_id, "offset": offset}
             for (group, topic_id, queue_id), offset in sorted(state.committed.items())
         ],
+        "popped": [
+            {"group": group, "topic": names.get(topic_id, topic_id), "queue": queue_id, **_popped(queue)}
+            for (group, topic_id, queue_id), queue in sorted(state.popped.items())
+        ],
+    }
+
+
+def _popped(queue: PopQueue) -> dict[str, Any]:
+    """Return one line's worth about a queue, however many pieces it has."""
+    unsettled = [run for run in queue.runs if run.state is not RunState.DONE]
+    due_ms = min((run.until_ms for run in unsettled if run.state is RunState.OUT), default=NEVER)
+    return {
+        "settled_to": queue.done,
+        "handed_out_to": queue.next,
+        "pieces": len(queue),
+        "unsettled": sum(run.count for run in unsettled),
+        "in_flight": queue.held,
+        "most_tries": max((run.tries for run in unsettled), default=0),
+        "next_deadline": None if due_ms == NEVER else moment(due_ms).isoformat(timespec="milliseconds"),
     }
 
 
@@ -178,6 +199,14 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
             yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
     for item in about["groups"]:
         yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
+    for item in about["popped"]:
+        pieces = f"{count_of(item['unsettled'], 'unsettled message')} in {count_of(item['pieces'], 'piece')}"
+        until = f", the next deadline {item['next_deadline']}" if item["next_deadline"] else ""
+        yield (
+            f"work queue of group {item['group']}: {item['topic']}/{item['queue']} settled to {item['settled_to']}, "
+            f"handed out to {item['handed_out_to']}, {pieces}, {item['in_flight']} in flight, "
+            f"at most {count_of(item['most_tries'], 'try', 'tries')}{until}"
+        )
     for item in about["transactions"]:
         left = count_of(item["unpublished"], "batch", "batches")
         yield f"transaction {item['transaction']}: ended {item['number']}, {left} to publish"
