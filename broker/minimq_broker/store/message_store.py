@@ -43,7 +43,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A saved state: the state: the result of the entries of the log up to a position.
+    """A saved state: what the entries of the log up to a position lead to.
 
     Attributes:
         position: the log position.

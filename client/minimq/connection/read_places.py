@@ -27,7 +27,7 @@ class ReadPlace(NamedTuple):
 
     @property
     def is_master(self) -> bool:
-        """Whether it is the master, as the name servers have it."""
+        """True if it is the master, as the name servers have it."""
         return self.broker_id == MASTER_ID
 
 

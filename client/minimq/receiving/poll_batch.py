@@ -36,11 +36,6 @@ class PollBatch:
             yield message
         self._done = len(self._messages)
 
-    def take_all(self) -> list[ReceivedMessage]:
-        """Hand all messages out at once: then they count as done together."""
-        self._done = self._given = len(self._messages)
-        return list(self._messages)
-
     @property
     def not_given(self) -> Sequence[ReceivedMessage]:
         """Those that nobody has seen yet."""

@@ -1,4 +1,4 @@
-"""What one name server knows of the brokers at one moment."""
+"""The brokers, as one name server knows them at one moment."""
 
 from __future__ import annotations
 
