@@ -110,6 +110,8 @@ def check_address(address: str) -> str:
             f"an address has {len(address)} characters, the limit is {MAX_ADDRESS}: {address[:40]}..."
         )
     host, colon, port = address.rpartition(":")
+    if ";" in address:
+        raise InvalidArgument(f"{address!r} is not an address: separate several by commas, HOST:PORT,HOST:PORT")
     if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
     return address

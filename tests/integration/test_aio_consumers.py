@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import random
 import re
@@ -305,8 +306,10 @@ def test_queues_can_be_assigned_and_sought(cluster: LocalCluster, topic: str) ->
 
 def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) -> None:
     fill(cluster, topic, 500)
+    trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace", default="")
 
     async def run() -> None:
+        trace.set("of the caller of start")
         found: Counter[int] = Counter()
         under_way = most = 0
         all_found = asyncio.Event()
@@ -315,6 +318,7 @@ def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) ->
         async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
             nonlocal under_way, most
             assert asyncio.get_running_loop() is loop
+            assert trace.get() == "of the caller of start"
             under_way += 1
             most = max(most, under_way)
             await asyncio.sleep(0.01)

@@ -147,6 +147,38 @@ def test_a_callback_that_raises_again_and_again_is_logged_once(
     assert caplog.text.count("ValueError: stumbled") == 1
 
 
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_a_callback_cannot_wait_for_its_own_end(cluster: LocalCluster, topic: str, method: str) -> None:
+    said: Future[object] = Future()
+    with Producer(cluster.nameserver) as producer:
+
+        def wait(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+            try:
+                said.set_result(getattr(producer, method)())
+            except InvalidArgument as refusal:
+                said.set_result(refusal.message)
+
+        producer.send_async(Message(topic, b"x"), callback=wait)
+        assert said.result(PATIENCE_S) == f"{method} waits for callbacks and interceptors: call it from another thread"
+        producer.send(Message(topic, b"y"))
+        producer.flush()
+
+
+def test_the_callback_of_a_cancelled_future_is_not_called(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[object] = []
+    with Producer(cluster.nameserver) as producer:
+        futures = [
+            producer.send_async(Message(topic, b"x"), callback=lambda *outcome: called.append(outcome))
+            for _ in range(50)
+        ]
+        cancelled = sum(future.cancel() for future in futures)
+        producer.flush()
+    assert cancelled + len(called) == 50
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("how", ["send", "send_async", "send_many"])
 @pytest.mark.parametrize(
     ("message", "error"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections import deque
@@ -38,6 +39,8 @@ class ListenerTasks(Generic[Delivery]):
         self._count = count
         self._deliver = deliver
         self._cut_off = cut_off
+        #: That of the caller of `start`, as a task has it which is made there.
+        self._context = contextvars.copy_context()
         self._to_do: deque[Delivery] = deque()
         #: The loop has been woken, and has not checked the deliveries yet.
         self._is_woken = False
@@ -87,7 +90,7 @@ class ListenerTasks(Generic[Delivery]):
     def _look(self) -> None:
         self._is_woken = False  # first: a delivery that is added from here on wakes the loop again
         for _ in range(min(len(self._to_do), self._count - len(self._tasks))):
-            task = self._loop.create_task(self._run())
+            task = self._loop.create_task(self._run(), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 

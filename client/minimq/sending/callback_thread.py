@@ -46,6 +46,10 @@ class CallbackThread:
         if not has_thread:
             self._make(call)
 
+    def is_mine(self) -> bool:
+        """Return whether the caller runs in such a call, for whose end nobody in it can wait."""
+        return threading.current_thread() is self._thread
+
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls, and wait for that, unless this is one of them."""
         with self._lock:

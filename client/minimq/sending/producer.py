@@ -188,6 +188,8 @@ class Producer:
 
 
 def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendReceipt]) -> None:
+    if future.cancelled():  # by the user, who wants to hear no more
+        return
     error = future.exception()
     try:
         if error is None:

@@ -291,6 +291,7 @@ class ProducerCore:
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
         self._process.check()
+        self._check_may_wait("flush")
         if timeout_s is not None:
             check_timeout(timeout_s)
         left = self._buffer.wait(timeout_s)
@@ -314,6 +315,7 @@ class ProducerCore:
         with self._closing:
             if self._closed:
                 return
+            self._check_may_wait("close")
             timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
             self._buffer.close()
             self._buffer.wait(timeout_s)
@@ -327,6 +329,10 @@ class ProducerCore:
                 f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
                 f"{topics}"
             )
+
+    def _check_may_wait(self, method: str) -> None:
+        if self._sender.callbacks.is_mine():
+            raise InvalidArgument(f"{method} waits for callbacks and interceptors: call it from another thread")
 
     def release(self) -> None:
         """End when all that was handed in has its outcome, for which somebody may wait: nobody has the producer."""

@@ -83,7 +83,7 @@ class Sender:
         self._closed = False
         #: What is still to be failed because the producer closes.
         self._left: deque[Action] = deque()
-        self._callbacks = CallbackThread("minimq-producer-callbacks")
+        self.callbacks = CallbackThread("minimq-producer-callbacks")
         #: The loop looks at what is late. Set under the lock, after the loop was woken: Ctrl-C may come in between.
         self._keeps_time = False
         self._timer: asyncio.Task[None] | None = None  # of the loop
@@ -179,7 +179,7 @@ class Sender:
         for stream in streams:
             stream.close()
         self._connection.call_soon(self._probe.end)
-        self._callbacks.close(_JOIN_S)  # one may never end
+        self.callbacks.close(_JOIN_S)  # one may never end
 
     def _fail_left(self) -> None:
         with self._lock:
@@ -367,8 +367,8 @@ class Sender:
         finally:
             if calls:
                 for call in calls:
-                    self._callbacks.run(call)
-                self._callbacks.run(partial(self.buffer.release, *batch.share))
+                    self.callbacks.run(call)
+                self.callbacks.run(partial(self.buffer.release, *batch.share))
             else:
                 self.buffer.release(*batch.share)
 

@@ -6,10 +6,14 @@ Pure: `credentials_file.py` opens them.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Self
 
 from minimq_common.errors import InvalidArgument
+
+#: How a key of a user begins.
+_KEY = re.compile(r"\s*mq_[a-z2-7]{8}_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,11 @@ class Credentials:
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.text):
             raise InvalidArgument("credentials are the path of a file, or the text of one: one of them is needed")
+        if "\n" in self.path or "\r" in self.path or _KEY.match(self.path):  # which no error may show, as it does paths
+            raise InvalidArgument(
+                "credentials are the content of a credentials file, not its path: give the path, or "
+                "Credentials.from_text(content)"
+            )
 
     @classmethod
     def from_text(cls, text: str) -> Self:

@@ -113,3 +113,13 @@ def test_credentials_are_one_of_path_and_text() -> None:
         open_credentials(7)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"cannot read .*nowhere"):
         open_credentials("nowhere.minimq")
+
+
+@pytest.mark.parametrize(
+    "content", [TEXT, TEXT.partition("\n")[2], BEARER.text, f" {BEARER.text}\n", TEXT.replace("\n", "\r")]
+)
+def test_the_content_of_a_file_in_place_of_its_path_is_told_and_not_shown(content: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"not its path: .*Credentials.from_text") as raised:
+        open_credentials(content)
+    assert SECRET not in raised.value.message
+    assert BEARER.text.split("_")[2] not in raised.value.message
