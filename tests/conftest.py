@@ -19,6 +19,7 @@ import pytest_timeout
 
 import support.forks  # noqa: F401 - the first that concerns gRPC
 from minimq.admin import Admin
+from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
@@ -49,6 +50,11 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
 # How full the disk of this machine is must not matter. The tests about full disks bring their own disk and options.
 for _mark in ("WARN", "DELETE_EARLY", "REFUSE"):
     os.environ.setdefault(f"MINIMQ_BROKER_DISK_{_mark}", "1")
+
+#: Each worker of a parallel run has ports of its own: none takes that of a server which another one has stopped.
+_PORTS_OF_A_WORKER = 5_000
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+server_process._port_numbers = itertools.count(_worker * _PORTS_OF_A_WORKER)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import logging
 import os
 import random
@@ -31,6 +32,9 @@ _LOOK_S = 0.2
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 << 10
 _PORT_TRIES = 20
+_FIRST_PORT = 10_000
+#: Ports are given out one after the other: one that was given lately belongs to a server that may be down for a moment.
+_port_numbers = itertools.count(random.randrange(1 << 16))
 #: Other packages than this one that the servers consist of.
 _PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "minimq_broker")
 
@@ -306,8 +310,9 @@ def free_port() -> int:
         first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
         first_outgoing = 32_768
+    count = max(first_outgoing, 20_000) - _FIRST_PORT
     for _ in range(_PORT_TRIES):
-        port = random.randrange(10_000, max(first_outgoing, 20_000))
+        port = _FIRST_PORT + next(_port_numbers) % count
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
