@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
-from minimq.errors import AccessDenied, MiniMQError, NotAuthenticated
-from minimq.local.certificate_authority import CertificateAuthority
+from minimq import Admin, Credentials, LocalCluster, PullConsumer
+from minimq.errors import AccessDenied, NotAuthenticated
 from minimq_common import rpc
-from minimq_common.security.credentials import CredentialsArgument
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
-from support.secure_scraping import trust_of
+from minimq_proto.v1 import broker_pb2
+from support.live_user import PATIENCE_S, RULES, Idle, Sending, Stream, mutual, stubs, written_messages
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
 ROUND_S = 0.2
-#: At the end of the year 9999.
-LATEST_MS = 253_402_300_799_000
-RULES = ["allow write topic orders", "allow read topic orders", "allow read group g-*"]
 
 pytestmark = pytest.mark.system
 
@@ -34,124 +26,6 @@ pytestmark = pytest.mark.system
 def admin(secure: LocalCluster) -> Iterator[Admin]:
     with Admin(credentials=secure.credentials) as made:
         yield made
-
-
-class Stream:
-    """A stream on which one request was made; nothing more comes for minutes."""
-
-    def __init__(self, call: Callable[..., Any], request: Any) -> None:  # noqa: ANN401 - of the generated classes
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._requests.put(request)
-        self._answers = call(iter(self._requests.get, None), timeout=10 * PATIENCE_S)
-        self.said: list[Any] = []
-        self.error: MiniMQError | None = None
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            for answer in self._answers:
-                self.said.append(answer)
-        except grpc.RpcError as error:
-            self.error = rpc.from_rpc_error(error, "server")
-
-    def wait_for(self, answers: int) -> None:
-        wait_until(lambda: len(self.said) >= answers, PATIENCE_S, what="the requests are answered")
-
-    def say(self, request: Any) -> None:  # noqa: ANN401 - of the generated classes
-        self._requests.put(request)
-
-    @property
-    def is_open(self) -> bool:
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self._answers.cancel()
-        self._thread.join(PATIENCE_S)
-
-
-class Idle:
-    """The streams that a client keeps, as one user.
-
-    Args:
-        secure: the cluster.
-        text: the credentials.
-        name: of groups and client ids.
-        opened: closes them at the end.
-    """
-
-    def __init__(self, secure: LocalCluster, text: str, name: str, opened: ExitStack) -> None:
-        broker, nameserver = stubs(secure, Credentials.from_text(text), opened)
-        self.broker = broker
-        take = broker_pb2.PopTake(topic="orders", max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
-        take.start.at = broker_pb2.START_AT_LATEST
-        ends = broker_pb2.GetOffsetRequest(topic="orders", timestamp_ms=LATEST_MS)
-        end = broker.GetOffset(ends, timeout=PATIENCE_S).offset
-        self.pull = broker_pb2.PullRequest(topic="orders", max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
-        join = broker_pb2.JoinGroup(group=f"{name}-session", topics=["orders"], allocation="averagely")
-        self.streams = {
-            "append": Stream(broker.Append, broker_pb2.AppendRequest(topic="orders", batch=b"none")),
-            "pull": Stream(broker.Pull, self.pull),
-            "pop": Stream(broker.Pop, broker_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
-            "session": Stream(broker.Session, broker_pb2.SessionRequest(client_id=name, join=join)),
-            "watch": Stream(nameserver.WatchRoutes, nameserver_pb2.WatchRoutesRequest(topics=["orders"])),
-        }
-        for stream in self.streams.values():
-            opened.callback(stream.close)
-        talking = [self.streams[name] for name in ("append", "session", "watch")]
-        wait_until(lambda: all(stream.said for stream in talking), PATIENCE_S, what="the streams are served")
-
-    def open(self) -> set[str]:
-        """Return the names of the streams that are open."""
-        return {name for name, stream in self.streams.items() if stream.is_open}
-
-    def errors(self) -> set[str]:
-        """Return the texts with which streams ended."""
-        return {str(stream.error) for stream in self.streams.values() if not stream.is_open}
-
-
-def stubs(secure: LocalCluster, credentials: CredentialsArgument | None, opened: ExitStack) -> tuple[Any, Any]:
-    trust = trust_of(credentials)
-    broker = opened.enter_context(rpc.open_channel(secure.brokers[0].address, trust))
-    nameserver = opened.enter_context(rpc.open_channel(secure.nameserver, trust))
-    return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
-
-
-def mutual(secure: LocalCluster, name: str, text: str) -> str:
-    """Return the credentials of a user with the certificate that the cluster wants as well."""
-    bearer = trust_of(Credentials.from_text(text)).bearer
-    assert bearer is not None
-    authority = CertificateAuthority(secure.data_dir / "secrets")
-    return authority.credentials(name, [secure.nameserver], bearer)
-
-
-class Sending:
-    """A producer that sends as fast as it can, until it cannot."""
-
-    def __init__(self, credentials: CredentialsArgument) -> None:
-        self._credentials = credentials
-        self._ends = False
-        self.sent = 0
-        self.error: MiniMQError | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with Producer(credentials=self._credentials, send_timeout_s=PATIENCE_S) as producer:
-            while self.error is None and not self._ends:
-                try:
-                    self.sent += len(producer.send_many([Message("orders", b"x")] * 1_000))
-                except MiniMQError as error:
-                    self.error = error
-
-    def stop(self) -> None:
-        self._ends = True
-        self.join()
-
-    def join(self) -> None:
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
 
 
 def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure: LocalCluster, admin: Admin) -> None:
@@ -286,12 +160,3 @@ def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:
 
 def members(stub: Any, group: str) -> list[str]:  # noqa: ANN401 - of the generated class
     return [*stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=group), timeout=PATIENCE_S).client_ids]
-
-
-def written_messages(stub: Any) -> int:  # noqa: ANN401 - of the generated class
-    """Return where the queues of the topic end, once all that the broker has taken is written."""
-    stub.Probe(broker_pb2.ProbeRequest(), timeout=PATIENCE_S)
-    asked = [
-        broker_pb2.GetOffsetRequest(topic="orders", queue_id=queue_id, timestamp_ms=LATEST_MS) for queue_id in range(2)
-    ]
-    return sum(stub.GetOffset(each, timeout=PATIENCE_S).offset for each in asked)
