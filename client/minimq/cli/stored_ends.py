@@ -1,4 +1,8 @@
-"""The ends of a topic's queues at the start of `minimq consume --exit-at-end`, and a group's progress to them."""
+"""The ends of a topic's queues at the start of `minimq consume --exit-at-end`, and a group's progress to them.
+
+Also where nothing is left to read the end is not reached before the group has the consumer as a member: a group that
+refuses it says so, and not that there are no messages.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,8 @@ class StoredEnds:
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             description = admin.describe_topic(topic)
+        #: The brokers of which one has to take the consumer into the group.
+        self._brokers = {queue.broker_name for queue in readable}
         #: The brokers that were away then, so that the ends of their queues are unknown.
         self._away_first = description.away
         #: The brokers that are away now.
@@ -86,17 +92,25 @@ class StoredEnds:
                 if self._consumer.position(queue) >= self._left.get(queue, 0):
                     self._left.pop(queue, None)
         now = time.monotonic()
-        if self._left and now >= self._look_at:
+        if self._waited_for() and now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look(now)
-        return {queue.broker_name for queue in self._left} <= self._waits.given_up(now)
+        return self._waited_for() <= self._waits.given_up(now)
 
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
         from minimq.routes.away import describe_away
 
         first = describe_away(self._away_first, "not read")
-        return [*first, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
+        lines = [*first, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
+        if not self._consumer.is_member:
+            lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
+        return lines
+
+    def _waited_for(self) -> set[str]:
+        """Return the brokers without which the end is not reached."""
+        left = {queue.broker_name for queue in self._left}
+        return left if self._consumer.is_member else left | self._brokers
 
     def _look(self, now: float) -> None:
         from minimq.admin import Admin
@@ -118,7 +132,7 @@ class StoredEnds:
         except TopicUnavailable as error:
             there, away = set(), error.away
         self._away = {each.broker_name: each for each in away}
-        new = self._waits.look({queue.broker_name for queue in self._left} - there, now)
+        new = self._waits.look(self._waited_for() - there, now)
         for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
             click.echo(line, err=True)
 

@@ -41,6 +41,7 @@ class BroadcastReader:
 
     #: There is no group, and so no other members that subscribe to other topics.
     topics_of_others: frozenset[str] = frozenset()
+    was_taken = True
 
     def __init__(
         self,

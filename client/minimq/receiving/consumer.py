@@ -159,6 +159,11 @@ class Consumer:
         return [queue for queue in self._fetcher.assignment if not self._routes.is_deleted(queue.topic)]
 
     @property
+    def is_member(self) -> bool:
+        """True once a broker has taken it into its group, or at once if nobody has to."""
+        return self._member is not None and self._member.was_taken
+
+    @property
     def missed_messages(self) -> int:
         """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
         return self._fetcher.missed_messages

@@ -47,9 +47,10 @@ class Refusals:
         self._start_ends_at = now + start_timeout_s
         #: By broker, why it does not have the member in the group.
         self._reasons: dict[str, MiniMQError] = {}
-        #: Brokers that have the member in their list, and whether any ever had.
+        #: Brokers that have the member in their list.
         self._taken_by: set[str] = set()
-        self._was_taken = False
+        #: True once any broker had. Read by other threads.
+        self.was_taken = False
         self._reported: MiniMQError | None = None
         self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
 
@@ -65,7 +66,7 @@ class Refusals:
 
     def accepted(self, name: str, now: float) -> None:
         """A broker has the member in its list."""
-        self._was_taken = True
+        self.was_taken = True
         self._taken_by.add(name)
         if self._reasons.pop(name, None) is not None:
             self.served(name)
@@ -96,7 +97,7 @@ class Refusals:
         for error in self._reasons.values():
             if isinstance(error, _HEARD_AT_ONCE):
                 return error
-        if self._was_taken or now < self._start_ends_at:
+        if self.was_taken or now < self._start_ends_at:
             return None
         return next((error for error in self._reasons.values() if isinstance(error, SystemBusy)), None)
 

@@ -115,6 +115,11 @@ class GroupMember:
         return self._topics_of_others
 
     @property
+    def was_taken(self) -> bool:
+        """True once a broker has taken this member into the group."""
+        return self._refusals.was_taken
+
+    @property
     def rounds(self) -> int:
         """Number of times that this member has looked at the allocation."""
         return self._rounds.count

@@ -193,6 +193,11 @@ class PullConsumer(ConsumerFace):
             raise
         return batch
 
+    @property
+    def is_member(self) -> bool:
+        """True once a broker has taken it into its group. Until then polls return nothing, or raise why it has not."""
+        return self._reader.is_member
+
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
         return self._reader.at_end()
