@@ -29,9 +29,11 @@ from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section
 from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
 from minimq_common.compression import Compression
 from minimq_common.moments import timestamp_ms
+from minimq_common.names import ONE_TIME_TRANSACTIONS
 
 __all__ = [
     "MAX_METADATA",
+    "ONE_TIME_TRANSACTIONS",
     "SEPARATOR",
     "BatchColumns",
     "BatchReceipt",

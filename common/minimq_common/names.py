@@ -17,6 +17,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 #: And `%DONE%group`: which of its dead letters were resent or dropped. Brokers keep it as long as these.
 DONE_PREFIX = "%DONE%"
+#: Transactions of data frames that Spark writes without a name, by the begin of theirs: each is used once.
+ONE_TIME_TRANSACTIONS = "spark-batch-"
 
 MAX_TOPIC = 127
 MAX_GROUP = 120

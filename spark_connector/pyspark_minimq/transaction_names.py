@@ -11,6 +11,7 @@ import re
 import uuid
 from typing import Final
 
+from minimq.connectors import ONE_TIME_TRANSACTIONS
 from pyspark_minimq.errors import MinimqSparkError
 
 #: In place of the topic when rows say theirs.
@@ -55,7 +56,7 @@ def of_query(query: str, topic: str | None) -> str:
 
 def of_one_write() -> str:
     """Return a name that no other write has."""
-    return f"spark-batch-{uuid.uuid4()}"
+    return f"{ONE_TIME_TRANSACTIONS}{uuid.uuid4()}"
 
 
 def _target(topic: str | None) -> str:

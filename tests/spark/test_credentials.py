@@ -44,3 +44,8 @@ def test_rows_are_written_and_read_with_a_file_or_its_content(spark: SparkSessio
         with pytest.raises(Exception, match="user bob may not describe topic t") as raised:
             refused.collect()
         assert secret_of(bob) not in str(raised.value)
+        with Admin(credentials=cluster.credentials) as admin:
+            eve = admin.add_user("eve", ["allow write topic t"])
+        given = {"credentialsSecret": eve, "topic": "t", "transactional": "true"}
+        with pytest.raises(Exception, match=r"`minimq user allow eve --transaction 'spark-batch-\*'`"):
+            rows.write.format("minimq").mode("append").options(**given).save()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from minimq_common.quantities import seconds_of
 if TYPE_CHECKING:
     from minimq.administration.access_edits import AccessEdit
     from minimq.administration.issued_key import IssuedKey
-    from minimq_common.security.access_document import StoredKey
+    from minimq_common.security.access_document import AccessDocument, StoredKey
 
 _USERS = Table(
     "no users",
@@ -125,7 +125,7 @@ def allow(
 ) -> None:
     """Grant a user more rights.
 
-    A rule that denies exactly the same is removed. A rule that denies more stays and takes precedence.
+    A rule that denies exactly the same is removed. A rule that denies more stays and takes precedence, with a warning.
 
     Example: minimq user allow alice --read 'orders*' --group billing
     """
@@ -265,6 +265,18 @@ def _change_rules(
         later = source.change(make(name, rules, roles))
     left = later.users[name]
     click.echo(f"user {name}: {'; '.join((*(f'role {role}' for role in left.roles), *left.rules)) or 'no rules'}")
+    if not remove:
+        _warn(later, name, [*rules, *(rule for role in roles for rule in later.roles.get(role, ()))])
+
+
+def _warn(document: AccessDocument, name: str, given: Iterable[str]) -> None:
+    """Tell which of the rules that a user was given change nothing, since others deny the same."""
+    from minimq_common.security.access_advice import denied_by
+    from minimq_common.security.access_policy import Policy
+    from minimq_common.security.access_rule import parse_rule
+
+    for rule, denial, source in Policy(document).overridden(name, map(parse_rule, given)):
+        click.echo(f"warning: '{rule}' changes nothing: {denied_by(name, denial, source)}", err=True)
 
 
 def _change(context: click.Context, secrets: Path | None, edit: AccessEdit, done: str) -> None:

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import AccessDocument
-from minimq_common.security.access_policy import Policy, Principal, Refusal
+from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
-from minimq_common.security.caller import KnownCaller, ServerCaller
+from minimq_common.security.caller import Decide, KnownCaller, ServerCaller
 from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
@@ -68,7 +69,7 @@ class AccessControl:
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, tuple[Principal, KnownCaller]] = {}
         #: Stands for all callers that are let in although they are not known.
-        self._unknown = KnownCaller("", _is_let_in, self._denied, sees_all=True)
+        self._unknown = KnownCaller("", _decide_of_unknown, self._denied, sees_all=True)
         self._is_suspended = False
         self._task: asyncio.Task[None] | None = None
         self._changed()
@@ -213,19 +214,15 @@ class AccessControl:
     def _sees_all(self, policy: Policy, user: str) -> bool:
         return self._only_reports or policy.sees_all(user)
 
-    def _decider(self, policy: Policy, user: str) -> Callable[[Need], bool]:
-        def decide(need: Need) -> bool:
-            return policy.decide(user, need).allowed
-
-        def report(need: Need) -> bool:
-            if decide(need):
-                return True
-            if _is_let_in(need):
+    def _decider(self, policy: Policy, user: str) -> Decide:
+        def report(need: Need) -> AccessDecision:
+            decision = policy.decide(user, need)
+            if not decision.allowed and _is_let_in(need):
                 self._denied(user, need)
-                return True
-            return False
+                return AccessDecision(True, need)
+            return decision
 
-        return report if self._only_reports else decide
+        return report if self._only_reports else partial(policy.decide, user)
 
     async def _look(self) -> None:
         warn_at = 0.0
@@ -247,6 +244,10 @@ def _is_let_in(need: Need) -> bool:
     Users and rules are changed by those alone who may: whoever made themselves an administrator would be one for good.
     """
     return need.verb is not Verb.ACCESS
+
+
+def _decide_of_unknown(need: Need) -> AccessDecision:
+    return AccessDecision(_is_let_in(need), need)
 
 
 def _why(refusal: Refusal, user: str) -> str:

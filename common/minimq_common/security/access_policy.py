@@ -136,6 +136,15 @@ class Policy:
             return AccessDecision(True, need, None, _OF_ADMIN)
         return AccessDecision(False, need)
 
+    def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
+        """Yield each of some rules that allow nothing, as another rule of the user denies all of it, and its source."""
+        denying = [each for each in self._rules(user, self.document.users[user]) if not each[0].allows]
+        for rule in rules:
+            for denial, source in denying:
+                if rule.allows and denial.covers(rule, user):
+                    yield rule, denial, source
+                    break
+
     def rights_of(self, user: str) -> object:
         """Return what is equal as long as no decision about a user is another one."""
         found = self.document.users.get(user)

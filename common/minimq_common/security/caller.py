@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
-from minimq_common.security.access_policy import of_group
+from minimq_common.security.access_advice import refused
+from minimq_common.security.access_policy import AccessDecision
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallerKind, Requirement, requirement_of
 
@@ -20,18 +21,8 @@ MOST_DECISIONS = 4_096
 #: When a caller with too many streams may come back, in seconds.
 _COME_BACK_S = 1.0
 
-#: Options of `minimq user allow`, by the need.
-_OPTIONS = {
-    (Verb.WRITE, Resource.TOPIC): "--write",
-    (Verb.READ, Resource.TOPIC): "--read",
-    (Verb.MANAGE, Resource.TOPIC): "--manage",
-    (Verb.READ, Resource.GROUP): "--group",
-    (Verb.WRITE, Resource.TRANSACTION): "--transaction",
-}
-
-
-#: Returns whether a user has a right.
-Decide = Callable[[Need], bool]
+#: Returns whether a user has a right, and why.
+Decide = Callable[[Need], AccessDecision]
 #: Takes the user, and the right that is lacking; None for what servers alone may do.
 Denied = Callable[[str, Need | None], object]
 
@@ -95,7 +86,7 @@ class KnownCaller(Caller):
 
     Args:
         user: the name.
-        decide: returns whether the user has a right.
+        decide: returns whether the user has a right, and why.
         denied: called with each right that the user lacked.
         sees_all: nothing has to be left out of a list.
     """
@@ -132,12 +123,12 @@ class KnownCaller(Caller):
                 self._decisions.clear()
                 self._passed.clear()
                 self._forgot = True
-            found = self._decisions[need] = self._decide(need)
+            found = self._decisions[need] = self._decide(need).allowed
         return found
 
     def sees(self, resource: Resource, name: str) -> bool:
         """Return whether the caller may see a name in a list."""
-        return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name))
+        return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
 
     @contextmanager
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
@@ -177,7 +168,7 @@ class KnownCaller(Caller):
         """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
         former = self._decisions
         self._decide, self.sees_all = decide, sees_all
-        self._decisions = {need: decide(need) for need in former}
+        self._decisions = {need: decide(need).allowed for need in former}
         self._passed.clear()
         has_lost, self._forgot = self._forgot, False
         if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
@@ -229,7 +220,7 @@ class KnownCaller(Caller):
         for need in requirement.needs:
             if not self.allows(need):
                 self._denied(self.user, need)
-                raise AccessDenied(_said(self.user, need))
+                raise AccessDenied(refused(self.user, self._decide(need)))
 
 
 class ServerCaller(KnownCaller):
@@ -247,23 +238,9 @@ class ServerCaller(KnownCaller):
             super()._require(requirement)
 
 
-def _describes(need: Need) -> bool:
-    return need.verb is Verb.DESCRIBE
+def _describes(need: Need) -> AccessDecision:
+    return AccessDecision(need.verb is Verb.DESCRIBE, need)
 
 
-def _never(_: Need) -> bool:
-    return False
-
-
-def _said(user: str, need: Need) -> str:
-    need = of_group(need)
-    option = _OPTIONS.get((need.verb, need.resource))
-    right = f"{option} {need.name}" if option else f"--right '{need}'"
-    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # which follows from what is really wanted
-        right = f"--read {need.name}`, or `--write {need.name}"
-    what = f"may not {need.verb.value} {need.resource.value} {need.name}".rstrip()
-    if not user:
-        return f"a caller without a key {what}: give the credentials of an administrator"
-    if user.startswith("%"):
-        return f"a server {what}"
-    return f"user {user} {what}: an administrator gives the right by `minimq user allow {user} {right}`"
+def _never(need: Need) -> AccessDecision:
+    return AccessDecision(False, need)

@@ -1,0 +1,73 @@
+"""Users without a right: each way of use says which one is lacking, and how it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minimq import Admin, Credentials, LocalCluster, Message, Producer
+from minimq.cli.main import main
+from minimq.errors import AccessDenied
+from minimq.local.certificate_authority import CertificateAuthority
+from support.command import Minimq
+from support.secure_scraping import trust_of
+
+pytestmark = pytest.mark.system
+
+NewUser = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def admin(secure: LocalCluster) -> Iterator[Admin]:
+    with Admin(credentials=secure.credentials) as made:
+        yield made
+
+
+@pytest.fixture
+def new_user(secure: LocalCluster, admin: Admin, authority: CertificateAuthority, tmp_path: Path) -> NewUser:
+    """Add a user with rules; return the credentials."""
+
+    def add(name: str, *rules: str) -> Path:
+        bearer = trust_of(Credentials.from_text(admin.add_user(name, rules))).bearer
+        assert bearer is not None
+        file = tmp_path / f"{name}.minimq"
+        file.write_text(authority.credentials(name, [secure.nameserver], bearer))
+        return file
+
+    return add
+
+
+def run(secure: LocalCluster, *arguments: str) -> Result:
+    done = CliRunner().invoke(main, ["--credentials", str(secure.credentials), *arguments])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_consume_says_that_the_right_to_the_group_is_lacking_though_there_is_nothing_to_read(
+    secure: LocalCluster, admin: Admin, new_user: NewUser
+) -> None:
+    admin.create_topic("nothing", queues=1)
+    file = new_user("newcomer", "allow read topic nothing")
+    minimq = Minimq(secure.nameserver)
+    arguments = ("--credentials", str(file), "consume", "nothing", "--group", "g-newcomer", "--exit-at-end")
+    assert "`minimq user allow newcomer --group g-newcomer`" in minimq(*arguments, status=1)
+    admin.add_rules("newcomer", ["allow read group g-newcomer"])
+    assert minimq(*arguments) == ""
+
+
+def test_an_advice_helps_after_a_wildcard_was_denied_and_allow_warns_of_it(
+    secure: LocalCluster, new_user: NewUser
+) -> None:
+    file = new_user("vera", "allow write topic orders")
+    run(secure, "user", "deny", "vera", "--write", "ord*")
+    allowed = run(secure, "user", "allow", "vera", "--write", "orders")
+    assert "warning: 'allow write topic orders' changes nothing: the rule 'deny write topic ord*'" in allowed.stderr
+    with Producer(credentials=file) as producer:
+        with pytest.raises(AccessDenied) as denied:
+            producer.send(Message("orders", b"x"))
+        assert "`minimq user deny vera --write 'ord*' --remove`" in denied.value.message
+        run(secure, "user", "deny", "vera", "--write", "ord*", "--remove")
+        producer.send(Message("orders", b"x"))

@@ -1,0 +1,97 @@
+"""The text of a refusal: the command in it helps, whatever it is that refuses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from minimq.administration.access_edits import add_rules, edited, remove_rules
+from minimq.cli.user import _GRANTS
+from minimq_common.security.access_advice import refused
+from minimq_common.security.access_document import AccessDocument, User
+from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
+
+ONE_WRITE = "spark-batch-9a4e1c1e-0000-0000-0000-000000000000"
+
+
+def document_of(*rules: str) -> AccessDocument:
+    return AccessDocument(1, {"alice": User(rules=rules)}, {"readers": ("deny read topic pay*",)})
+
+
+def need_of(text: str) -> Need:
+    verb, resource, *name = text.split()
+    return Need(Verb(verb), Resource(resource), *name)
+
+
+def follow(document: AccessDocument, text: str) -> AccessDocument:
+    """Return a document after the command that a text advises."""
+    command = re.findall(r"`(.*?)`", text)[0]
+    _, _, effect, name, *options = shlex.split(command)
+    removes = "--remove" in options
+    [option, given] = [each for each in options if each != "--remove"]
+    if option == "--role":
+        return edited(document, remove_rules(name, (), [given]))
+    right = given if option == "--right" else f"{_GRANTS[option.removeprefix('--')]} {given}"
+    change = remove_rules if removes else add_rules
+    return edited(document, change(name, [f"{effect} {right}"]))
+
+
+@pytest.mark.parametrize(
+    ("what", "rules"),
+    [
+        ("write topic orders-1", ()),
+        ("describe topic orders-1", ()),
+        ("read group g", ()),
+        ("manage group g", ()),
+        ("backup cluster", ()),
+        (f"write transaction {ONE_WRITE}", ()),
+        ("read topic %RETRY%g", ()),
+        ("write topic orders-1", ("deny write topic orders*",)),
+        ("write topic alice-1", ("deny write topic ${user}-*", "allow write topic *")),
+        ("describe topic orders-1", ("deny describe topic orders*", "allow read topic *")),
+        ("manage cluster", ("deny manage cluster", "allow manage cluster")),
+        ("write topic orders-1", ("deny write topic orders-1", "deny write topic *")),
+    ],
+)
+def test_who_follows_the_advice_as_often_as_it_is_given_may_do_it(what: str, rules: tuple[str, ...]) -> None:
+    document, need = document_of(*rules), need_of(what)
+    for _ in range(len(rules) + 1):
+        decision = Policy(document).decide("alice", need)
+        if not decision.allowed:
+            document = follow(document, refused("alice", decision))
+    assert Policy(document).decide("alice", need).allowed
+
+
+def test_the_advice_for_a_name_that_is_used_once_is_about_all_such_names() -> None:
+    denied = Policy(document_of()).decide("alice", need_of(f"write transaction {ONE_WRITE}"))
+    document = follow(document_of(), refused("alice", denied))
+    assert Policy(document).decide("alice", need_of("write transaction spark-batch-another")).allowed
+    assert not Policy(document).decide("alice", need_of("write transaction other")).allowed
+
+
+def test_a_rule_of_a_role_is_named_with_the_role() -> None:
+    document = edited(document_of("allow read topic *"), add_rules("alice", (), ["readers"]))
+    denied = Policy(document).decide("alice", need_of("read topic payroll"))
+    text = refused("alice", denied)
+    assert "the rule 'deny read topic pay*' of role readers denies it" in text
+    assert Policy(follow(document, text)).decide("alice", need_of("read topic payroll")).allowed
+
+
+@pytest.mark.parametrize(
+    ("denied", "given", "is_overridden"),
+    [
+        ("deny write topic orders*", "allow write topic orders-1", True),
+        ("deny write topic orders*", "allow write topic orders-*", True),
+        ("deny write topic ${user}-*", "allow write topic alice-1", True),
+        ("deny write topic orders-1", "allow write topic orders*", False),  # all others are allowed
+        ("deny read topic orders*", "allow write topic orders-1", False),
+        ("deny write topic orders*", "allow write topic bills", False),
+        ("deny manage cluster", "allow manage cluster", True),
+    ],
+)
+def test_a_rule_that_allows_nothing_is_found(denied: str, given: str, is_overridden: bool) -> None:
+    policy = Policy(document_of(denied))
+    assert bool([*policy.overridden("alice", [parse_rule(given)])]) is is_overridden
