@@ -13,7 +13,7 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
-from minimq.arguments import check_timeout
+from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.dead_letters.letter_admin import DeadLetterAdmin
@@ -54,7 +54,7 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         timeout_s: float = 5.0,
         credentials: CredentialsArgument | None = None,
     ) -> None:
-        check_timeout(timeout_s, "timeout_s")
+        waiting_s(timeout_s, "timeout_s")
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -67,10 +68,35 @@ def check_function(name: str, value: object) -> None:
         raise InvalidArgument(f"{name} is {value!r}: it must be a function")
 
 
-def check_timeout(value: object, name: str = "timeout") -> None:
-    """Raise `InvalidArgument` unless it is a number of seconds that can be waited for; below 0 is no wait."""
+def is_async(function: object) -> bool:
+    """Return whether calls of a function have to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def check_plain_function(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless it can be called, and need not be awaited."""
+    check_function(name, value)
+    if is_async(value):
+        raise InvalidArgument(
+            f"{name} is a coroutine function, which would not be awaited: it must be a plain function"
+        )
+
+
+def waiting_s(value: object, name: str = "timeout") -> float:
+    """Return the seconds to wait for: 0 for a number below it, such as what is left until a deadline that has passed.
+
+    Raises:
+        InvalidArgument: it is no number, or one that cannot be waited for.
+    """
     if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _LONGEST_S):
         raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_LONGEST_S}")
+    return max(value, 0)
+
+
+def check_switch(name: str, value: object) -> None:
+    """Raise `InvalidArgument` unless it is `True` or `False`."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} is {value!r}: it must be True or False")
 
 
 def check_count(name: str, value: object) -> None:

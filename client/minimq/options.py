@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minimq_common.errors import InvalidArgument
@@ -49,19 +49,27 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     if not hasattr(options, "__dataclass_fields__"):
         raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
     names = [field.name for field in dataclasses.fields(options)]
-    unknown = sorted(changes.keys() - set(names))
+    unknown = changes.keys() - set(names)
+    own = [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
+    refuse_unknown(unknown, [*own, *names], f"{type(options).__name__} has {', '.join(names)}")
+    return dataclasses.replace(options, **changes)
+
+
+def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
+    """Raise `InvalidArgument` if an unknown option was given.
+
+    Args:
+        unknown: the names that were given.
+        names: those that exist; the error suggests the nearest.
+        otherwise: said when none is near.
+    """
     if unknown:
         import difflib  # noqa: PLC0415 - for who mistypes an option
 
-        own = (
-            [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
-        )
-        near = [found[0] for name in unknown if (found := difflib.get_close_matches(name, [*own, *names], 1))]
-        said = f"unknown option {', '.join(unknown)}: "
-        if near:
-            raise InvalidArgument(f"{said}did you mean {', '.join(dict.fromkeys(near))}?")
-        raise InvalidArgument(f"{said}{type(options).__name__} has {', '.join(names)}")
-    return dataclasses.replace(options, **changes)
+        given = sorted(unknown)
+        near = [found[0] for name in given if (found := difflib.get_close_matches(name, names, 1))]
+        hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else otherwise
+        raise InvalidArgument(f"unknown option {', '.join(given)}: {hint}")
 
 
 def check_above_zero(options: DataclassInstance, *, but: Sequence[str] = ()) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,15 +11,23 @@ import pytest
 from minimq import (
     Admin,
     Cluster,
+    ConsumeResult,
     LocalCluster,
     Message,
     MessageQueue,
     Producer,
     PullConsumer,
+    PushConsumer,
+    SendInterceptor,
+    SimpleConsumer,
+    aio,
     by_consistent_hash,
     by_hash,
 )
+from minimq.arguments import waiting_s
 from minimq.errors import Closed, InvalidArgument
+
+PATIENCE_S = 20.0
 
 #: Of a type that no annotation allows.
 Wrong = Any
@@ -34,6 +43,9 @@ OF_PRODUCERS: dict[str, Callable[[Producer, str], object]] = {
     ),
     "selector is 5: it must be a function": lambda producer, topic: producer.send(
         Message(topic, b"x"), selector=_wrong(5)
+    ),
+    "callback is a coroutine function, which would not be awaited": lambda producer, topic: producer.send_async(
+        Message(topic, b"x"), callback=_wrong(_coroutine)
     ),
     "callback is 5: it must be a function": lambda producer, topic: producer.send_async(
         Message(topic, b"x"), callback=_wrong(5)
@@ -53,6 +65,24 @@ OF_CONSUMERS: dict[str, Callable[[PullConsumer], object]] = {
 
 ELSEWHERE: dict[str, Callable[[], object]] = {
     "options is 5: give options by name": lambda: Producer("127.0.0.1:1", _wrong(5)),
+    "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
+    "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),
+    "orderly is 'no': it must be True or False": lambda: PushConsumer("127.0.0.1:1", group="g", orderly=_wrong("no")),
+    "free_on_close is 'no': it must be True or False": lambda: SimpleConsumer(
+        "127.0.0.1:1", group="g", free_on_close=_wrong("no")
+    ),
+    "request_timeout_s is -1: it must be above 0": lambda: SimpleConsumer(
+        "127.0.0.1:1", group="g", request_timeout_s=-1
+    ),
+    "unknown option invisible: did you mean invisible_s": lambda: SimpleConsumer(
+        "127.0.0.1:1", group="g", **_wrong({"invisible": 3})
+    ),
+    "unknown option max_try: did you mean max_tries": lambda: aio.SimpleConsumer(
+        "127.0.0.1:1", group="g", **_wrong({"max_try": 3})
+    ),
+    "unknown option colour: a simple consumer has group, client_id": lambda: SimpleConsumer(
+        "127.0.0.1:1", group="g", **_wrong({"colour": 3})
+    ),
     "each address must be text": lambda: Producer(_wrong(["127.0.0.1:1", 5])),
     "key is an int: give text": lambda: by_hash(_wrong(5)),
     "key is bytes: give text|key is a bytes: give text": lambda: by_consistent_hash(_wrong(b"k")),
@@ -63,6 +93,30 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
 
 def _wrong(value: Wrong) -> Wrong:
     return value
+
+
+async def _coroutine(*_: object) -> None:
+    raise AssertionError
+
+
+def _plain(*_: object) -> ConsumeResult:
+    return ConsumeResult.SUCCESS
+
+
+class Unawaited(SendInterceptor):
+    after_send = _wrong(_coroutine)
+
+
+#: Each kind of consumer, with arguments by name.
+CONSUMERS: list[Callable[..., Any]] = [
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    aio.PullConsumer,
+    aio.PushConsumer,
+    aio.SimpleConsumer,
+    lambda *given, **named: PushConsumer(*given, balance="messages", **named),
+]
 
 
 @pytest.mark.parametrize("text", OF_PRODUCERS)
@@ -88,9 +142,79 @@ def test_of_admins(admin: Admin, topic: str) -> None:
         admin.update_topic(topic, permission=_wrong("read"))
 
 
-def test_a_closed_consumer_says_so() -> None:
-    with Cluster("127.0.0.1:1") as cluster:
-        consumer = PullConsumer(cluster, group="g")
-        consumer.close()
+@pytest.mark.parametrize("wrong", ["", 0, False, b"x"])
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_an_id_that_names_nobody_is_refused(consumer: Callable[..., object], wrong: Wrong) -> None:
+    with pytest.raises(InvalidArgument, match=r"client id is empty|client_id is .*: it must be text"):
+        consumer("127.0.0.1:1", group="g", client_id=wrong)
+
+
+# ---- after close --------------------------------------------------------------------------------
+
+
+async def _done(result: object) -> object:
+    return await result if isinstance(result, Awaitable) else result
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_closed_consumer_says_so_whatever_is_asked_of_it(consumer: Callable[..., Any], is_subscribed: bool) -> None:
+    async def ask() -> None:
+        async with Cluster("127.0.0.1:1") as cluster:
+            closed = consumer(cluster, group="g")
+            if is_subscribed:
+                closed.subscribe("t")
+            await _done(closed.close())
+            listener = _coroutine if type(closed) is aio.PushConsumer else _plain
+            for name, arguments in {"subscribe": ("t",), "assign": ([],), "start": (listener,), "receive": ()}.items():
+                if method := getattr(closed, name, None):
+                    with pytest.raises(Closed):
+                        await _done(method(*arguments))
+
+    asyncio.run(ask())
+
+
+def test_a_consumer_that_reads_assigned_queues_says_that_it_is_closed(cluster: LocalCluster) -> None:
+    consumer = PullConsumer(cluster.nameserver)
+    consumer.assign([])
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.subscribe("t")
+    with pytest.raises(Closed):
+        consumer.assign([])
+
+
+def test_a_producer_whose_cluster_is_closed_says_so_in_each_way_to_send(cluster: LocalCluster, topic: str) -> None:
+    with Cluster(cluster.nameserver) as shared:
+        producer = Producer(shared)
+        producer.send(Message(topic, b"the route is known"))
+    message = Message(topic, b"too late")
+    for send in (
+        producer.send,
+        lambda message: producer.send_async(message).result(PATIENCE_S),
+        lambda message: producer.send_many([message]),
+        lambda message: producer.send_many([message], queue=MessageQueue(topic, "broker-a", 0)),
+    ):
         with pytest.raises(Closed):
-            consumer.subscribe("t")
+            send(message)
+    producer.close()
+
+
+# ---- no time ------------------------------------------------------------------------------------
+
+
+def test_a_timeout_below_zero_is_no_wait(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    assert (waiting_s(-0.5), waiting_s(0.5)) == (0, 0.5)
+    with PullConsumer(cluster.nameserver, group=new_name()) as pulling:
+        pulling.subscribe(topic)
+        assert pulling.poll(-1) == []
+    with SimpleConsumer(cluster.nameserver, group=new_name()) as simple:
+        simple.subscribe(topic)
+        assert simple.receive(timeout=-1) == []
+    pushing = PushConsumer(cluster.nameserver, group=new_name())
+    pushing.subscribe(topic)
+    pushing.start(_plain)
+    pushing.close(-1)
+    nobody = Producer("127.0.0.1:1")
+    nobody.flush(-1)
+    nobody.close(-1)

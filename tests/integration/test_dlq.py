@@ -114,6 +114,9 @@ def test_the_command_counts_shows_resends_and_drops(
     assert minimq("dlq", "drop", topic, "--from", "-1h", "--yes") == "6 dead letters dropped\n"
     assert minimq("dlq", "drop", topic, "--all") == "0 dead letters dropped\n"
     assert minimq.with_stderr("dlq", "list", topic) == "no open dead letters\n"
+    described = minimq("group", "describe", topic)
+    assert "12 dead letters stored" in described
+    assert f"dead letters that are still open: minimq dlq show {topic}" in described
     assert "choose some (--from, --key, --id ...), or give --all" in minimq("dlq", "resend", topic, status=2)
     assert "--all excludes" in minimq("dlq", "drop", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)

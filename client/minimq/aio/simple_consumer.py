@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -14,7 +14,7 @@ from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_consumer import CLOSE_S
-from minimq.receiving.simple_options import SimpleOptions
+from minimq.receiving.simple_options import NoOthers, SimpleOptions, refuse_others
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -44,9 +44,11 @@ class SimpleConsumer:
         client_id: str | None = None,
         request_timeout_s: float = 10.0,
         credentials: CredentialsArgument | None = None,
+        **unknown: Unpack[NoOthers],
     ) -> None:
-        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s)
-        self._reader = SimpleReader(nameserver, group, client_id, options, credentials)
+        refuse_others(unknown)
+        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s, credentials)
+        self._reader = SimpleReader(nameserver, group, client_id, options)
         self._when_dropped = WhenDropped(self, self._reader.release)
 
     @property

@@ -53,7 +53,7 @@ def show_group(found: GroupDescription, *, all_queues: bool) -> None:
     """Print the summary of a group, its members, and the most important queues, or all."""
     click.echo(_summary(found))
     if found.dead_letters:
-        click.echo(f"dead letters: minimq dlq show {found.group}")
+        click.echo(f"dead letters that are still open: minimq dlq show {found.group}")
     if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
         click.echo(f"nobody uses it: it will be deleted in {expires_in}")
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
@@ -81,7 +81,7 @@ def _summary(found: GroupDescription) -> str:
         lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
     flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
     retrying = f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
-    dead = f", {count_of(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
+    dead = f", {count_of(found.dead_letters, 'dead letter')} stored" if found.dead_letters else ""
     if missing := sorted({away.broker_name for away in found.away} | found.unanswered.keys()):
         dead += f", dead letters of {', '.join(missing)} not counted"
     unseen = sum(away.queues for away in found.away)

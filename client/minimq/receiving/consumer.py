@@ -32,7 +32,7 @@ from minimq.routes.away import describe_away
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
-from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
 from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
@@ -50,14 +50,20 @@ def new_client_id() -> str:
     return f"{socket.gethostname()[:_MOST_OF_HOST]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def check_text(name: str, value: object) -> None:
-    """Raise `InvalidArgument` unless a value is text that UTF-8 can hold."""
+def check_text(name: str, value: object) -> str:
+    """Return a value. Raises `InvalidArgument` unless it is text that UTF-8 can hold."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: it must be text")
     try:
         value.encode()
     except UnicodeEncodeError:  # half a character
         raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
+    return value
+
+
+def checked_client_id(value: object) -> str:
+    """Return the id that a user has given a client. Raises `InvalidArgument` when it cannot be one."""
+    return check_client_id(check_text("client_id", value))
 
 
 def check_subscriptions(filters: dict[str, MessageFilter]) -> dict[str, MessageFilter]:
@@ -117,15 +123,12 @@ class Consumer:
         waits: Callable[[ClusterClient], Waits] = BlockingWaits,
     ) -> None:
         self._process = HomeProcess("consumer")
-        check_text("client_id", client_id or "")
-        if client_id:
-            check_client_id(client_id)
-        if options.model == "broadcasting" and not client_id:
+        if options.model == "broadcasting" and client_id is None:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         if group is not None:
             check_text("group", group)
         self.group = "" if group is None else check_group(group)
-        self.client_id = client_id or new_client_id()
+        self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self._options = options
         self._strategy = _strategy(strategy)
         self._is_own_strategy = not isinstance(strategy, str)
@@ -188,9 +191,15 @@ class Consumer:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
         self._member.state_saved(queues)
 
-    def _subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+    def _check_open(self) -> None:
+        """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
         self._process.check()
+        if self._closed:
+            raise Closed("the consumer is closed")
         self._client.check_open()
+
+    def _subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+        self._check_open()
         if not self.group:
             raise InvalidArgument(
                 "a consumer without a group can only be assigned queues: give it a group to subscribe"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
+from minimq.arguments import check_plain_function
 from minimq.options import START_TIMEOUT_S, check_above_zero
-from minimq.receiving.listener import is_async
 from minimq.receiving.offset_reset import OffsetReset
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -188,12 +188,8 @@ class ConsumerOptions:
     def _check_callbacks(self) -> None:
         for name in ("on_assigned", "on_revoked", "on_lost", "on_offset_reset"):
             value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise InvalidArgument(f"{name} is {value!r}: it must be a function, or None")
-            if is_async(value):
-                raise InvalidArgument(
-                    f"{name} is a coroutine function, which would not be awaited: it must be a plain function"
-                )
+            if value is not None:
+                check_plain_function(name, value)
 
 
 def invisible_ms(value: object, name: str = "invisible_s", shortest_ms: int = MIN_INVISIBLE_MS) -> int:

@@ -7,11 +7,12 @@ import inspect
 import logging
 import operator
 import reprlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from minimq.arguments import is_async
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import origin_of
 from minimq_common.errors import InvalidArgument
@@ -110,9 +111,12 @@ class ListenerCalls(NamedTuple):
     in_order: bool
 
 
-def is_async(function: object) -> bool:
-    """Return whether calls of a function have to be awaited."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+def check_may_start(topics: Collection[str], *, has_started: bool) -> None:
+    """Raise `InvalidArgument` unless a push consumer has a subscription and was not started before."""
+    if has_started:
+        raise InvalidArgument("the consumer was started before: start it once")
+    if not topics:
+        raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
 
 
 def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:

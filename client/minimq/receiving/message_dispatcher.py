@@ -12,7 +12,7 @@ from typing import Any
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict
+from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict, check_may_start
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.popped import PoppedMessage
@@ -80,11 +80,15 @@ class MessageDispatcher:
             if getattr(options, name) != default:
                 raise InvalidArgument(f"{name} is for consumers that have queues to themselves: leave it out here")
         simple = SimpleOptions(
-            options.invisible_s, most_tries(options), start, request_timeout_s=options.request_timeout_s
+            options.invisible_s,
+            most_tries(options),
+            start,
+            request_timeout_s=options.request_timeout_s,
+            credentials=options.credentials,
         )
         self._most_calls, self._batch_size = calls.threads, calls.batch_size
         self._options = options
-        self._reader = SimpleReader(nameserver, group, client_id, simple, options.credentials)
+        self._reader = SimpleReader(nameserver, group, client_id, simple)
         self._outcomes = PoppedOutcomes(self._reader, options)
         self._client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
@@ -117,6 +121,7 @@ class MessageDispatcher:
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Take from a topic as well; before the start."""
+        self._reader.check_open()
         if self._calls is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._reader.subscribe(topic, expression, where)
@@ -132,9 +137,8 @@ class MessageDispatcher:
         self._start_with(ListenerTasks(loop, self._most_calls, deliver, self._cut_off))
 
     def _start_with(self, calls: ListenerThreads[PoppedDelivery] | ListenerTasks[PoppedDelivery]) -> None:
-        self._reader.check()
-        if not self._reader.topics or self._calls is not None:
-            raise InvalidArgument("subscribe to at least one topic, and start once")
+        self._reader.check_open()
+        check_may_start(self._reader.topics, has_started=self._calls is not None)
         for topic in self._reader.topics:
             self._client.routes.with_retries(partial(self._client.routes.route, topic), self._options.start_timeout_s)
         self._calls = calls

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from minimq.arguments import check_count, check_timeout, queue_list, queue_offsets
+from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_call import as_coroutine
@@ -63,6 +63,7 @@ class PullReader(Consumer):
         options: ConsumerOptions,
         waits: Callable[[ClusterClient], Waits],
     ) -> None:
+        check_switch("auto_commit", auto_commit)
         super().__init__(
             nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=waits
         )
@@ -84,13 +85,14 @@ class PullReader(Consumer):
 
     def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
         """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
+        self._check_open()
         if self._is_assigned:
             raise InvalidArgument("subscribe and assign exclude each other")
         self._subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
-        self._process.check()
+        self._check_open()
         if self._filters:
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.model == "broadcasting":
@@ -135,9 +137,8 @@ class PullReader(Consumer):
     async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
         self._process.check()
-        check_timeout(timeout)
         check_count("max_messages", max_messages)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + waiting_s(timeout)
         if not self._has_joined and not self._closed:
             if not self._filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
-from minimq.arguments import check_count, check_timeout
+from minimq.arguments import check_count, check_switch, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
@@ -98,6 +98,7 @@ class PushConsumer(ConsumerFace):
         check_count("threads", threads)
         most = _BATCH_SIZE[balance] if batch_size is None else batch_size
         check_count("batch_size", most)
+        check_switch("orderly", orderly)
         calls = ListenerCalls(threads, most, orderly)
         self._in_order = orderly
         if balance == "queues":
@@ -180,6 +181,5 @@ class PushConsumer(ConsumerFace):
             InternalError: its dispatcher had ended before, and with it all reading; the consumer is closed all the
                 same.
         """
-        check_timeout(timeout)
         self._when_dropped.closed()
-        self._reader.close(timeout)
+        self._reader.close(waiting_s(timeout))

@@ -17,7 +17,7 @@ from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.delivery_outcomes import DeliveryOutcomes
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
-from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict
+from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict, check_may_start
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
@@ -104,9 +104,8 @@ class QueueDispatcher(Consumer):
         self._start_with(ListenerTasks(loop, self._most_at_once, deliver, self._cut_off))
 
     def _start_with(self, calls: ListenerThreads[Delivery] | ListenerTasks[Delivery]) -> None:
-        self._process.check()
-        if not self._filters or self._calls is not None:
-            raise InvalidArgument("subscribe to at least one topic, and start once")
+        self._check_open()
+        check_may_start(self._filters, has_started=self._calls is not None)
         self._routes.with_retries(
             lambda timeout_s: complete(partial(self._look_up_topics, timeout_s)), self._options.start_timeout_s
         )

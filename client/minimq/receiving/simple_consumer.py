@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -13,7 +13,7 @@ from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
-from minimq.receiving.simple_options import SimpleOptions
+from minimq.receiving.simple_options import NoOthers, SimpleOptions, refuse_others
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -64,9 +64,11 @@ class SimpleConsumer:
         client_id: str | None = None,
         request_timeout_s: float = 10.0,
         credentials: CredentialsArgument | None = None,
+        **unknown: Unpack[NoOthers],
     ) -> None:
-        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s)
-        self._reader = SimpleReader(nameserver, group, client_id, options, credentials)
+        refuse_others(unknown)
+        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s, credentials)
+        self._reader = SimpleReader(nameserver, group, client_id, options)
         self._client = self._reader.client
         self._when_dropped = WhenDropped(self, self._reader.release)
 

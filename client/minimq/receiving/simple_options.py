@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from minimq.arguments import check_count
+from minimq.options import check_above_zero, refuse_unknown
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.transport.start_position import Start, start_position
+from minimq_common.security.credentials import CredentialsArgument
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class SimpleOptions:
         start: where a new group begins.
         free_on_close: let others have what is not settled as soon as the consumer closes or dies.
         request_timeout_s: seconds for which a settle is tried, and that a broker may take to answer.
+        credentials: as of `Cluster`.
     """
 
     invisible_s: float = 30.0
@@ -26,8 +32,20 @@ class SimpleOptions:
     start: Start = "earliest"
     free_on_close: bool = True
     request_timeout_s: float = 10.0
+    credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:
         invisible_ms(self.invisible_s)
         check_count("max_tries", self.max_tries)
+        check_above_zero(self)
         start_position(self.start)
+
+
+class NoOthers(TypedDict):
+    """No further arguments: type checkers refuse each, and `refuse_others` does."""
+
+
+def refuse_others(unknown: Mapping[str, object]) -> None:
+    """Raise `InvalidArgument` for arguments that simple consumers do not have; the text names the nearest."""
+    names = ["group", "client_id", *(field.name for field in dataclasses.fields(SimpleOptions))]
+    refuse_unknown(unknown.keys(), names, f"a simple consumer has {', '.join(names)}")

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from minimq.arguments import check_count, check_timeout
+from minimq.arguments import check_count, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
-from minimq.receiving.consumer import check_subscriptions, check_text, new_client_id
+from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.pop_places import PopPlace, PopPlaces
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
@@ -34,9 +34,8 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import MessageQueue
-from minimq_common.names import check_client_id, check_group, check_topic
+from minimq_common.names import check_group, check_topic
 from minimq_common.protocol_bounds import MAX_TAKEN
-from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,6 @@ class SimpleReader:
         group: the consumer group.
         client_id: name among all clients; made up unless given.
         options: how to read.
-        credentials: as of `Cluster`.
 
     Attributes:
         client: the share of the connection.
@@ -82,16 +80,15 @@ class SimpleReader:
         group: str,
         client_id: str | None,
         options: SimpleOptions,
-        credentials: CredentialsArgument | None,
     ) -> None:
         check_text("group", group)
         self.group = check_group(group)
-        self.client_id = new_client_id() if client_id is None else check_client_id(client_id)
+        self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self._options = options
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
         self._process = HomeProcess("consumer")
-        self.client = ClusterClient(nameserver, credentials=credentials)
+        self.client = ClusterClient(nameserver, credentials=options.credentials)
         self._filters: dict[str, MessageFilter] = {}
         self._places = PopPlaces(self.client)
         #: Those that the next calls raise.
@@ -108,9 +105,14 @@ class SimpleReader:
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Take from a topic as well."""
-        self._process.check()
+        self.check_open()
         filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
         self._filters = check_subscriptions(filters)
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
+        self.check()
+        self.client.check_open()
 
     @property
     def topics(self) -> list[str]:
@@ -147,13 +149,12 @@ class SimpleReader:
         """
         self.check()
         check_count("max_messages", max_messages)
-        check_timeout(timeout_s)
         if not self._filters:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
         kept_ms = self.kept_ms(invisible_s)
         most = min(max_messages, MAX_TAKEN)
         loop = asyncio.get_running_loop()
-        until = loop.time() + max(0.0, timeout_s)
+        until = loop.time() + waiting_s(timeout_s)
         while True:
             if self._errors:
                 raise self._errors.pop(0)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from minimq.arguments import check_plain_function
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import InvalidArgument, MiniMQError
@@ -37,6 +38,8 @@ class Interceptors(tuple[SendInterceptor, ...]):
         for interceptor in self:
             if not isinstance(interceptor, SendInterceptor):
                 raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
+            for name in ("before_send", "after_send"):
+                check_plain_function(f"{type(interceptor).__name__}.{name}", getattr(interceptor, name))
 
     def before_send(self, message: Message) -> Message:
         """Return the message after all interceptors."""

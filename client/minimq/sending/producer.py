@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.arguments import check_function
+from minimq.arguments import check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -110,15 +110,18 @@ class Producer:
             message: what to send.
             queue: where it must go; then it is never moved to another queue.
             selector: chooses that queue, as for `send`.
-            callback: called with the receipt and None, or with None and the error, on a thread of the producer, one
-                callback after the other; it must not block, nor call the producer.
+            callback: a plain function, called with the receipt and None, or with None and the error, on a thread of the
+                producer, one callback after the other; it must not block, nor call the producer.
 
         Returns:
             A future of the receipt, which raises what `send` would.
+
+        Raises:
+            InvalidArgument: the message breaks a rule, or the callback is a coroutine function.
         """
         future: ReceiptFuture[SendReceipt] = ReceiptFuture()
         if callback is not None:
-            check_function("callback", callback)
+            check_plain_function("callback", callback)
             future.add_done_callback(partial(_call_back, callback, self._callback_faults))
         self._core.send(message, queue, selector, future)
         return future

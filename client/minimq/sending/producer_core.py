@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, check_timeout
+from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.auto_create import AutoCreate
@@ -187,6 +187,7 @@ class ProducerCore:
                 return self._destination(message, queue, selector)
 
         self._process.check()
+        self._client.check_open()
         bulk = BulkSend(self._sender, self._options, self._find, choose, cancelled)
         given = iter(check_iterable("messages", messages, "messages"))
         if self._interceptors:
@@ -293,7 +294,7 @@ class ProducerCore:
         self._process.check()
         self._check_may_wait("flush")
         if timeout_s is not None:
-            check_timeout(timeout_s)
+            timeout_s = waiting_s(timeout_s)
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
@@ -310,13 +311,11 @@ class ProducerCore:
         """
         if self._process.is_forked:
             return
-        if timeout_s is not None:
-            check_timeout(timeout_s)
+        timeout_s = self._options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
         with self._closing:
             if self._closed:
                 return
             self._check_may_wait("close")
-            timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
             self._buffer.close()
             self._buffer.wait(timeout_s)
             left = self._buffer.left()

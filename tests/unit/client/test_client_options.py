@@ -138,7 +138,7 @@ def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str)
         ({"assignment": ["client"]}, "assignment is ['client']: it must be one of client, server"),
         ({"offsets_dir": 5}, "offsets_dir is 5: it must be the path of a folder"),
         ({"offsets_dir": ""}, "offsets_dir is '': it must be the path of a folder"),
-        ({"on_lost": "print"}, "on_lost is 'print': it must be a function, or None"),
+        ({"on_lost": "print"}, "on_lost is 'print': it must be a function"),
     ],
     ids=str,
 )
