@@ -82,7 +82,7 @@ class Verdict:
         unexplained: of these, all but those that a member had in hand which was killed or hung before its commit.
         skipped: polls that left out what nobody had handed out before.
         disordered: polls that did not go on where the same owner had been.
-        stale: polls under a lease that began after another member had handed something out under a later one.
+        stale: polls under a lease after another member had handed something out under a later one.
         moves: how often a queue has gone from one member to another.
         examples: some findings as text.
     """
@@ -107,7 +107,7 @@ class Verdict:
 
 
 def deliveries(journals: Iterable[JournalReader]) -> dict[Place, list[Delivery]]:
-    """Return all polls by queue, in the order of time."""
+    """Return all polls by queue, in the order of time, whenever their members came to write them down."""
     found: defaultdict[Place, list[Delivery]] = defaultdict(list)
     for journal in journals:
         for poll in journal.polls:
@@ -151,7 +151,7 @@ def _judge_queue(verdict: Verdict, place: Place, items: Sequence[Delivery]) -> N
                 verdict.find("out of order", place, item)
         elif former and former.member is not item.member:
             verdict.moves += 1
-        if newest and poll.epoch and poll.epoch < newest.poll.epoch and poll.asked > newest.poll.at:
+        if newest and poll.epoch and poll.epoch < newest.poll.epoch:
             verdict.stale += 1
             verdict.find("under an old lease", place, item)
         if newest is None or poll.epoch > newest.poll.epoch:
@@ -180,7 +180,7 @@ def _may_be_repeated(item: Delivery, place: Place, offset: int) -> bool:
     """Return true if a member that was killed or hung had the message and had not committed it."""
     for broken_at in item.member.broken_at:
         commits = (commit for commit in item.member.commits if commit.place == place and commit.at <= broken_at)
-        if item.poll.asked <= broken_at and offset >= max((commit.offset for commit in commits), default=0):
+        if item.poll.at <= broken_at and offset >= max((commit.offset for commit in commits), default=0):
             return True
     return False
 

@@ -23,6 +23,8 @@ import msgspec
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.broker_calls import BrokerCalls
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
+from minimq.receiving.hand_out import HandOut
+from minimq.receiving.queue_reader import QueueReader
 from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic
@@ -39,8 +41,7 @@ class Polled(msgspec.Struct, tag="polled", array_like=True, frozen=True):
     """Messages of one queue were handed out.
 
     Attributes:
-        at: when.
-        asked: when the poll began.
+        at: when, which is the moment of the check that the lease still holds.
         place: of which queue.
         first: offset of the first.
         last: offset of the last.
@@ -50,7 +51,6 @@ class Polled(msgspec.Struct, tag="polled", array_like=True, frozen=True):
     """
 
     at: float
-    asked: float
     place: Place
     first: int
     last: int
@@ -161,6 +161,29 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
     BrokerCalls.call = call  # type: ignore[method-assign,assignment]
 
 
+class LatestHandOut:
+    """The latest hand-out of this process. Looked at where all of them pass, for a consumer does not tell its user.
+
+    A process can be stopped at any moment, also after the check of a lease and before its journal has the messages. So
+    that the journal has the moment of the check, and the epoch of then.
+
+    Attributes:
+        at: when the lease was checked.
+        epoch: of the lease; 0 when there was none.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.epoch = 0
+        plain = HandOut._take
+
+        def take(hand_out: HandOut, reader: QueueReader, max_messages: int, now: float) -> list[ReceivedMessage]:
+            self.at, self.epoch = now, reader.lease.epoch
+            return plain(hand_out, reader, max_messages, now)
+
+        HandOut._take = take  # type: ignore[method-assign,assignment]
+
+
 def end_of_process() -> threading.Event:
     """Return what is set by SIGTERM."""
     end = threading.Event()
@@ -243,19 +266,19 @@ class Reader:
         self._chance = random.Random(client_id)
         self._held: list[Place] = []
         self._parent = os.getppid()
+        self._latest = LatestHandOut()
 
     def step(self) -> None:
         """Poll once."""
         if os.getppid() != self._parent:
             raise SystemExit("nobody is left who would look at the journal")
-        asked = time.monotonic()
         try:
             messages = self._consumer.poll(_POLL_S, max_messages=500)
         except MiniMQError as error:
             self._journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
             return
         if messages:
-            self._journal.add(self._line(asked, messages))
+            self._journal.add(self._line(messages))
         held = [place_of(queue) for queue in self._consumer.assignment]
         if held != self._held:
             self._held = held
@@ -263,23 +286,17 @@ class Reader:
         if messages and self._chance.randrange(_WORK_EVERY) == 0:
             time.sleep(self._chance.uniform(0.0, 0.01))
 
-    def _line(self, asked: float, messages: Sequence[ReceivedMessage]) -> Polled:
+    def _line(self, messages: Sequence[ReceivedMessage]) -> Polled:
         oldest, latest = messages[0], messages[-1]
         return Polled(
-            at=time.monotonic(),
-            asked=asked,
+            at=self._latest.at,
             place=place_of(oldest.queue),
             first=oldest.queue_offset,
             last=latest.queue_offset,
             count=len(messages),
-            epoch=self._epoch(oldest.queue),
+            epoch=self._latest.epoch,
             age_ms=time.time() * 1000 - oldest.batch.stored_ms,
         )
-
-    def _epoch(self, queue: MessageQueue) -> int:
-        # Not public: users have no need of it. A queue may have been taken away since the poll.
-        reader = self._consumer._reader._fetcher._readers.get(queue)
-        return reader.lease.epoch if reader is not None else 0
 
 
 # ---- The producer --------------------------------------------------------------------------------------
