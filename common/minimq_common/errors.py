@@ -17,6 +17,7 @@
     │   ├── Unavailable             └── DeadlineExceeded
     ├── SendFailed              all tries of a send failed; lists each of them
     ├── BufferFull              too much is waiting to be sent
+    ├── DamagedMessages         CorruptBatch or CorruptEntry, with the place in the queue
     ├── CannotListen            a server cannot have the address it was told to serve at
     └── StoreError              a data directory cannot be used
         ├── DataDirectoryInUse      ├── DataDirectoryVersion  ├── CorruptEntry
@@ -45,7 +46,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
-    from minimq_common.model import AwayBroker
+    from minimq_common.model import AwayBroker, MessageQueue
 
 
 class MiniMQError(Exception):
@@ -182,7 +183,30 @@ class OffsetOutOfRange(ServerError):
     code = "OFFSET_OUT_OF_RANGE"
 
 
-class CorruptBatch(ServerError):
+class DamagedMessages(MiniMQError):
+    """Messages are damaged; its attributes are their place in their queue.
+
+    Attributes:
+        queue: where they stand; None unless the error is about messages that were read.
+        offset: offset of the first one; None with an unknown queue.
+        next_offset: offset of the first message after them, where reading can go on; None when that is not known.
+    """
+
+    code = "DAMAGED_MESSAGES"
+    queue: MessageQueue | None = None
+    offset: int | None = None
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, next_offset: int | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.next_offset = next_offset
+
+    def at(self, queue: MessageQueue, offset: int, next_offset: int | None) -> Self:
+        """Add the place."""
+        self.queue, self.offset, self.next_offset = queue, offset, next_offset
+        return self
+
+
+class CorruptBatch(DamagedMessages, ServerError):
     """The bytes of a batch do not match their checksum."""
 
     code = "CORRUPT_BATCH"
@@ -397,7 +421,7 @@ class DataDirectoryVersion(StoreError):
     code = "DATA_DIRECTORY_VERSION"
 
 
-class CorruptEntry(StoreError):
+class CorruptEntry(DamagedMessages, StoreError):
     """An entry of the CommitLog does not match its checksum; the text names its position."""
 
     code = "CORRUPT_ENTRY"

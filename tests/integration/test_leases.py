@@ -295,6 +295,7 @@ def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows
         assert found is not None, error.message
         assert (found[2], found[3]) == ("1", "2")
         [broken] = [queue for queue in both if str(queue) == found[1]]
+        assert (error.queue, error.offset, error.next_offset) == (broken, 1, 2)
         consumer.seek(broken, int(found[3]))
         assert [message.body[:5] for message in consumer.poll(timeout=30)] == [b"third"]
     assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])

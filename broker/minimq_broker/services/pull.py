@@ -174,7 +174,8 @@ class _Pull:
         except CorruptEntry as error:
             where = self._where
             log.error("pull: cannot read %s error=%s", where, error.message)
-            await self._fail(CorruptEntry(f"{where} cannot be read: {error.message}"))
+            told = error.with_message(f"{where} cannot be read: {error.message}")
+            await self._fail(told, next_offset=error.next_offset or 0)
         except MiniMQError as error:
             await self._fail(error)
         except (lmdb.Error, struct.error) as error:
@@ -191,9 +192,11 @@ class _Pull:
     def _where(self) -> str:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
-    async def _fail(self, error: Exception, first: int = 0, end: int = 0) -> None:
+    async def _fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
         self._engine.refusals.note(error)
-        frame = broker_pb2.PullFrame(end=True, failure=to_failure(error), min_offset=first, max_offset=end)
+        frame = broker_pb2.PullFrame(
+            end=True, failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset
+        )
         await self._write(frame)
 
     def _check(self) -> None:

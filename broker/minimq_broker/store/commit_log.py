@@ -316,7 +316,8 @@ class CommitLog:
                 raise CorruptEntry(
                     f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
                     f"{self._observer.name_of(queue)} are missing: go "
-                    f"on from offset {part.begins_at}; stop the broker and run minimq-broker check"
+                    f"on from offset {part.begins_at}; stop the broker and run minimq-broker check",
+                    next_offset=part.begins_at,
                 )
             found += part.found
             rows += part.rows

@@ -312,7 +312,8 @@ class Segment:
             if not rows or self.has_gaps:
                 raise CorruptEntry(
                     f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
-                    f"{last + 1}; stop the broker and run minimq-broker check"
+                    f"{last + 1}; stop the broker and run minimq-broker check",
+                    next_offset=last + 1,
                 ) from error
             return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at)
         return ReadResult(found, next_offset, rows, begins_at=begins_at)

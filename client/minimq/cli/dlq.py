@@ -16,12 +16,13 @@ from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.dead_letter_lines import SHAPES
 from minimq.cli.message_output import MessageOutput, OutputHalted
 from minimq.cli.table import Row, Table
-from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
+from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX, dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.dead_letters.choice import Chosen
+    from minimq_common.errors import DamagedMessages
     from minimq_common.moments import Time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -103,9 +104,10 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
       minimq dlq list
       minimq dlq list billing --output json
     """  # noqa: D301 - click's mark for lines that stay as they are
+    damage = _DamageReport("not counted")
     with _admin(nameserver) as admin:
         with _progress("counting") as progress:
-            counts = admin.count_dead_letters(group, progress=progress)
+            counts = admin.count_dead_letters(group, progress=progress, on_damage=damage)
         rows: list[Row] = [
             {
                 "group": item.group,
@@ -119,6 +121,8 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
         ]
         _tell_away(admin, group, "not counted")
     show(output, _COUNTS, rows)
+    if damage.is_found():
+        sys.exit(1)
 
 
 # ---- Show ---------------------------------------------------------------------------------------
@@ -154,9 +158,10 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
       minimq dlq show billing --from -1h --reason "listener raised ValueError" --format json
       minimq dlq show billing --id broker-a:0@17
     """  # noqa: D301 - click's mark for lines that stay as they are
+    damage = _DamageReport("not shown")
     with _admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
-        letters = itertools.islice(admin.dead_letters(group, **_chosen(chosen)), limit)
+        letters = itertools.islice(admin.dead_letters(group, on_damage=damage, **_chosen(chosen)), limit)
         try:
             while not told.is_set() and (part := list(itertools.islice(letters, _AT_ONCE))):
                 output.write([letter.received for letter in part])
@@ -165,6 +170,8 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
         _tell_away(admin, group, "not read")
     if not output.count:
         click.echo("no open dead letters", err=True)
+    if damage.is_found():
+        sys.exit(1)
 
 
 # ---- Resend, drop -------------------------------------------------------------------------------
@@ -191,7 +198,7 @@ def resend(
 
     Each is resent once, even if the command is killed and you run it again. Every group that reads the topic receives
     the messages. They go to their original queue if it is writable. The exit status is 1 if brokers with dead letters
-    of the group are away.
+    of the group are away, or some dead letters are damaged.
 
     \b
     Examples:
@@ -199,12 +206,12 @@ def resend(
       minimq dlq resend billing --from -1h --key o-17
       minimq dlq resend billing --reason "listener raised ValueError" --to orders-by-hand
     """  # noqa: D301 - click's mark for lines that stay as they are
-    choice = _some(chosen, everything=everything)
+    choice, damage = _some(chosen, everything=everything), _DamageReport("not resent")
     with _admin(nameserver) as admin, _progress("resending") as progress:
-        count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, **choice)
+        count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, on_damage=damage, **choice)
         is_away = _tell_away(admin, group, "not resent")
     click.echo(_said(count, "resent", dry_run=dry_run))
-    if is_away:
+    if damage.is_found() or is_away:
         sys.exit(1)
 
 
@@ -226,21 +233,21 @@ def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes
       minimq dlq drop billing --until -30d --yes
       minimq dlq drop billing --id broker-a:0@17
     """  # noqa: D301 - click's mark for lines that stay as they are
-    choice = _some(chosen, everything=everything)
+    choice, damage = _some(chosen, everything=everything), _DamageReport("not dropped")
     with _admin(nameserver) as admin:
         if not dry_run:
             confirm(lambda: _question(admin, group, choice), yes=yes)
         with _progress("dropping") as progress:
-            count = admin.drop_dead_letters(group, dry_run=dry_run, progress=progress, **choice)
+            count = admin.drop_dead_letters(group, dry_run=dry_run, progress=progress, on_damage=damage, **choice)
         is_away = _tell_away(admin, group, "not dropped")
     click.echo(_said(count, "dropped", dry_run=dry_run))
-    if is_away:
+    if damage.is_found() or is_away:
         sys.exit(1)
 
 
 def _question(admin: Admin, group: str, choice: Chosen) -> str:
     """Return the question with the number of dead letters; an empty text for none."""
-    count = admin.drop_dead_letters(group, dry_run=True, **choice)
+    count = admin.drop_dead_letters(group, dry_run=True, on_damage=lambda _: None, **choice)
     return f"Drop {count_of(count, 'dead letter')} of group {group}?" if count else ""
 
 
@@ -277,6 +284,31 @@ def _tell_away(admin: Admin, group: str | None, consequence: str) -> bool:
     away = by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
     tell_away(away, consequence)
     return bool(away)
+
+
+class _DamageReport:
+    """Names damaged batches on stderr, and counts them.
+
+    Args:
+        consequence: "not shown", "not resent".
+    """
+
+    def __init__(self, consequence: str) -> None:
+        self._consequence = consequence
+        self._count = 0
+
+    def __call__(self, error: DamagedMessages) -> None:
+        self._count += 1
+        of_record = error.queue is not None and error.queue.topic.startswith(DONE_PREFIX)
+        consequence = "settled dead letters may be taken for open ones" if of_record else self._consequence
+        click.echo(f"damaged, {consequence}: {error.message}", err=True)
+
+    def is_found(self) -> bool:
+        """Return whether there is damage; its extent is told at the end."""
+        if self._count:
+            are = "batch is" if self._count == 1 else "batches are"
+            click.echo(f"{self._count} {are} damaged: run minimq-broker check on their brokers", err=True)
+        return bool(self._count)
 
 
 def _said(count: int, done: str, *, dry_run: bool) -> str:

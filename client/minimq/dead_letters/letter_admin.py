@@ -16,6 +16,7 @@ from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is
 
 if TYPE_CHECKING:  # other administration does not need to load sending and receiving
     from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.dead_letters.letter_reader import OnDamage
     from minimq.dead_letters.settled_letters import Outcome
 
 log = logging.getLogger(__name__)
@@ -55,27 +56,35 @@ class DeadLetterAdmin:
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
 
-    def dead_letters(self, group: str, **chosen: Unpack[Chosen]) -> Iterator[DeadLetter]:
+    def dead_letters(
+        self, group: str, *, on_damage: OnDamage | None = None, **chosen: Unpack[Chosen]
+    ) -> Iterator[DeadLetter]:
         """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
 
         Args:
             group: its name.
+            on_damage: called with the error of each damaged batch, which is then passed over; its `queue`, `offset` and
+                `next_offset` say where it is. If the queue is of the topic "%DONE%" and the group, it is the record of
+                settled dead letters, and some of those may be yielded too. By default the error is raised.
             **chosen: which of them; see `Chosen`.
 
         Raises:
             InvalidArgument: an argument breaks a rule.
             TopicUnavailable, Unavailable: brokers that have them are away.
+            DamagedMessages: a batch is damaged, and `on_damage` is not given.
             MiniMQError: another failure of a broker; the text names it.
         """
         choice = choice_of(chosen)
-        return self._open_letters(check_group(group), choice)
+        return self._open_letters(check_group(group), choice, None, on_damage)
 
-    def _open_letters(self, group: str, choice: Choice, progress: Progress | None = None) -> Iterator[DeadLetter]:
+    def _open_letters(
+        self, group: str, choice: Choice, progress: Progress | None, on_damage: OnDamage | None
+    ) -> Iterator[DeadLetter]:
         from minimq.dead_letters.letter_reader import LetterReader  # noqa: PLC0415 - as above
 
-        with LetterReader(self._masters.calls, group, _PATIENCE_S) as reader:
+        with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             spans = reader.spans()
-            settled = reader.settled() if spans else {}
+            settled = reader.settled(whole=False) if spans else {}
             seen, total = 0, sum(span.end - span.first for span in spans)
             for span in spans:
                 for looked_at, letters in reader.open_letters(span, settled):
@@ -85,7 +94,7 @@ class DeadLetterAdmin:
                         progress(seen, total)
 
     def count_dead_letters(
-        self, group: str | None = None, *, progress: Progress | None = None
+        self, group: str | None = None, *, progress: Progress | None = None, on_damage: OnDamage | None = None
     ) -> list[DeadLetterCount]:
         """Return how many open dead letters there are of a group, or of all: by topic and reason, sorted.
 
@@ -94,23 +103,24 @@ class DeadLetterAdmin:
         Args:
             group: its name; None for all.
             progress: called with the number of examined dead letters of a group, and their total number.
+            on_damage: as of `dead_letters`.
 
         Raises:
             MiniMQError: as of `dead_letters`.
         """
         if group is not None:
-            return self._counts(check_group(group), progress)
+            return self._counts(check_group(group), progress, on_damage)
         counts: list[DeadLetterCount] = []
         for name in self._groups_with_dead_letters():
             try:
-                counts += self._counts(name, progress)
+                counts += self._counts(name, progress, on_damage)
             except TopicUnavailable as error:
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
         return counts
 
-    def _counts(self, group: str, progress: Progress | None) -> list[DeadLetterCount]:
+    def _counts(self, group: str, progress: Progress | None, on_damage: OnDamage | None) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
-        for letter in self._open_letters(group, Choice(), progress):
+        for letter in self._open_letters(group, Choice(), progress, on_damage):
             found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
         ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
         return [
@@ -131,6 +141,7 @@ class DeadLetterAdmin:
         to: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        on_damage: OnDamage | None = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Resend the messages of open dead letters, as they were first sent; each once.
@@ -143,6 +154,7 @@ class DeadLetterAdmin:
             to: topic that they are sent to; by default the original topic of each.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
+            on_damage: as of `dead_letters`. Damage of the record of settled ones is raised, always.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
@@ -154,7 +166,7 @@ class DeadLetterAdmin:
         """
         if to is not None and check_topic(to).startswith("%"):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
-        return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, dry_run=dry_run)
+        return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, on_damage, dry_run=dry_run)
 
     def drop_dead_letters(
         self,
@@ -162,6 +174,7 @@ class DeadLetterAdmin:
         *,
         dry_run: bool = False,
         progress: Progress | None = None,
+        on_damage: OnDamage | None = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Mark open dead letters as dropped: they are neither shown nor resent any more.
@@ -172,6 +185,7 @@ class DeadLetterAdmin:
             group: its name.
             dry_run: only count them.
             progress: as of `resend_dead_letters`.
+            on_damage: as of `resend_dead_letters`.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
@@ -180,7 +194,9 @@ class DeadLetterAdmin:
         Raises:
             MiniMQError: as of `dead_letters`. The text has the number of dropped ones; repeat the call for the others.
         """
-        return self._settle(check_group(group), choice_of(chosen), "dropped", None, progress, dry_run=dry_run)
+        return self._settle(
+            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, dry_run=dry_run
+        )
 
     def _settle(
         self,
@@ -189,10 +205,11 @@ class DeadLetterAdmin:
         outcome: Outcome,
         to: str | None,
         progress: Progress | None,
+        on_damage: OnDamage | None,
         *,
         dry_run: bool,
     ) -> int:
         from minimq.dead_letters.letter_settler import LetterSettler  # noqa: PLC0415 - as above
 
-        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress)
+        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         return settler.run(choice, dry_run=dry_run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from minimq.administration.masters import Masters
@@ -13,11 +13,14 @@ from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.dead_letters.settled_letters import Mark, SettledLetters
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import InvalidArgument, TopicNotFound
+from minimq_common.errors import DamagedMessages, InvalidArgument, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, done_topic
 
 log = logging.getLogger(__name__)
+
+#: Called for each damaged batch, which is passed over; its attributes say where it is.
+OnDamage = Callable[[DamagedMessages], None]
 
 
 class Span(NamedTuple):
@@ -37,13 +40,16 @@ class LetterReader:
         client: its connection is used.
         group: the consumer group.
         patience_s: seconds without any progress after which a read fails.
+        on_damage: called once for each damaged batch of dead letters; None to raise its error.
 
     Attributes:
         group: as above.
     """
 
-    def __init__(self, client: ClusterClient, group: str, patience_s: float) -> None:
+    def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
         self.group = group
+        self._on_damage = on_damage
+        self._known_damage: set[tuple[MessageQueue, int]] = set()
         self._masters = Masters(client)
         self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
 
@@ -61,13 +67,27 @@ class LetterReader:
         """Return the stored dead letters, including settled ones. Raises `MiniMQError`."""
         return self._spans(dead_letter_topic(self.group))
 
-    def settled(self) -> Mapping[MessageQueue, SettledLetters]:
-        """Return which dead letters are settled, by queue. Raises `MiniMQError`."""
+    def settled(self, *, whole: bool = True) -> Mapping[MessageQueue, SettledLetters]:
+        """Return which dead letters are settled, by queue.
+
+        Args:
+            whole: a damaged record raises its error. Otherwise it is passed over as dead letters are, and those that it
+                names are taken for open ones.
+
+        Raises:
+            DamagedMessages: the record is damaged.
+            MiniMQError: as of a `RangeReader`.
+        """
         found: dict[MessageQueue, SettledLetters] = defaultdict(SettledLetters)
         for span in self._spans(done_topic(self.group)):
-            for messages in self._read(span):
-                for message in messages:
-                    self._add(message, found)
+            try:
+                for _, messages in self._read(span, None if whole else self._on_damage):
+                    for message in messages:
+                        self._add(message, found)
+            except DamagedMessages as error:
+                raise error.with_message(
+                    f"the record of settled dead letters is damaged, so it is not known which are open: {error.message}"
+                ) from None
         return found
 
     def open_letters(
@@ -75,10 +95,10 @@ class LetterReader:
     ) -> Iterator[tuple[int, list[DeadLetter]]]:
         """Yield the open dead letters of each batch, and the number of examined ones. Raises `MiniMQError`."""
         of_queue = settled.get(span.queue) or SettledLetters()
-        for messages in self._read(span):
+        for examined, messages in self._read(span, self._on_damage):
             stored_ms = messages[0].batch.stored_ms if messages else 0
             is_open = [message for message in messages if not of_queue.has(message.queue_offset, stored_ms)]
-            yield len(messages), list(map(DeadLetter, is_open))
+            yield examined, list(map(DeadLetter, is_open))
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""
@@ -92,14 +112,29 @@ class LetterReader:
         queues = sorted(route.read_queues()) if route else []
         return [Span(queue, *self._reader.bounds(queue)) for queue in queues]
 
-    def _read(self, span: Span) -> Iterator[list[ReceivedMessage]]:
-        """Yield the messages of each batch."""
-        if span.first >= span.end:
-            return
-        for batch in self._reader.read(*span):
-            messages = batch.messages(span.first)
-            batch.check_texts()
-            yield [message for message in messages if message.queue_offset < span.end]
+    def _read(self, span: Span, on_damage: OnDamage | None) -> Iterator[tuple[int, list[ReceivedMessage]]]:
+        """Yield the number of messages of each batch, and those that are not damaged."""
+        queue, at, end = span
+        while at < end:
+            try:
+                for batch in self._reader.read(queue, at, end):
+                    batch.check_texts()
+                    messages = [message for message in batch.messages(at) if message.queue_offset < end]
+                    at = batch.end_offset
+                    yield len(messages), messages
+            except DamagedMessages as error:
+                if on_damage is None or error.next_offset is None or error.next_offset <= at:
+                    raise
+                self._tell(error, on_damage)
+                yield min(error.next_offset, end) - at, []
+                at = error.next_offset
+
+    def _tell(self, error: DamagedMessages, on_damage: OnDamage) -> None:
+        if error.queue is not None and error.offset is not None:
+            place = error.queue, error.offset
+            if place not in self._known_damage:
+                self._known_damage.add(place)
+                on_damage(error)
 
     def _add(self, message: ReceivedMessage, found: Mapping[MessageQueue, SettledLetters]) -> None:
         try:

@@ -17,7 +17,7 @@ from minimq.administration.group_topics import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.dead_letters.choice import Choice
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.dead_letters.letter_reader import LetterReader, Span
+from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Span
 from minimq.dead_letters.settled_letters import MAX_MARKED, Outcome, SettledLetters, mark_of
 from minimq.sending.decisions import StagedPart, Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
@@ -56,6 +56,7 @@ class LetterSettler:
         to: topic that they are sent to; None for that of each of them.
         patience_s: seconds to wait without progress for servers that are away or busy.
         progress: called with the number of examined dead letters, and their total number.
+        on_damage: called for each damaged batch of dead letters, which is passed over; None to raise its error.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class LetterSettler:
         to: str | None,
         patience_s: float,
         progress: Callable[[int, int], None] | None,
+        on_damage: OnDamage | None,
     ) -> None:
         self._client = client
         self._outcome: Outcome = outcome
@@ -75,7 +77,7 @@ class LetterSettler:
         self._name = transaction_name(group)
         self._patience_s = patience_s
         self._ends = ExitStack()
-        self._reader = self._ends.enter_context(LetterReader(client, group, patience_s))
+        self._reader = self._ends.enter_context(LetterReader(client, group, patience_s, on_damage))
         self._group = group
         self._count = 0
         #: Queues that took messages when they were needed first, by topic.

@@ -157,7 +157,7 @@ class PullConsumer(ConsumerFace):
 
         Raises:
             OffsetOutOfRange: with `offset_reset="error"`, a message was deleted before it was read; `seek` elsewhere.
-            CorruptBatch: a batch is damaged; `seek` to the offset that the text names.
+            DamagedMessages: a batch is damaged; `seek` to its `next_offset` to go on.
             GroupConflict: the consumer contradicts its group; raised by each `poll` until the group accepts it.
             TopicNotFound: a topic does not exist.
             TopicUnavailable, Unavailable: the route of a topic was not found within `start_timeout_s` of the first

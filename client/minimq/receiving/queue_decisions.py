@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.received import StoredBatch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import DamagedMessages, MiniMQError
 from minimq_common.model import MessageQueue
 
 
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
     Attributes:
         batches: in the order of the queue.
-        next_offset: where the pull goes on, 0 behind the last batch.
+        next_offset: where the pull goes on, or may after damage; 0 behind the last batch.
         min_offset: first offset that is stored.
         max_offset: the one that the next message will get.
         term: the latest one in the log that was read; 0 when it is not known.
@@ -91,6 +91,10 @@ class Frame(NamedTuple):
     from_slave: bool = False
     advised_slave: int = 0
     failure: MiniMQError | None = None
+
+    def placed(self, error: MiniMQError, queue: MessageQueue, offset: int) -> MiniMQError:
+        """Return an error with its place, if it is about messages that are damaged at an offset."""
+        return error.at(queue, offset, self.next_offset or None) if isinstance(error, DamagedMessages) else error
 
 
 class Pull(NamedTuple):

@@ -282,7 +282,7 @@ class QueueReader:
                 self._term = frame.term
                 return [*self._reset(frame.min_offset, frame.max_offset), *self.tick(now)]
             self.taken_back = self._end is not None and self._is_to_check
-        return self._failed(error, now)
+        return self._failed(frame.placed(error, self.queue, self._ahead.fetch_offset), now)
 
     def _reset(self, first: int, end: int) -> list[Decision]:
         """Go on elsewhere, since the next offset is not stored; nothing is returned when nothing is missed.

@@ -114,7 +114,7 @@ class RangeReader:
             OffsetOutOfRange: an offset of the range is not stored, `bounds` returns the stored ones; or a later master
                 does not
                 have all that was there in that term.
-            CorruptBatch: a batch is damaged.
+            DamagedMessages: a batch is damaged; reading can go on at `next_offset`.
             TopicNotFound, QueueNotFound: there is no such queue.
             Closed: the reader was closed.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.

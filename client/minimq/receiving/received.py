@@ -41,7 +41,7 @@ class ReceivedBatch:
     """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
 
     Raises:
-        CorruptBatch: it is damaged; the text says where it stands.
+        CorruptBatch: it is damaged; the text and the attributes say where it stands.
         InvalidArgument: it has a newer format.
 
     Attributes:
@@ -97,10 +97,11 @@ class ReceivedBatch:
 
     def _unreadable(self, error: MiniMQError) -> MiniMQError:
         """Return an error of the same class that says where the batch stands, and how a reader gets past it."""
-        return error.with_message(
+        told = error.with_message(
             f"queue {self.queue} at offset {self.base_offset} (log position {self._position} of its broker) cannot be "
             f"read: {error.message}; what follows is readable: seek to {self._stored_end}"
         )
+        return told.at(self.queue, self.base_offset, self._stored_end) if isinstance(told, CorruptBatch) else told
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):

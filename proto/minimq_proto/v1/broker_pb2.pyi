@@ -359,8 +359,8 @@ class PullFrame(google.protobuf.message.Message):
     max_offset: builtins.int
     end: builtins.bool
     next_offset: builtins.int
-    """The pull goes on here: after the last batch, and after those that were passed over behind it. 0 when there are
-    neither.
+    """The pull goes on here: after the last batch, and after those that were passed over behind it. With a failure because
+    of damage: where the next readable message may be. 0 when there is none of these.
     """
     suggested_broker_id: builtins.int
     """Of a reader that is far behind: a slave with this broker id has what comes next, and may be read for a while

@@ -1,0 +1,121 @@
+"""Damaged batches among dead letters, and in the record of settled ones: real stores with flipped bits."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
+from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
+from minimq_common.names import dead_letter_topic, done_topic
+from support.command import Minimq
+from support.reading import read_all
+
+GROUP = "g"
+DEAD = MessageQueue(dead_letter_topic(GROUP), "broker-a", 0)
+#: One for each batch, so large that LMDB gives each pages of its own, of which no older copies lie about.
+BODIES = [word * 600 for word in (b"first..", b"second.", b"third..", b"fourth.", b"fifth..")]
+#: Bytes of a page of LMDB, of its header, and of the header of an entry.
+PAGE, PAGE_HEADER, ENTRY_HEADER = 4096, 16, 36
+
+
+def flip(cluster: LocalCluster, *places: Callable[[bytes], list[int]]) -> None:
+    """Flip bits in the log, while the broker is stopped."""
+    [broker] = cluster.brokers
+    broker.stop()
+    [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
+    data = bytearray(segment.read_bytes())
+    for found in places:
+        ats = found(bytes(data))
+        assert ats
+        for at in ats:
+            data[at] ^= 1
+    segment.write_bytes(data)
+    broker.start()
+
+
+def in_body(body: bytes) -> Callable[[bytes], list[int]]:
+    """Return what finds a byte of a dead letter by which its reader sees damage."""
+    return lambda data: [_dead(data, body) + 10]
+
+
+def in_entry(body: bytes) -> Callable[[bytes], list[int]]:
+    """Return what finds a byte of the entry of a dead letter by which its broker sees damage."""
+    return lambda data: [_dead(data, body) // PAGE * PAGE + PAGE_HEADER + ENTRY_HEADER - 5]
+
+
+def in_marks(data: bytes) -> list[int]:
+    """Return a byte of each mark, also of old copies."""
+    return [found.start() for found in re.finditer(b'"outcome":"resent"', data)]
+
+
+def _dead(data: bytes, body: bytes) -> int:
+    """Return where the body of a dead letter begins: behind the properties that dead letters have."""
+    ats = [found.start() for found in re.finditer(body, data)]
+    [at] = [at for at in ats if b"DEAD_LETTER_REASON" in data[at // PAGE * PAGE : at]]
+    return at
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster with five dead letters of a group, a batch each."""
+    with LocalCluster(brokers=1, data_dir=tmp_path) as made:
+        with (
+            Admin(made.nameserver) as admin,
+            Producer(made.nameserver) as producer,
+            SimpleConsumer(made.nameserver, group=GROUP) as consumer,
+        ):
+            admin.create_topic("t", queues=1)
+            consumer.subscribe("t")
+            for body in BODIES:
+                producer.send(Message("t", body))
+                [message] = consumer.receive(1, timeout=30)
+                consumer.reject(message, "odd")
+        yield made
+
+
+def refuse_while_it_is_not_known_what_was_settled(cluster: LocalCluster, minimq: Minimq) -> None:
+    flip(cluster, in_marks)
+    for command in (("resend",), ("resend", "--dry-run"), ("drop", "--yes")):
+        refused = minimq("dlq", *command, GROUP, "--all", status=1)
+        assert "the record of settled dead letters is damaged, so it is not known which are open" in refused
+        assert f"{done_topic(GROUP)}/broker-a/0 at offset 0" in refused
+    assert "damaged, settled dead letters may be taken for open ones: queue %DONE%g/broker-a/0 at offset 0 " in minimq(
+        "dlq", "list", GROUP, status=1
+    )
+
+
+def test_damage_is_named_and_the_other_letters_are_resent_once(cluster: LocalCluster) -> None:
+    flip(cluster, in_body(BODIES[1]), in_entry(BODIES[3]))
+    minimq = Minimq(cluster.nameserver)
+    with Admin(cluster.nameserver) as admin:
+        told: list[DamagedMessages] = []
+        letters = list(admin.dead_letters(GROUP, on_damage=told.append))
+        assert [letter.body for letter in letters] == BODIES[::2]
+        assert [type(error) for error in told] == [CorruptBatch, CorruptEntry]
+        assert [(error.queue, error.offset, error.next_offset) for error in told] == [(DEAD, 1, 2), (DEAD, 3, 4)]
+        assert [item.count for item in admin.count_dead_letters(on_damage=told.append)] == [3]
+        with pytest.raises(CorruptBatch, match="at offset 1 ") as raised:
+            list(admin.dead_letters(GROUP))
+        assert raised.value.offset == 1
+        with pytest.raises(CorruptBatch, match="0 dead letters of group g were resent, others may be left"):
+            admin.resend_dead_letters(GROUP, reason="even")
+
+    listed = minimq("dlq", "list", GROUP, status=1)
+    assert "damaged, not counted: queue %DLQ%g/broker-a/0 at offset 1 " in listed
+    assert "damaged, not counted: queue %DLQ%g/broker-a/0 cannot be read from offset 3 on: " in listed
+    assert listed.endswith("2 batches are damaged: run minimq-broker check on their brokers\n")
+    assert "damaged, not shown: " in minimq("dlq", "show", GROUP, status=1)
+    assert "damaged, not resent: " in minimq("dlq", "resend", GROUP, "--all", "--dry-run", status=1)
+    assert "2 batches are damaged" in minimq("dlq", "resend", GROUP, "--all", status=1)
+    assert "2 batches are damaged" in minimq("dlq", "resend", GROUP, "--all", status=1)
+    again = Counter(message.body for message in read_all(cluster.nameserver, "t"))
+    assert again == Counter({body: 2 - number % 2 for number, body in enumerate(BODIES)})
+    assert "2 batches are damaged" in minimq("dlq", "drop", GROUP, "--all", status=1)
+
+    refuse_while_it_is_not_known_what_was_settled(cluster, minimq)
+    assert len(read_all(cluster.nameserver, "t")) == len(BODIES) + 3
