@@ -1,0 +1,187 @@
+"""Jobs that last far longer than their invisible duration, in virtual time.
+
+The client is real from its listener to the request that keeps messages, and so are the decisions of the broker: the
+queue, its facts and its clock. Between them is a link that is slow and loses requests and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TypeVar
+
+import pytest
+
+from minimq import ConsumeResult, MessageQueue
+from minimq.receiving import listener_tasks, message_dispatcher
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.listener import AsyncListenerAdapter, ListenerCalls
+from minimq.receiving.message_dispatcher import MessageDispatcher
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import Take
+from minimq_broker.core.pop_runs import handle_epoch
+from minimq_broker.core.state import State
+from minimq_broker.services import pop_clock
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.services.pop_settles import settle_step
+from minimq_broker.store.pop_drafts import PopDrafts, PopJob, PopStep
+from minimq_common.errors import HandleExpired, Unavailable
+from minimq_proto.v1 import broker_pb2
+from support.chance import SEED
+from support.stores import make_batch
+from support.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+
+KEY = PopKey("g", 17, 0)
+BATCH = ReceivedBatch(MessageQueue("jobs", "broker-a", 0), StoredBatch(0, 0, 0, 1, make_batch([b"job"])))
+INVISIBLE_S, JOB_S = 30.0, 2 * 3600.0
+#: This share of requests is lost, and so is that of answers; after so many seconds a client gives up.
+LOST, UNANSWERED_S = 0.05, 5.0
+#: Most seconds for which a request or an answer is under way, and between two takes of who has nothing.
+LATENCY_S, POLL_S = 1.0, 1.0
+
+
+class Clocks:
+    """The clocks of a machine: one that goes on with a loop, and the time of day, which may be set."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.ahead_s = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def monotonic_ns(self) -> int:
+        return round(self._loop.time() * 1e9)
+
+    def time_ns(self) -> int:
+        return round((self.ahead_s + self._loop.time()) * 1e9)
+
+
+class Broker:
+    """A queue with one message, and the decisions about it; each is applied as a fact, as in a broker."""
+
+    def __init__(self) -> None:
+        self._clock = PopClock()
+        self._position = 0
+        self.state = State()
+        self.state.apply(TopicSet(Topic("jobs", KEY.topic_id, 1, 1)), 0, 0)
+        #: How often the message was handed out, and how often it was kept for longer.
+        self.handed_out = self.kept = 0
+        self.is_done = asyncio.Event()
+
+    def take(self, client: str) -> list[PoppedMessage]:
+        step = PopStep(1, KEY, Take(client, 1, self._clock.after_ms(round(INVISIBLE_S * 1000))), (0, 1))
+        epoch = self._decide(step)
+        self.handed_out += len(step.runs)
+        return [PoppedMessage(BATCH, 0, b"job", None, run.tries, epoch, KEY.group) for run in step.runs]
+
+    def settle(self, message: PoppedMessage, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
+        settle = broker_pb2.PopSettle(
+            id=1, topic="jobs", epoch=message.epoch, spans=[0, 1], outcome=outcome, duration_ms=duration_ms
+        )
+        step = settle_step(self.state, KEY.group, settle, self._clock, may_divide=True)
+        self._decide(step)
+        if step.expired:
+            raise HandleExpired("somebody else has got it", [])
+        self.kept += outcome == broker_pb2.POP_OUTCOME_EXTEND
+
+    def _decide(self, step: PopStep) -> int:
+        self._position += 100
+        job = PopJob(KEY.group, [step], self._clock.now_ms(), lambda _: None)
+        fact = PopDrafts(self.state).decide(job, handle_epoch(1, self._position))
+        if fact is not None:
+            self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)
+        if self.state.committed.get(KEY) == 1:
+            self.is_done.set()
+        return job.epoch
+
+
+class Link:
+    """The reader of one consumer: a slow and lossy way to the broker."""
+
+    def __init__(self, broker: Broker, chance: random.Random, name: str) -> None:
+        self._broker, self._chance, self.client_id = broker, chance, name
+        self.group, self.topics, self.is_closed = KEY.group, ["jobs"], False
+        self.settler = self
+        connection = SimpleNamespace(call_soon=self._call_soon)
+        routes = SimpleNamespace(with_retries=lambda ask, within_s: None, route=lambda topic: None)
+        self.client = SimpleNamespace(run=self._call_soon, connection=connection, routes=routes)
+
+    def check_open(self) -> None:
+        """It is."""
+
+    async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[PoppedMessage]) -> None:
+        into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
+        if not into:
+            await asyncio.sleep(POLL_S)
+
+    async def settle(
+        self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int
+    ) -> None:
+        for message in messages:
+            await self._ask(partial(self._broker.settle, message, outcome, duration_ms))
+
+    async def _ask(self, decide: Callable[[], T], *, loses: bool = True) -> T:
+        await self._pass(loses=loses)
+        answer = decide()
+        await self._pass(loses=loses)
+        return answer
+
+    async def _pass(self, *, loses: bool) -> None:
+        if loses and self._chance.random() < LOST:
+            await asyncio.sleep(UNANSWERED_S)
+            raise Unavailable("no answer")
+        await asyncio.sleep(self._chance.uniform(0.001, LATENCY_S))
+
+    @staticmethod
+    def _call_soon(work: Callable[..., object], *arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(work, *arguments)
+
+
+async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: Iterable[str]) -> list[tuple[str, int]]:
+    """Let consumers do what there is; return who has done it, and in which try, once it is acknowledged."""
+    done: list[tuple[str, int]] = []
+    calls = ListenerCalls(threads=4, batch_size=1, in_order=False)
+    for name in names:
+        options = ConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
+        link = partial(Link, broker, chance, name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(message_dispatcher, "SimpleReader", lambda *_, made=link: made())
+            dispatcher = MessageDispatcher(None, "g", client_id=name, start="earliest", calls=calls, options=options)
+
+        async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:
+            [message] = messages
+            for _ in range(20):
+                await asyncio.sleep(JOB_S / 20)
+                clocks.ahead_s += chance.choice((-1, 1)) * JOB_S  # who sets the clock disturbs nobody
+            done.append((name, message.reconsume_times + 1))
+            return ConsumeResult.SUCCESS
+
+        adapter = AsyncListenerAdapter(work, "g", in_order=False)
+        dispatcher.start_on(asyncio.get_running_loop(), adapter)
+    await broker.is_done.wait()
+    return done
+
+
+def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, chance = VirtualLoop(), random.Random(SEED)
+    clocks = Clocks(loop)
+    for module in (message_dispatcher, listener_tasks, pop_clock):
+        monkeypatch.setattr(module, "time", clocks)
+    broker = Broker()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        [(_, tries)] = runner.run(watch(broker, clocks, chance, ["first", "second"]))
+    assert (tries, broker.handed_out) == (1, 1)
+    assert loop.time() >= JOB_S
+    # A third of its time passes between two of them, besides the way of a request and its answer.
+    assert JOB_S / (INVISIBLE_S / 3 + 2 * LATENCY_S + 1) < broker.kept < JOB_S / (INVISIBLE_S / 3)
