@@ -123,13 +123,43 @@ def test_sends_that_are_interrupted_keep_no_room_in_the_buffer(cluster: LocalClu
         assert points > 3
 
 
-def interrupted_at(point: int, call: Callable[[], object]) -> bool:
+@pytest.mark.parametrize("send", ["send_async", "send_records"])
+def test_what_an_interrupted_send_has_taken_is_sent_at_once(cluster: LocalCluster, topic: str, send: str) -> None:
+    """Interrupt between the end of waiting and the first step of the try, at the points as above."""
+    with Producer(cluster.nameserver, send_timeout_s=600.0) as producer:
+        producer.send(Message(topic, b"the route is known"))
+        hand_in = {
+            "send_async": lambda: producer.send_async(Message(topic, b"single")),
+            "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
+        }[send]
+        points = 0
+        while interrupted_at(points, hand_in, is_taken):
+            points += 1
+            producer.flush(PATIENCE_S)
+        assert points > 3
+
+
+def is_adding(frame: FrameType, event: str) -> bool:
+    """Tell whether a point is one at which a message or batch is added to what waits."""
+    return event != "return" and frame.f_code.co_filename.endswith(SENDERS) and bool(ADDING & callers(frame))
+
+
+def is_taken(frame: FrameType, event: str) -> bool:
+    """Tell whether a point is one at which a thread has taken a batch, and has not begun to send it."""
+    if event == "return" and frame.f_code.co_name in ("drain", "add_message"):
+        return frame.f_code.co_filename.endswith("/record_accumulator.py")
+    return event == "call" and frame.f_code.co_name in ("_carry_out", "_transmit", "_encode", "_append", "begin_try")
+
+
+def interrupted_at(
+    point: int, call: Callable[[], object], is_point: Callable[[FrameType, str], bool] = is_adding
+) -> bool:
     """Make a call, and raise KeyboardInterrupt at one of the points in the sender; return whether it came so far."""
     seen = 0
 
     def look(frame: FrameType, event: str, _: object) -> None:
         nonlocal seen
-        if event in ("call", "c_return") and frame.f_code.co_filename.endswith(SENDERS) and ADDING & callers(frame):
+        if event in ("call", "return", "c_return") and is_point(frame, event):
             seen += 1
             if seen == point + 1:
                 sys.setprofile(None)

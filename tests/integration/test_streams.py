@@ -151,5 +151,5 @@ def test_what_a_thread_was_writing_when_it_was_interrupted_is_stored_once(cluste
 
 def current(producer: Producer) -> Stream[Any, Any]:
     """Return the stream of a producer that has one broker."""
-    [stream] = [each._stream for each in producer._core._sender._streams.values()]
+    [stream] = [each._stream for each in producer._core._sender._streams._by_address.values()]
     return stream

@@ -127,6 +127,7 @@ class PendingBatch:
         target: of the latest try; None before the first.
         began: when that try was sent; infinite before that.
         expires: when that try times out.
+        thread: that is to send it.
         stream: that it was sent on.
         lookups: how often its topic was unknown at its turn.
         part: while it accumulates, how many messages are sent together.
@@ -147,6 +148,7 @@ class PendingBatch:
         "queue",
         "stream",
         "target",
+        "thread",
         "topic",
         "transaction",
         "tries",
@@ -165,6 +167,7 @@ class PendingBatch:
         self.target: Target | None = None
         self.began = math.inf
         self.expires = math.inf
+        self.thread = 0
         self.stream: object = None
         self.lookups = 0
         self.part = 0

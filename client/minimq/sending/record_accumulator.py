@@ -82,8 +82,14 @@ class RecordAccumulator:
         """Add a checked message if others gather for the same destination: it leaves with them. Return whether."""
         return self._waiting.join(item.message.topic, item.queue, item)
 
-    def add_message(self, item: PendingMessage, now: float) -> PendingBatch | None:
-        """Add a checked message; return a batch to be sent at once, or None when `drain` has to find out."""
+    def add_message(self, item: PendingMessage, now: float, thread: int) -> PendingBatch | None:
+        """Add a checked message; return a batch to be sent at once, or None when `drain` has to find out.
+
+        Args:
+            item: the message.
+            now: the time.
+            thread: which is to send the batch.
+        """
         if self._closed:
             raise _closed()
         topic, queue = item.message.topic, item.queue
@@ -95,7 +101,7 @@ class RecordAccumulator:
             if target is not None:
                 batch = PendingBatch(topic, queue, (item,))
                 self._waiting.pass_by(batch)
-                self._leave(batch, target, now)
+                self._leave(batch, target, now, thread)
                 return batch
         self._waiting.add_message(item)
         return None
@@ -107,9 +113,15 @@ class RecordAccumulator:
         self._waiting.add_batch(batch)
         return ()
 
-    def repair(self) -> None:
-        """Let everything leave that waits, after Ctrl-C in a call. It looks at everything, as the next two do."""
+    def repair(self, thread: int) -> None:
+        """Let everything leave that waits, after Ctrl-C in a call of a thread. What it has taken out waits again.
+
+        It looks at everything, as the next two do.
+        """
         self._waiting.repair()
+        for batch in [batch for batch in self._in_flight if batch.thread == thread and batch.began == math.inf]:
+            self._end_try(batch, batch.attempts)
+            self._waiting.try_again(batch, None)
 
     def has_message(self, item: PendingMessage) -> bool:
         """Return whether a message was added."""
@@ -150,15 +162,15 @@ class RecordAccumulator:
         expires = min((batch.expires for batch in self._in_flight), default=math.inf)
         return min(expires, self._waiting.next_due)
 
-    def drain(self, now: float) -> Sequence[Action] | None:
-        """Take out what leaves next; return what is to be done with it, None when everything has to wait."""
+    def drain(self, now: float, thread: int) -> Sequence[Action] | None:
+        """Take out what leaves next; return what a thread is to do with it, None when everything has to wait."""
         found = self._waiting.next(now)
         if found is None:
             return None
         batch, where = found
         if isinstance(where, MiniMQError):
             return self._nowhere(batch, where, now)
-        self._leave(batch, where, now)
+        self._leave(batch, where, now, thread)
         return (Send(batch),)
 
     def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> Sequence[Action]:
@@ -170,11 +182,12 @@ class RecordAccumulator:
             return self._give_up(batch, reason, now, hopeless=True)
         return self._try_later(batch, reason, now, tried=False)
 
-    def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
+    def _leave(self, batch: PendingBatch, target: Target, now: float, thread: int) -> None:
         self._close(batch, now)
         batch.target = target
         batch.attempts += 1
         batch.stream = None
+        batch.thread = thread
         batch.began = math.inf
         batch.expires = now + self._options.send_timeout_s  # until it is sent: whoever is to do that may be interrupted
         self._in_flight.add(batch)
@@ -224,7 +237,7 @@ class RecordAccumulator:
         return self._try_later(batch, error, now)
 
     def unsendable(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
-        """Fail a batch that is to be sent and will not be: it was not encoded, or the sender was interrupted.
+        """Fail a batch that is to be sent and will not be: it was not encoded, or the sender failed.
 
         A batch that may be under way already is left to its answer, or to the end of its try.
         """

@@ -21,6 +21,7 @@ from functools import partial
 from minimq.connection.client import RouteCache
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
+from minimq.sending.append_streams import AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
@@ -42,7 +43,7 @@ from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRou
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -72,13 +73,11 @@ class Sender:
         self._routes = routes
         self._connection = connection
         self._encoder = BatchEncoder(options)
-        #: Protects the accumulator, the buffer and changes of the streams. Never held while a batch is encoded or an
-        #: batch completed.
+        #: Protects the accumulator and the buffer. Never held while a batch is encoded or completed.
         self._lock = threading.Lock()
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full, lock=self._lock)
         self._accumulator = RecordAccumulator(QueueSelector(routes, options, random.Random()), options)
-        #: Streams by address.
-        self._streams: dict[str, AppendStream] = {}
+        self._streams = AppendStreams(connection)
         self._outages = BrokerOutages()
         self._closed = False
         #: What is still to be failed because the producer closes.
@@ -98,29 +97,35 @@ class Sender:
             BufferFull: there is no room, and the buffer does not block.
             Closed: the producer was closed.
         """
-        with self._lock:
-            ticket = self.buffer.reserve_locked(item.message.topic, 1, item.size, wait=wait)
-            if ticket is None:
-                return False
-            try:
-                item.ticket = ticket
-                item.born_ms = time.time_ns() // 1_000_000
-                item.handed_in = now = time.monotonic()
-                if not self._keeps_time:
-                    self._keep_time_locked()
-                if self._accumulator.join(item):
-                    return True
-                batch = self._accumulator.add_message(item, now)
-            except BaseException:  # the producer was closed, or Ctrl-C
-                self._accumulator.repair()
-                if not self._accumulator.has_message(item):
-                    self.buffer.release_locked((ticket,), item.size)
-                self._connection.call_soon(self._drain)
-                raise
-        if batch is not None:
-            self._transmit(batch)
-        if batch is None or self._accumulator.is_waiting:
-            self._drain()
+        thread = threading.get_ident()
+        try:
+            with self._lock:
+                ticket = self.buffer.reserve_locked(item.message.topic, 1, item.size, wait=wait)
+                if ticket is None:
+                    return False
+                try:
+                    item.ticket = ticket
+                    item.born_ms = time.time_ns() // 1_000_000
+                    item.handed_in = now = time.monotonic()
+                    if not self._keeps_time:
+                        self._keep_time_locked()
+                    if self._accumulator.join(item):
+                        return True
+                    batch = self._accumulator.add_message(item, now, thread)
+                except BaseException:  # the producer was closed, or Ctrl-C
+                    self._accumulator.repair(thread)
+                    if not self._accumulator.has_message(item):
+                        self.buffer.release_locked((ticket,), item.size)
+                    raise
+            if batch is not None:
+                self._transmit(batch)
+            if batch is None or self._accumulator.is_waiting:
+                self._drain()
+        except MiniMQError:
+            raise
+        except BaseException:  # Ctrl-C
+            self._hand_over(thread)
+            raise
         return True
 
     def send_batch(
@@ -137,6 +142,7 @@ class Sender:
         Raises:
             InvalidArgument: they make none; `completion` has been called without an outcome.
         """
+        thread = threading.get_ident()
         number = batch = None
         try:
             with self._lock:
@@ -156,28 +162,31 @@ class Sender:
                 if not self._keeps_time:
                     self._keep_time_locked()
                 actions = self._accumulator.add_batch(batch)
+            self._carry_out(actions)
+            self._drain()
         except BaseException:  # the records make none, or Ctrl-C
+            self._hand_over(thread)
             with self._lock:
-                self._accumulator.repair()
-                is_added = batch is not None and self._accumulator.has_batch(batch)
+                is_added = batch is not None and (batch.done or self._accumulator.has_batch(batch))
                 if number is not None and not is_added:
                     self._accumulator.close_number(number)
             if not is_added:
                 self.buffer.release(*share)
                 completion(None, None)
-            self._connection.call_soon(self._drain)
             raise
-        self._carry_out(actions)
-        self._drain()
+
+    def _hand_over(self, thread: int) -> None:
+        """Leave it to the event loop to send what a thread has taken, whose call Ctrl-C has ended."""
+        with self._lock:
+            self._accumulator.repair(thread)
+        self._connection.call_soon(self._drain)
 
     def close(self) -> None:
         """End all streams, fail what is left, and end the callbacks. A call that was interrupted can be made again."""
         with self._lock:
             self._closed = True
-            streams = list(self._streams.values())
         self._fail_left()
-        for stream in streams:
-            stream.close()
+        self._streams.close()
         self._connection.call_soon(self._probe.end)
         self.callbacks.close(_JOIN_S)  # one may never end
 
@@ -209,13 +218,10 @@ class Sender:
 
     def _drain(self) -> None:
         """Send whatever has somewhere to go."""
+        thread = threading.get_ident()
         while True:
             with self._lock:
-                try:
-                    actions = self._accumulator.drain(time.monotonic())
-                except BaseException:  # Ctrl-C
-                    self._accumulator.repair()
-                    raise
+                actions = self._accumulator.drain(time.monotonic(), thread)
             if actions is None:
                 return
             self._carry_out(actions)
@@ -240,8 +246,8 @@ class Sender:
             if batch.data is None and not self._encode(batch):
                 return
             error = self._append(batch)
-        except BaseException as interrupt:  # Ctrl-C: nobody else knows of what has left its queue
-            self._drop(batch, SendFailed(f"the send was interrupted: {interrupt!r}"))
+        except Exception as fault:  # such as that of a signal handler: nobody else knows of what has left its queue
+            self._drop(batch, SendFailed(f"the send was interrupted: {fault!r}"))
             raise
         if error is not None:
             self._failed(batch, batch.attempts, error)
@@ -273,10 +279,7 @@ class Sender:
             if not self._accumulator.begin_try(batch, time.monotonic()):
                 return None
         try:
-            stream = self._streams.get(address)
-            if stream is None or stream.ended:
-                stream = self._open(address)
-            batch.stream = stream
+            batch.stream = stream = self._streams.to(address)
             stream.append(queue, batch.data, answer, batch.transaction)
         except MiniMQError as error:
             return error
@@ -284,23 +287,12 @@ class Sender:
             return Unavailable(f"no stream to broker {address}: {error}")
         return None
 
-    def _open(self, address: str) -> AppendStream:
-        with self._lock:
-            if self._closed:
-                raise Closed("the producer was closed before the message was acknowledged")
-            stream = self._streams.get(address)
-            if stream is None or stream.ended:
-                stream = self._streams[address] = AppendStream(self._connection, address)
-            return stream
-
     def _abandon(self, action: Abandon) -> None:
         """End a stream whose broker does not answer: all that is under way there fails."""
         self._not_stored(action.target, action.error)
         address = action.target.address
         assert isinstance(action.stream, AppendStream)
-        with self._lock:
-            if self._streams.get(address) is action.stream:
-                del self._streams[address]
+        self._streams.forget(address, action.stream)
         action.stream.fail(Unavailable(f"broker {address} left an earlier request without an answer"))
 
     # ---- outcomes -------------------------------------------------------------------------------
@@ -406,9 +398,7 @@ class Sender:
                 self._keeps_time = False
                 return False
             actions = self._accumulator.time_passed(now) if now >= self._accumulator.wake_at else ()
-            streams = list(self._streams.values())
-        for stream in streams:
-            stream.wake()
+        self._streams.wake()
         self._carry_out(actions)
         if self._accumulator.is_waiting:
             self._drain()

@@ -29,6 +29,8 @@ from minimq_common.model import BrokerData, Message, MessageQueue, Permission, Q
 from support.chance import SEED
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
+#: The thread that sends.
+THREAD = 1
 NOBODYS = MessageQueue("t", "c", 0)
 
 
@@ -93,7 +95,7 @@ class Play:
         item = PendingMessage(Message(topic, b"x"), queue, 1, told)
         item.ticket, item.born_ms, item.handed_in = number, 0, self.now
         if not self.accumulator.join(item):
-            batch = self.accumulator.add_message(item, self.now)
+            batch = self.accumulator.add_message(item, self.now, THREAD)
             if batch is not None:
                 self.carry_out([Send(batch)])
             self.drain()
@@ -168,7 +170,7 @@ class Play:
     # ---- actions --------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        while (actions := self.accumulator.drain(self.now)) is not None:
+        while (actions := self.accumulator.drain(self.now, THREAD)) is not None:
             self.carry_out(actions)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
@@ -442,7 +444,7 @@ def test_what_was_not_sent_fails_alone_and_what_may_be_under_way_does_not() -> N
     play = Play(window=1)
     item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    batch = play.accumulator.add_message(item, play.now)
+    batch = play.accumulator.add_message(item, play.now, THREAD)
     assert batch is not None
     play.carry_out(play.accumulator.unsendable(batch, InvalidArgument("it was changed")))
     assert [type(outcome) for outcome in told.outcomes] == [InvalidArgument]
@@ -458,11 +460,28 @@ def test_what_nobody_sends_fails_in_the_end() -> None:
     play = Play()
     item = PendingMessage(Message("t", b"x"), None, 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    batch = play.accumulator.add_message(item, play.now)
+    batch = play.accumulator.add_message(item, play.now, THREAD)
     assert batch is not None  # and the thread that was to send it stands still
     play.pass_time(7.0)
     assert [type(outcome) for outcome in told.outcomes] == [SendFailed]
     assert not play.accumulator.begin_try(batch, play.now), "a message that was reported as failed is not sent"
+
+
+def test_what_a_thread_took_and_left_goes_out_again_and_what_another_one_has_does_not() -> None:
+    play = Play()
+    items = [PendingMessage(Message("t", b"x"), None, 1, Told()) for _ in range(2)]
+    taken = [play.accumulator.add_message(item, play.now, thread) for thread, item in enumerate(items)]
+    left, others = taken
+    assert left is not None
+    assert others is not None
+    number = left.number
+    play.accumulator.repair(0)
+    assert not play.accumulator.begin_try(left, play.now)
+    assert play.accumulator.begin_try(others, play.now)
+    assert play.accumulator.drain(play.now, THREAD) == (Send(left),)
+    assert play.accumulator.drain(play.now, THREAD) is None
+    assert left.number == number
+    assert play.accumulator.begin_try(left, play.now)
 
 
 def test_closing_fails_all_that_has_no_outcome() -> None:
