@@ -209,3 +209,30 @@ def test_the_script_for_a_shell_asks_the_command(shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None
     assert f"_MINIMQ_COMPLETE={shell}_complete" in made(main, {}, "minimq", "_MINIMQ_COMPLETE").source()
+
+
+# ---- Output that goes nowhere -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("topic", "list"), ("cluster", "status", "--output", "json")])
+def test_what_cannot_be_written_is_told_in_one_line_and_a_reader_that_has_exited_knows(
+    cluster: LocalCluster, topic: str, arguments: tuple[str, ...]
+) -> None:
+    assert topic
+
+    def run(stdout: int) -> tuple[int, bytes]:
+        variables = environment(MINIMQ_NAMESERVER=cluster.nameserver)
+        done = subprocess.run(
+            [*COMMAND, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+        return done.returncode, done.stderr
+
+    full = os.open("/dev/full", os.O_WRONLY)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert run(full) == (1, b"error: cannot write the output: No space left on device\n")
+        assert run(writer) == (1, b"")
+    finally:
+        os.close(full)
+        os.close(writer)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -37,6 +39,9 @@ _COMMANDS = {
 #: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
 
+#: Why something is not written, though there may be somebody who reads it.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 #: Exit status of a command that Ctrl-C ended, as in shells.
 _INTERRUPTED = 130
 
@@ -45,11 +50,21 @@ class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as click has it
-        """Run as the process, and print nothing about a Ctrl-C while the interpreter exits."""
+        """Run as the process, and print nothing about a Ctrl-C while the interpreter exits.
+
+        Whatever a command cannot write, the reason is one line. A reader of a pipe that has exited knows why.
+        """
         try:
             return super().__call__(*args, **kwargs)
         except KeyboardInterrupt:
             sys.exit(_INTERRUPTED)
+        except OSError as error:
+            if error.errno not in _NOT_WRITTEN or error.filename is not None:
+                raise
+            with Path(os.devnull).open("wb") as nowhere:  # for what the interpreter writes once more when it exits
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+            sys.exit(1)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
