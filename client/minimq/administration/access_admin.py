@@ -151,7 +151,7 @@ class AccessAdmin:
             resource: "topic", "group", "transaction" or "cluster".
             name: of the resource; empty for the cluster.
         """
-        return Policy(self.access()).decide(user, need_of(verb, resource, name))
+        return Policy(self.access()).answer(user, need_of(verb, resource, name), time.time_ns() // 1_000_000)
 
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return the text of the credentials of a user of this cluster. Raises `InvalidArgument` without TLS.

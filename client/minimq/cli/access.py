@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def show(context: click.Context, secrets: Path | None, output: str) -> None:
     if output == "json":
         show_json({**msgspec.to_builtins(document), "digest": document.digest})
     else:
-        click.echo(to_toml(document), nl=False)
+        click.echo(to_toml(document, time.time_ns() // 1_000_000), nl=False)
 
 
 @access.command()
@@ -147,17 +148,11 @@ def can(
     need = need_of(verb, resource, name)
     with open_source(context, secrets) as source:
         document = source.read()
-    found = document.users.get(user)
-    decision = Policy(document).decide(user, need)
-    reason = decision.reason
-    if found is None:
-        reason = f"there is no user {user}"
-    elif found.disabled:
-        reason = f"user {user} is disabled"
+    decision = Policy(document).answer(user, need, time.time_ns() // 1_000_000)
     if output == "json":
-        answer: dict[str, Any] = {"allowed": decision.allowed, "reason": reason, "version": document.version}
+        answer: dict[str, Any] = {"allowed": decision.allowed, "reason": decision.reason, "version": document.version}
         show_json(answer)
     else:
-        click.echo(f"{'yes' if decision.allowed else 'no'}: {reason}")
+        click.echo(f"{'yes' if decision.allowed else 'no'}: {decision.reason}")
     if not decision.allowed:
         sys.exit(1)

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from minimq.cli.base import duration_of, option, output_option, show
+from minimq.cli.base import confirm, duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S
+from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
@@ -25,6 +25,11 @@ _STEPS = {
     "add": "a second authority is trusted, and signs nothing yet",
     "use": "the second authority has signed for servers and users; the former one is still trusted",
     "retire": "the former authority is no longer trusted",
+}
+#: And whom each of them cuts off, if the step before has not reached them.
+_CUT_OFF = {
+    "use": "from this step on servers have a certificate of the second authority: who does not trust it yet is cut off",
+    "retire": "from this step on servers refuse certificates of the former authority: who still has one is cut off",
 }
 
 
@@ -93,11 +98,13 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     help="Replace the authority in three steps: with add, everyone trusts a second one; with use, that one signs for "
     "servers and users; with retire, nobody trusts the former one.",
 )
-def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def renew(directory: Path, hosts: tuple[str, ...], ca: str | None, yes: bool) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
-    printed files before you take the next step.
+    printed files before you take the next step, and give new ones to users whose credentials are not in DIR; on a
+    terminal, the command asks whether that is done unless --yes is given.
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
@@ -112,10 +119,20 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None) -> None:
             "use": authority.use_successor,
             "retire": authority.retire_former,
         }
+        if ca in _CUT_OFF and authority.is_next(ca):
+            click.echo(f"warning: {_CUT_OFF[ca]}. {_not_changed(directory)}", err=True)
+            confirm(lambda: "Do all servers and users have the files of the step before?", yes=yes)
         changed = steps[ca]()
         click.echo(f"{_STEPS[ca]}; copy the changed files to their servers and users:")
         for path in changed:
             click.echo(f"  {path}")
+        if ca == "add":
+            click.echo(_not_changed(directory))
+            click.echo(
+                "Give each of these users a file that trusts both, by `minimq user rotate NAME --to FILE` with the "
+                "changed credentials of an administrator, or let them put the content of "
+                f"{authority.server / ROOTS} into theirs, as `ca`."
+            )
         if ca != "retire":
             click.echo(f"When all have them, {authority.next_step}")
         return
@@ -203,6 +220,21 @@ def show_certificates(directory: Path, output: str) -> None:
         if left < EXPIRES_SOON_S:
             ends = f"ends in {duration_of(left)}" if left > 0 else "has ended"
             click.echo(f"warning: the certificate of {name} {ends}: {_remedy(directory, name)}", err=True)
+
+
+def _not_changed(directory: Path) -> str:
+    """Return whose credentials a new authority does not reach by itself, in a sentence."""
+    known = ""
+    if (directory / "server" / ACCESS).exists():
+        from minimq.local.access_file import AccessFile
+
+        users = AccessFile(directory).read().users
+        absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
+        known = f"those of {', '.join(absent)}, and " if absent else ""
+    return (
+        f"Credentials that are not in {directory} are not changed: {known}those of users that only the running cluster "
+        "has (`minimq user list`)."
+    )
 
 
 def _remedy(directory: Path, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -239,17 +240,28 @@ def list_users(context: click.Context, secrets: Path | None, output: str) -> Non
 
     Example: minimq user list
     """
+    from minimq_common.security.access_policy import Policy
+
     with open_source(context, secrets) as source:
         document = source.read()
+    policy, now_ms = Policy(document), time.time_ns() // 1_000_000
     rows: list[Row] = []
     for name, found in sorted(document.users.items()):
-        keys: object = [_key_to_json(key_id, key) for key_id, key in found.keys.items()]
+        keys: object = [_key_to_json(key_id, key, now_ms) for key_id, key in found.keys.items()]
         lists: tuple[object, object] = (list(found.roles), list(found.rules))
         if output == "table":
-            keys = ", ".join(_key_text(key_id, key) for key_id, key in found.keys.items()) or None
+            keys = ", ".join(f"{key_id} {key.lifetime(now_ms)}".strip() for key_id, key in found.keys.items()) or None
             lists = (", ".join(found.roles) or None, "; ".join(found.rules) or None)
-        state = "disabled" if found.disabled else "enabled"
-        rows.append({"user": name, "state": state, "keys": keys, "roles": lists[0], "rules": lists[1]})
+        refusal = policy.refusal(name, now_ms)
+        rows.append(
+            {
+                "user": name,
+                "state": "enabled" if refusal is None else refusal.value,
+                "keys": keys,
+                "roles": lists[0],
+                "rules": lists[1],
+            }
+        )
     show(output, _USERS, rows)
 
 
@@ -289,14 +301,16 @@ def _issue(
     context: click.Context, name: str, secrets: Path | None, to: Path | None, edit: AccessEdit, key: IssuedKey
 ) -> None:
     """Change the document, and write the credentials, which exist nowhere else; they are made before the change."""
-    with open_source(context, secrets) as source, _target(to) as write:
+    with open_source(context, secrets) as source:
+        # Before there is a file: it may be in the folder of the source, which reads all files there.
         text = source.credentials(name, key.key, given_nameservers(context))
-        try:
-            source.change(edit)
-        except DeadlineExceeded:  # it is in force, but not everywhere yet
+        with _target(to) as write:
+            try:
+                source.change(edit)
+            except DeadlineExceeded:  # it is in force, but not everywhere yet
+                write(text)
+                raise
             write(text)
-            raise
-        write(text)
 
 
 @contextmanager
@@ -337,10 +351,10 @@ def _rules(effect: str, given: Mapping[str, tuple[str, ...]]) -> list[str]:
     return found + [f"{effect} {right}" for right in given["rights"]]
 
 
-def _key_to_json(key_id: str, key: StoredKey) -> dict[str, object]:
+def _key_to_json(key_id: str, key: StoredKey, now_ms: int) -> dict[str, object]:
     times = {"created_at": key.created_ms, "expires_at": key.expires_ms}
-    return {"id": key_id, **{name: moment(ms) if ms else None for name, ms in times.items()}}
-
-
-def _key_text(key_id: str, key: StoredKey) -> str:
-    return f"{key_id} until {moment(key.expires_ms):%Y-%m-%d %H:%M}" if key.expires_ms else key_id
+    return {
+        "id": key_id,
+        **{name: moment(ms) if ms else None for name, ms in times.items()},
+        "expired": key.is_over(now_ms),
+    }

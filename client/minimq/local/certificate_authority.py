@@ -209,8 +209,12 @@ class CertificateAuthority:
     @property
     def next_step(self) -> str:
         """A sentence: what comes next of the steps by which another authority takes the place of this one."""
-        step = "use" if self._next_key.exists() else "retire" if self._former.exists() else "add"
+        step = next(step for step in ("use", "retire", "add") if self.is_next(step))
         return f"the next step is `minimq secure renew {self.directory} --ca {step}`"
+
+    def is_next(self, step: str) -> bool:
+        """Return whether a step comes next: "add", "use" or "retire"."""
+        return step == ("use" if self._next_key.exists() else "retire" if self._former.exists() else "add")
 
     def server_certificate(self) -> CertificateReport:
         """Return the certificate of the servers. Raises `InvalidArgument`."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.moments import moment
 from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_rule import parse_rule
 
@@ -37,6 +38,16 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hash: str
     expires_ms: int = 0
     created_ms: int = 0
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether it has expired."""
+        return 0 < self.expires_ms <= now_ms
+
+    def lifetime(self, now_ms: int) -> str:
+        """Return until when it is good, in words; empty for one that does not expire."""
+        if not self.expires_ms:
+            return ""
+        return f"{'expired' if self.is_over(now_ms) else 'until'} {moment(self.expires_ms):%Y-%m-%d %H:%M} UTC"
 
 
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,8 +99,13 @@ def from_toml(data: bytes) -> AccessDocument:
     return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
 
 
-def to_toml(document: AccessDocument) -> str:
-    """Return a document as people read it, and `from_toml` too."""
+def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
+    """Return a document as people read it, and `from_toml` too.
+
+    Args:
+        document: of users and rules.
+        now_ms: milliseconds since 1970, by which keys are marked that have expired; 0 to mark none.
+    """
     lines = ["# Users and rules: `minimq user` and `minimq access` change them. Whoever edits this by hand gives it a",
              "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
@@ -100,7 +116,7 @@ def to_toml(document: AccessDocument) -> str:
             f"{field} = {_listed(given)}" for field, given in (("roles", user.roles), ("rules", user.rules)) if given
         ]
         lines += ["disabled = true"] if user.disabled else []
-        lines += [f"keys.{key_id} = {_inline(key)}" for key_id, key in user.keys.items()]
+        lines += [f"keys.{key_id} = {_inline(key, now_ms)}" for key_id, key in user.keys.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -114,9 +130,11 @@ def _listed(texts: tuple[str, ...]) -> str:
     return "".join(["[\n", *(f"    {json.dumps(text)},\n" for text in texts), "]"])
 
 
-def _inline(key: StoredKey) -> str:
+def _inline(key: StoredKey, now_ms: int) -> str:
     times = (("created_ms", key.created_ms), ("expires_ms", key.expires_ms))
-    return "".join([f'{{ hash = "{key.hash}"', *(f", {name} = {ms}" for name, ms in times if ms), " }"])
+    text = "".join([f'{{ hash = "{key.hash}"', *(f", {name} = {ms}" for name, ms in times if ms), " }"])
+    lifetime = key.lifetime(now_ms)
+    return f"{text}  # {lifetime}" if lifetime else text
 
 
 def newer(one: AccessDocument | None, other: AccessDocument | None) -> AccessDocument | None:

@@ -53,16 +53,20 @@ class AccessDecision:
         need: what it was about; for topics of a group that is the right to the group.
         rule: the rule that decided; None when there was none.
         source: where the rule stands, "user alice" or "role readers"; empty when there was none.
+        obstacle: why the user is let in nowhere, whatever the rules; empty when there is nothing of the kind.
     """
 
     allowed: bool
     need: Need
     rule: Rule | None = None
     source: str = ""
+    obstacle: str = ""
 
     @property
     def reason(self) -> str:
         """The rule that decided, as people read it."""
+        if self.obstacle:
+            return self.obstacle
         if self.rule is not None:
             return f"{self.rule} ({self.source})"
         return f"{self.source} may do everything" if self.source else f"no rule allows to {self.need}"
@@ -112,7 +116,7 @@ class Policy:
         key = user.keys.get(principal.key_id)
         if key is None:
             return Refusal.UNKNOWN
-        if key.expires_ms and now_ms >= key.expires_ms:
+        if key.is_over(now_ms):
             return Refusal.EXPIRED
         return Principal(principal.user, principal.key_id, key.expires_ms)
 
@@ -135,6 +139,29 @@ class Policy:
         if ADMIN in found.roles:
             return AccessDecision(True, need, None, _OF_ADMIN)
         return AccessDecision(False, need)
+
+    def answer(self, user: str, need: Need, now_ms: int) -> AccessDecision:
+        """Decide as `decide`, for who asks whether a user may do something: nobody may who is let in nowhere."""
+        refusal = self.refusal(user, now_ms)
+        if refusal is None:
+            return self.decide(user, need)
+        obstacle = {
+            Refusal.UNKNOWN: f"there is no user {user}",
+            Refusal.DISABLED: f"user {user} is disabled",
+            Refusal.EXPIRED: f"key expired: `minimq user rotate {user} --drop-old` makes a new one",
+        }[refusal]
+        return AccessDecision(False, of_group(need), obstacle=obstacle)
+
+    def refusal(self, user: str, now_ms: int) -> Refusal | None:
+        """Return why no key of a user is let in; None if one is, or if the user has none at all."""
+        found = self.document.users.get(user)
+        if found is None:
+            return Refusal.UNKNOWN
+        if found.disabled:
+            return Refusal.DISABLED
+        if found.keys and all(key.is_over(now_ms) for key in found.keys.values()):
+            return Refusal.EXPIRED
+        return None
 
     def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
         """Yield each of some rules that allow nothing, as another rule of the user denies all of it, and its source."""

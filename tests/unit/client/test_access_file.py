@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -192,6 +195,29 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
         "write a time with a unit"
         in run("user", "rotate", "alice", "--expires", "9", "--secrets", folder, status=2).stderr
     )
+
+
+def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("user", "add", "alice", "--read", "orders", "--expires", "1h", "--secrets", folder)
+    asked = ("can", "alice", "read", "topic", "orders", "--secrets", folder)
+
+    def row() -> dict[str, Any]:
+        rows = json.loads(run("user", "list", "--secrets", folder, "--output", "json").stdout)
+        return next(row for row in rows if row["user"] == "alice")
+
+    assert (row()["state"], row()["keys"][0]["expired"]) == ("enabled", False)
+    assert run(*asked).stdout.startswith("yes: ")
+    assert "}  # until 20" in run("access", "show", "--secrets", folder).stdout
+    later = time.time_ns() + 3_600 * 1_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    assert (row()["state"], row()["keys"][0]["expired"]) == ("expired", True)
+    assert re.search(r"^alice +expired +[a-z2-7]{8} expired 20", run("user", "list", "--secrets", folder).stdout, re.M)
+    assert "}  # expired 20" in run("access", "show", "--secrets", folder).stdout
+    assert run(*asked, status=1).stdout.startswith("no: key expired: `minimq user rotate alice --drop-old`")
+    run("user", "rotate", "alice", "--drop-old", "--secrets", folder)
+    assert run(*asked).stdout.startswith("yes: ")
 
 
 def test_a_rule_that_would_decide_nothing_is_refused_with_the_one_to_write(folder: Path) -> None:

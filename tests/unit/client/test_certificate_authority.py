@@ -20,6 +20,7 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.server_secrets import ServerSecrets
+from support.command import Minimq
 
 
 def run(*arguments: object, status: int = 0) -> Result:
@@ -194,6 +195,38 @@ def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: 
     assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.crt", "ca.key"]
     assert CredentialsFile(Credentials(str(tmp_path / "admin.minimq"))).nameservers == ("mq1:1",)
     assert "mq1" in CertificateAuthority(tmp_path).server_certificate().names
+
+
+def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: Path) -> None:
+    folder, bob = tmp_path / "secrets", tmp_path / "bob.minimq"
+    run("init", folder)
+    for name, file in (("alice", folder / "alice.minimq"), ("bob", bob)):
+        add = ["user", "add", name, "--to", str(file), "--secrets", str(folder)]
+        assert CliRunner().invoke(main, add).exit_code == 0
+    absent = f"Credentials that are not in {folder} are not changed: those of bob, and those of users that only the"
+    added = run("renew", folder, "--ca", "add")
+    assert absent in added.stdout
+    assert "`minimq user rotate NAME --to FILE`" in added.stdout
+    # What it says to do makes a file that trusts both.
+    again = ["user", "rotate", "bob", "--to", str(tmp_path / "bob-2.minimq"), "--secrets", str(folder)]
+    assert CliRunner().invoke(main, again).exit_code == 0
+    assert CredentialsFile(Credentials(str(tmp_path / "bob-2.minimq"))).trust().roots.count(b"BEGIN") == 2
+    for step, cut_off in (("use", "who does not trust it yet is cut off"), ("retire", "who still has one is cut off")):
+        assert "cut off" not in run("renew", folder, "--ca", "add", status=2).stderr  # it is not the next step
+        warning = run("renew", folder, "--ca", step).stderr
+        assert cut_off in warning
+        assert absent in warning
+
+
+def test_a_step_that_cuts_users_off_is_confirmed_on_a_terminal(tmp_path: Path) -> None:
+    run("init", tmp_path)
+    run("renew", tmp_path, "--ca", "add")
+    before = (tmp_path / "server" / "tls.crt").read_bytes()
+    status, told = Minimq("").on_terminal("secure", "renew", str(tmp_path), "--ca", "use", answer=b"n\n")
+    assert (status, (tmp_path / "server" / "tls.crt").read_bytes()) == (1, before)
+    assert "warning: from this step on" in told
+    status, told = Minimq("").on_terminal("secure", "renew", str(tmp_path), "--ca", "use", "--yes", answer=b"")
+    assert status == 0, told
 
 
 def test_certificates_that_end_soon_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
