@@ -23,11 +23,14 @@ from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
+from support.key_run import KeyRun
+from support.key_search import IS_ON
 
 if TYPE_CHECKING:
     from support.scheduling import GroupScheduling
 
 _numbers = itertools.count(1)
+KEY_RUN = "key-run"
 _stderr_key = pytest.StashKey[int]()
 
 # How long an example takes says nothing where other tests run beside it.
@@ -63,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED  # before hypothesis reads it
     # A shell lets what it starts in the background ignore it, and so would all servers and commands of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if IS_ON:
+        config.pluginmanager.register(KeyRun(), KEY_RUN)
     config.stash[_stderr_key] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
 
 
@@ -95,6 +100,17 @@ def pytest_timeout_cancel_timer() -> None:
 
 
 # ---- Fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def key_run(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Search for secrets once all others have ended, if that is asked for."""
+    run: KeyRun | None = pytestconfig.pluginmanager.get_plugin(KEY_RUN)
+    if run is not None:
+        run.begin(tmp_path_factory.getbasetemp())
+    yield
+    if run is not None:
+        run.end()
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.secure_scraping import trust_of
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 MARK = "mark"
@@ -213,6 +214,9 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
         "disabled": disabled,
     }
     powerless = keys.of_user("powerless", admin.add_user("powerless"))
+    # The log tells of members of former tests that are given up, some seconds after their sessions ended.
+    gone = "the members of former tests have gone"
+    wait_until(lambda: not any(group.members for group in admin.describe_groups()), PATIENCE_S, what=gone)
     before = state_of(secure, keys)
     for name, bearer in unknown.items():
         channels = keys.channels(bearer)
@@ -258,10 +262,11 @@ def test_servers_do_what_servers_do_and_describe_and_no_more(
 
 
 def state_of(secure: LocalCluster, keys: Keys) -> tuple[int, bytes, bytes]:
-    """Return where the log of the broker ends, and the routes and brokers that the name server has."""
+    """Return where the log of the broker ends once all is written, and the routes and brokers of the name server."""
     known = trust_of(secure.credentials)
     channels = keys.channels(known.bearer)
     broker, nameserver = channels[secure.brokers[0].address], channels[secure.nameserver]
+    broker.unary_unary("/minimq.v1.Broker/Probe", bytes, bytes)(b"", timeout=PATIENCE_S)
     status = broker.unary_unary(
         "/minimq.v1.Broker/GetStatus",
         broker_pb2.GetStatusRequest.SerializeToString,

@@ -4,48 +4,66 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster
+from support.key_search import files_with, found_in, secrets_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def secret_of(credentials: str) -> str:
-    """Return what nobody may see of the key in credentials."""
-    (found,) = re.findall(r'^key = "mq_[a-z2-7]{8}_(.{43})_', credentials, re.MULTILINE)
-    return str(found)
-
-
-def test_rows_are_written_and_read_with_a_file_or_its_content(spark: SparkSession, tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path, secure=True) as cluster:
-        assert cluster.credentials is not None
-        with Admin(credentials=cluster.credentials) as admin:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A secured one, with a topic."""
+    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("cluster"), secure=True) as made:
+        with Admin(credentials=made.credentials) as admin:
             admin.create_topic("t", queues=2)
-        rows = spark.range(10).selectExpr("CAST(id AS STRING) AS body")
-        given = {"credentials": str(cluster.credentials), "topic": "t", "transactional": "true"}
+        yield made
+
+
+def plan_of(frame: DataFrame) -> bytes:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        frame.explain(True)
+    return printed.getvalue().encode()
+
+
+def test_rows_are_written_and_read_with_a_file_or_its_content(
+    spark: SparkSession, cluster: LocalCluster, event_log: Path, tmp_path: Path
+) -> None:
+    assert cluster.credentials is not None
+    content = cluster.credentials.read_text()
+    secrets = secrets_in(content.encode())
+    assert secrets
+    secret = {"credentialsSecret": content, "topic": "t"}
+    rows = spark.range(10).selectExpr("CAST(id AS STRING) AS body")
+    rows.write.format("minimq").mode("append").options(**secret, transactional="true").save()
+    read = spark.read.format("minimq").options(credentials=str(cluster.credentials), topic="t").load()
+    assert sorted(int(row.body) for row in read.collect()) == list(range(10))
+    stream = spark.readStream.format("minimq").options(**secret, startingOffsets="earliest").load()
+    writing = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(progress.numInputRows for progress in query.recentProgress) == 10
+    plan = plan_of(spark.read.format("minimq").options(**secret).load())
+    assert b"minimq" in plan
+    assert not found_in(plan, secrets)
+    assert files_with(tmp_path, secrets) == []
+    [log] = event_log.iterdir()
+    assert b"minimq" in b"".join(file.read_bytes() for file in ([log] if log.is_file() else log.iterdir()))
+    assert files_with(event_log, secrets) == []
+    with Admin(credentials=cluster.credentials) as admin:
+        bob = admin.add_user("bob", ["allow read topic other"])
+    # Tasks follow each other in the processes of Spark: what admin has opened there must not serve bob.
+    refused = spark.read.format("minimq").options(credentialsSecret=bob, topic="t").load()
+    with pytest.raises(Exception, match="user bob may not describe topic t") as raised:
+        refused.collect()
+    assert not found_in(str(raised.value).encode(), secrets_in(bob.encode()))
+    with Admin(credentials=cluster.credentials) as admin:
+        eve = admin.add_user("eve", ["allow write topic t"])
+    given = {"credentialsSecret": eve, "topic": "t", "transactional": "true"}
+    with pytest.raises(Exception, match=r"`minimq user allow eve --transaction 'spark-batch-\*'`"):
         rows.write.format("minimq").mode("append").options(**given).save()
-        content = cluster.credentials.read_text()
-        read = spark.read.format("minimq").option("credentialsSecret", content).option("topic", "t").load()
-        assert sorted(int(row.body) for row in read.collect()) == list(range(10))
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            read.explain(mode="extended")
-        assert printed.getvalue()
-        assert not any(secret in printed.getvalue() for secret in ("BEGIN", secret_of(content)))
-        with Admin(credentials=cluster.credentials) as admin:
-            bob = admin.add_user("bob", ["allow read topic other"])
-        # Tasks follow each other in the processes of Spark: what admin has opened there must not serve bob.
-        refused = spark.read.format("minimq").option("credentialsSecret", bob).option("topic", "t").load()
-        with pytest.raises(Exception, match="user bob may not describe topic t") as raised:
-            refused.collect()
-        assert secret_of(bob) not in str(raised.value)
-        with Admin(credentials=cluster.credentials) as admin:
-            eve = admin.add_user("eve", ["allow write topic t"])
-        given = {"credentialsSecret": eve, "topic": "t", "transactional": "true"}
-        with pytest.raises(Exception, match=r"`minimq user allow eve --transaction 'spark-batch-\*'`"):
-            rows.write.format("minimq").mode("append").options(**given).save()

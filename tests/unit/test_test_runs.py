@@ -148,3 +148,56 @@ def test_each_long_test_has_a_short_one() -> None:
     for _, counterparts in rows:
         for file, name in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", counterparts):
             assert f"def {name}" in (TESTS / file).read_text(), counterparts
+
+
+MAKING = """
+import logging, os, subprocess, sys
+from minimq_common.security.user_key import new_key
+
+KEY = new_key(bytes(range(37)))
+SECRET = KEY.text.split("_", 2)[2][:43]
+PRIVATE = "ab/+" * 16
+log = logging.getLogger("minimq.some")
+
+def test_it(tmp_path):
+    (tmp_path / "user.minimq").write_text(KEY.text)
+    (tmp_path / "tls.key").write_text(f"-----BEGIN PRIVATE KEY-----\\n{PRIVATE}\\n-----END")
+    leave_behind(tmp_path)
+"""
+LEAKING = (
+    MAKING
+    + """
+def leave_behind(path):
+    for name, secret in (("key", KEY.text), ("secret", SECRET), ("private", PRIVATE), ("long", "x" * 5_000 + SECRET)):
+        (path / name).write_bytes(secret.encode())
+        os.truncate(path / name, 1 << 40)
+    log.debug("it is %s", SECRET)
+    global kept
+    kept = subprocess.Popen([sys.executable, "-c", "input()", SECRET], stdin=subprocess.PIPE)
+
+def teardown_module():
+    kept.kill()
+    kept.communicate()
+"""
+)
+CLEAN = (
+    MAKING
+    + """
+def leave_behind(path):
+    assert os.environ["MINIMQ_BROKER_LOG_LEVEL"] == os.environ["MINIMQ_NAMESERVER_LOG_LEVEL"] == "debug"
+    log.debug("key %s of hash %s: %r", KEY.id, KEY.hash, KEY)
+"""
+)
+
+
+def test_secrets_that_a_run_leaves_behind_are_found(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    printed = run(tmp_path, LEAKING, f"--basetemp={made}", "-vv", MINIMQ_TEST_KEYS="1")
+    assert "1 passed, 1 error" in printed, printed
+    for place in ("key", "secret", "private", "long"):
+        assert str(made / "test_it0" / place) in printed
+    assert str(made / "outputs.txt") in printed
+    assert "a process of test_it.py::test_it" in printed
+    printed = run(tmp_path, CLEAN, f"--basetemp={made}", "-s", MINIMQ_TEST_KEYS="1")
+    assert "1 passed in" in printed, printed
+    assert f"none of 2 secrets was found below {made}" in printed
