@@ -79,10 +79,10 @@ def test_a_text_and_the_variable_serve_as_credentials(secure: LocalCluster, monk
     assert secure.credentials is not None
     text = secure.credentials.read_text()
     with Admin(credentials=Credentials.from_text(text)) as admin:
-        assert admin.list_topics() == ["orders"]
+        assert "orders" in admin.list_topics()
     monkeypatch.setenv(VARIABLE, str(secure.credentials))
     with Admin() as admin:
-        assert admin.list_topics() == ["orders"]
+        assert "orders" in admin.list_topics()
     with Cluster(credentials="") as plain, pytest.raises(InvalidArgument, match="give them to the Cluster"):
         Admin(plain, credentials=secure.credentials)
     assert "BEGIN" not in repr(Credentials.from_text(text))

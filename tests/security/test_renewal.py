@@ -115,7 +115,7 @@ def wait_until_renewed(secure: LocalCluster, authority: CertificateAuthority) ->
 
 def assert_served(secure: LocalCluster) -> None:
     with Admin(credentials=secure.credentials) as admin:  # a new connection
-        assert admin.list_topics() == ["orders"]
+        assert "orders" in admin.list_topics()
 
 
 def knows(secure: LocalCluster, trust: Trust) -> bool:
@@ -144,6 +144,6 @@ def test_servers_go_on_with_what_they_have_when_new_files_are_damaged(
             metrics_address(broker.log_path), trust_of(secure.credentials), tmp_path
         )
         with Admin(credentials=secure.credentials) as admin:
-            assert admin.list_topics() == ["orders"]
+            assert "orders" in admin.list_topics()
     finally:
         certificate.write_text(good)
