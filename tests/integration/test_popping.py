@@ -403,7 +403,7 @@ def test_takes_that_do_not_wait_are_not_told_that_there_is_nothing_while_there_i
 def test_a_take_that_is_cancelled_is_answered_with_nothing(popper: RawPopper) -> None:
     popper.settle(popper.take())
     [waiting] = popper.begin(takes=[popper.taking(1, wait_s=60)])
-    popper.cancel(waiting)
+    popper.cancel([waiting])
     assert popper.answer() == broker_pb2.PopResult(id=waiting)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -34,10 +34,14 @@ class RawPopper:
         group: of the consumer.
         client_id: of the consumer.
         topic: whose messages it takes.
+
+    Attributes:
+        client_id: as above; may be another one for each request.
+        topic: as above.
     """
 
     def __init__(self, address: str, group: str, client_id: str, topic: str = "t") -> None:
-        self._group, self._client_id, self.topic = group, client_id, topic
+        self._group, self.client_id, self.topic = group, client_id, topic
         self._ids = itertools.count(1)
         self._results: deque[broker_pb2.PopResult] = deque()
         self._channel = grpc.insecure_channel(address)
@@ -53,7 +57,7 @@ class RawPopper:
 
     def close(self) -> None:
         """Say that it goes, and wait until the broker has heard it. Idempotent."""
-        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
+        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self.client_id, leaves=True))
         self._requests.put(None)
         with suppress(grpc.RpcError):
             list(self._answers)
@@ -67,7 +71,7 @@ class RawPopper:
         self, *, takes: Iterable[broker_pb2.PopTake] = (), settles: Iterable[broker_pb2.PopSettle] = ()
     ) -> list[int]:
         """Send a request, and return the ids of its takes and settles."""
-        request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, takes=takes, settles=settles)
+        request = broker_pb2.PopRequest(group=self._group, client_id=self.client_id, takes=takes, settles=settles)
         for settle in request.settles:
             settle.id = next(self._ids)
         for take in request.takes:
@@ -75,18 +79,22 @@ class RawPopper:
         self._requests.put(request)
         return [*(settle.id for settle in request.settles), *(take.id for take in request.takes)]
 
-    def cancel(self, take_id: int) -> None:
-        """Have a take wait no longer."""
-        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[take_id]))
+    def cancel(self, take_ids: Sequence[int]) -> None:
+        """Have takes wait no longer."""
+        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self.client_id, cancels=take_ids))
 
     def answer(self) -> broker_pb2.PopResult:
         """Return the next result. Raises what the broker says."""
-        if not self._results:
-            self._results.extend(next(self._answers).results)
-        result = self._results.popleft()
+        result = self.result()
         if result.HasField("failure"):
             raise from_failure(result.failure)
         return result
+
+    def result(self) -> broker_pb2.PopResult:
+        """Return the next result, also a failure."""
+        if not self._results:
+            self._results.extend(next(self._answers).results)
+        return self._results.popleft()
 
     def take(
         self, most: int = 100, invisible_s: float = 30, wait_s: float = 0, *, max_bytes: int = 8 << 20

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from minimq.sending.producer_options import ProducerOptions
-from minimq_broker.core import group_room, groups
+from minimq_broker.core import group_room, groups, pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
-from minimq_broker.services import leases, newcomers, pull
+from minimq_broker.services import leases, newcomers, pop_clients, popping, pull
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
@@ -86,6 +86,12 @@ def seconds(*options: str) -> str:
         ("Per broker", "committed offsets", f"{newcomers.MAX_OFFSETS:,}"),
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
+        ("Per broker", "takes and settles of one stream", f"{popping.MAX_UNDER_WAY:,}"),
+        ("Per broker", "consumers of one such stream", f"{pop_clients.MAX_CLIENTS:,}; {pop_clients.MAX_TOPICS:,}"),
+        ("Per broker", "ranges of messages that are settled", f"{popping.MAX_SPANS_UNDER_WAY:,}"),
+        ("Per broker", "messages of one work queue", f"{pop_runs.MAX_HELD:,}"),
+        ("Per broker", "alternating ranges", f"{pop_runs.MAX_RUNS:,} of one"),
+        ("Per broker", "alternating ranges", f"{popping.MAX_RUNS_IN_ALL:,} of all"),
         ("Per broker", "time until the first request", f"{call_limits.FIRST_REQUEST_S:g} s"),
         ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),
         ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),

@@ -29,6 +29,7 @@ class PopStream:
         answers: what is to be written to it.
         clients: groups, and under which names it takes for them.
         subscribed: filters of the topics that it takes from for these, and hashes of the tags.
+        characters: of these filters.
         leaving: those of the clients that close.
         tasks: that begin groups.
     """
@@ -36,6 +37,7 @@ class PopStream:
     answers: PopAnswers
     clients: set[tuple[str, str]] = field(default_factory=set)
     subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
+    characters: int = 0
     leaving: set[tuple[str, str]] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -103,10 +105,10 @@ class PopClients:
         known = stream.subscribed.get(key)
         if known is not None and known[0] == take.filter:
             return known[1]
-        characters = sum(len(expression) for expression, _ in stream.subscribed.values())
-        if len(stream.subscribed) >= MAX_TOPICS or characters + len(take.filter) > MAX_FILTERS:
+        characters = stream.characters + len(take.filter) - len(known[0] if known else "")
+        if (known is None and len(stream.subscribed) >= MAX_TOPICS) or characters > MAX_FILTERS:
             text = f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters"
             raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
         tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
-        stream.subscribed[key] = take.filter, tags
+        stream.subscribed[key], stream.characters = (take.filter, tags), characters
         return tags

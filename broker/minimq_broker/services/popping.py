@@ -124,7 +124,8 @@ class PopService:
     def _accept(self, request: broker_pb2.PopRequest, stream: PopStream) -> asyncio.Task[None] | None:
         """Process a request; return what to await before the next one."""
         try:
-            if stream.answers.expected > MAX_UNDER_WAY + len(request.settles) + len(request.takes):
+            asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
+            if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
                 text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
                 raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
             check_bounds(request)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from minimq_broker.core import pop_queue
 from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.pop_draft import PopDraft, PopKey
 from minimq_broker.core.pop_queue import PopOutcome, PopQueue, Settle, Take
-from minimq_broker.core.pop_runs import MAX_HELD, PopMoved, QueueMoved, Run, RunState, handle_epoch
+from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
+from minimq_broker.services.popping import MAX_RUNS_IN_ALL
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+
+T = TypeVar("T")
 
 TOPIC = 17
 KEY = PopKey("workers", TOPIC, 0)
@@ -156,3 +163,46 @@ def test_a_fact_out_of_its_bounds_is_refused() -> None:
 def test_handles_differ_between_terms_and_positions() -> None:
     assert len({handle_epoch(term, position) for term in range(9) for position in range(0, 900, 100)}) == 81
     assert handle_epoch((1 << 31) - 1, 1 << 62) < 1 << 63
+
+
+def traced_bytes(make: Callable[[], T]) -> tuple[T, int]:
+    """Return what is made, and the memory that it takes."""
+    tracemalloc.start()
+    try:
+        made = make()
+        return made, tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_million_messages_without_an_answer_take_little_memory() -> None:
+    def make() -> list[PopQueue]:
+        queues = [PopQueue() for _ in range(1_000_000 // MAX_HELD)]
+        for number, queue in enumerate(queues):
+            epoch = 0
+            while taken(queue, 50, epoch=(epoch := epoch + 1) << 40 | number):
+                pass
+        return queues
+
+    queues, size = traced_bytes(make)
+    assert sum(queue.held for queue in queues) == 1_000_000
+    assert sum(map(len, queues)) == 10 * MAX_HELD // 50
+    assert size < 10 << 20  # a run for each take, as each has a handle of its own
+    for queue in queues:
+        assert queue.take(Take("b", 1, 10), 5, 1 << 40, 7) == []
+        before = queue.row()
+        assert queue.freed("b") == []
+        assert queue.row() == before
+
+
+def test_half_a_million_runs_take_as_much_memory_as_is_written() -> None:
+    def make() -> PopQueue:
+        queue = PopQueue()
+        taken(queue, 2 * MAX_RUNS, epoch=1 << 40)
+        for at in range(1, 2 * MAX_RUNS, 2):
+            assert put(queue, Settle(1 << 40, [(at, at + 1)], PopOutcome.FREE, (1 << 40) + at)) is None
+        return queue
+
+    queue, size = traced_bytes(make)
+    assert len(queue) == 2 * MAX_RUNS
+    assert size / len(queue) * MAX_RUNS_IN_ALL < 120_000_000

@@ -1,0 +1,110 @@
+"""The service of messages that are taken one by one, on a real engine: the bound of all runs of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from minimq_broker.services import popping
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.popping import PopService
+from minimq_broker.services.starts import GroupBeginnings
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.store_options import StoreOptions
+from minimq_common.errors import SystemBusy
+from minimq_proto.v1 import broker_pb2
+from support.observers import NO_ENGINE_OBSERVER
+from support.replica_engine import LIMITS, make_topic
+from support.stores import PATIENCE_S
+
+DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
+
+
+class Consumer:
+    """A stream of one consumer to the service: its requests, and the context that its answers are written to."""
+
+    def __init__(self) -> None:
+        self._requests: asyncio.Queue[broker_pb2.PopRequest | None] = asyncio.Queue()
+        self._results: asyncio.Queue[broker_pb2.PopResult] = asyncio.Queue()
+        self.epoch = 0
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, response: bytes) -> None:
+        for result in broker_pb2.PopResponse.FromString(response).results:
+            await self._results.put(result)
+
+    async def requests(self) -> AsyncIterator[broker_pb2.PopRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    def end(self) -> None:
+        self._requests.put_nowait(None)
+
+    async def take(self, most: int) -> list[tuple[int, int, int]]:
+        """Return first offset, number and tries of what is handed out."""
+        take = broker_pb2.PopTake(id=1, topic="t", max_messages=most, max_bytes=1 << 20, invisible_ms=60_000)
+        take.start.at = broker_pb2.START_AT_EARLIEST
+        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", takes=[take]))
+        popped = (await self._results.get()).popped
+        self.epoch = popped.epoch or self.epoch
+        return [(run.first, run.count, run.tries) for run in popped.runs]
+
+    async def settle(self, *spans: tuple[int, int], outcome: broker_pb2.PopOutcome.ValueType = DONE) -> str:
+        """Settle spans of first offset and number of the latest hand-out; return the refusal, if it is one."""
+        flat = [number for span in spans for number in span]
+        settle = broker_pb2.PopSettle(id=1, topic="t", epoch=self.epoch, spans=flat, outcome=outcome)
+        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", settles=[settle]))
+        result = await self._results.get()
+        assert not result.HasField("failure") or result.failure.code == SystemBusy.code
+        return result.failure.message
+
+
+def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
+    monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
+
+    async def test(engine: Engine, consumer: Consumer) -> None:
+        await make_topic(engine, 100)
+        assert await consumer.take(43) == [(0, 43, 1)]
+        assert not await consumer.settle(*((at, 1) for at in range(1, 39, 2)))  # it was one run before
+        [popped] = engine.state.popped.values()
+        assert len(popped) == 39
+        before = popped.row()
+        assert await consumer.take(10) == []
+        assert "1 messages from offset 40 on are not settled" in await consumer.settle((40, 1))
+        assert popped.row() == before
+        assert not await consumer.settle((20, 1), outcome=FREE)
+        assert len(popped) == 39
+        first = consumer.epoch
+        assert await consumer.take(10) == [(20, 1, 2)]  # what failed is redelivered
+        assert not await consumer.settle((20, 1))
+        consumer.epoch = first
+        assert not await consumer.settle((0, 20))
+        assert not await consumer.settle((22, 21))
+        assert (popped.done, len(popped)) == (43, 0)
+        assert await consumer.take(100) == [(43, 57, 1)]
+
+    async def run() -> None:
+        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
+        consumer = Consumer()
+        try:
+            service = PopService(engine, GroupBeginnings(engine.handle, engine.offsets), 1.0, lambda *_: None)
+            async with asyncio.timeout(PATIENCE_S):
+                serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
+                await test(engine, consumer)
+                consumer.end()
+                await serving
+            service.retire()
+        finally:
+            engine.close()
+
+    asyncio.run(run())
+    assert check_directory(tmp_path).findings == []
