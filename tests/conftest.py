@@ -25,6 +25,7 @@ from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun
 from support.key_search import IS_ON
+from support.server_copies import ServerCopies
 
 if TYPE_CHECKING:
     from support.scheduling import GroupScheduling
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 KEY_RUN = "key-run"
 _stderr_key = pytest.StashKey[int]()
+_copies_key = pytest.StashKey[ServerCopies]()
 
 # How long an example takes says nothing where other tests run beside it.
 hypothesis.settings.register_profile("patient", deadline=None, derandomize=not IS_SEED_GIVEN, print_blob=True)
@@ -66,9 +68,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED  # before hypothesis reads it
     # A shell lets what it starts in the background ignore it, and so would all servers and commands of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if IS_ON:
-        config.pluginmanager.register(KeyRun(), KEY_RUN)
     config.stash[_stderr_key] = os.dup(sys.__stderr__.fileno()) if sys.__stderr__ else 2
+    if IS_ON:  # it looks at what others see of all servers
+        config.pluginmanager.register(KeyRun(), KEY_RUN)
+    else:
+        copies = config.stash[_copies_key] = ServerCopies()
+        server_process.start_command = copies.start
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _copies_key in config.stash:
+        config.stash[_copies_key].close()
 
 
 def pytest_report_header() -> str:

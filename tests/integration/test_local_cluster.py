@@ -17,9 +17,17 @@ from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError
+from support.server_copies import real_commands
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands() -> Iterator[None]:
+    """The servers are started as users start them."""
+    with real_commands():
+        yield
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from conftest import check_stores
 from minimq import Admin, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
+from support.server_copies import real_commands
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +23,12 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "reflection": True,
     }
     folder = tmp_path_factory.mktemp("secure")
-    with LocalCluster(
+    cluster = LocalCluster(
         brokers=1, slaves=1, data_dir=folder, secure=True, broker_options=options, nameserver_options=options
-    ) as cluster:
+    )
+    with real_commands():  # a test looks at what others see of them
+        cluster.start()
+    with cluster:
         with Admin(credentials=cluster.credentials) as admin:
             admin.create_topic("orders", queues=2)
         yield cluster

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -194,16 +194,7 @@ class ServerProcess:
             command = [sys.executable, "-m", "minimq.local.ends_with_parent", str(os.getpid()), f"minimq_{self.role}"]
             with self.log_path.open("ab") as log_file:
                 self._log_start = log_file.tell()
-                self._process = subprocess.Popen(
-                    [*command, *self._flags(self.address, first)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log_file,
-                    env=_environment(),
-                    # Ctrl-C in a terminal reaches only this process, which ends the servers in order. Also see
-                    # `ends_with_parent` for why they stay in this session.
-                    process_group=0,
-                )
+                self._process = start_command([*command, *self._flags(self.address, first)], _environment(), log_file)
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:
@@ -298,6 +289,22 @@ class ServerProcess:
         if "Usage:" in tail:
             cls = InvalidArgument
         return cls(f"{self.name} ended with status {status} before it was ready; the end of its log:\n{tail}")
+
+
+def start_command(
+    command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a server that logs to a file; what it writes to stdout is to be read."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log_file,
+        env=environment,
+        # Ctrl-C in a terminal reaches only this process, which ends the servers in order. Also see `ends_with_parent`
+        # for why they stay in this session.
+        process_group=0,
+    )
 
 
 def free_port() -> int:

@@ -1,0 +1,145 @@
+"""Servers that are copies of a process which has imported their modules: that saves most of the CPU time of a start.
+
+A copy is a process as any other, a child of this one with an id, a group, an environment and standard streams of its
+own; only the list of processes shows the command of the template. Whoever sets a variable that is not read by our own
+code, such as LD_PRELOAD, gets a process that is started by its command, and so does who asks for `real_commands`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from minimq.local import server_process
+
+_TEMPLATE = Path(__file__).with_name("server_template.py")
+#: Variables that a server reads when it is a copy already, and those of the test that runs.
+_READ_LATER = ("MINIMQ_", "PYTEST_")
+_SET_CHILD_SUBREAPER = 36
+_start_command = server_process.start_command
+
+
+class ServerCopy:
+    """A process that the template has made: what a `ServerProcess` needs of a `Popen`. Thread-safe."""
+
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if (code := self.poll()) is None:
+            end = os.pidfd_open(self.pid)
+            try:
+                select.select([end], [], [], timeout)
+            finally:
+                os.close(end)
+            code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"server {self.pid}", timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ServerCopies:
+    """Starts servers as copies of a template, which is started with the first one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()  # protects all below
+        self._template: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._environment: Mapping[str, str] = {}
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Start a server; to be in place of `server_process.start_command`."""
+        with self._lock:
+            if sys.platform == "linux" and os.getpid() == self._owner:  # not in a fork of it
+                if self._link is None:
+                    self._link = self._start_template(environment)
+                if _fixed(environment) == self._environment:
+                    return self._copy(self._link, command, environment, log_file)  # type: ignore[return-value]
+        return _start_command(command, environment, log_file)
+
+    def close(self) -> None:
+        """End the template; the servers go on."""
+        with self._lock:
+            if self._link is not None and self._template is not None:
+                self._link.close()
+                self._template.wait()
+
+    def _start_template(self, environment: Mapping[str, str]) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._template = subprocess.Popen(
+                [sys.executable, "-P", str(_TEMPLATE), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+                process_group=0,  # Ctrl-C is not for the template
+            )
+        self._environment = _fixed(environment)
+        return ours
+
+    def _copy(
+        self, link: socket.socket, command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
+    ) -> ServerCopy:
+        arguments = command[command.index("-m") + 1 :]
+        request = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd())}
+        reading, writing = os.pipe()
+        self._adopt(orphans=True)
+        try:
+            socket.send_fds(link, [json.dumps(request).encode()], [writing, log_file.fileno()])
+            pid = int(link.recv(32))
+        finally:
+            self._adopt(orphans=False)
+            os.close(writing)
+        return ServerCopy(pid, os.fdopen(reading, "rb", 0))
+
+    @staticmethod
+    def _adopt(*, orphans: bool) -> None:
+        """Let orphans among what this process has started become its children, or those of the system again."""
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+@contextlib.contextmanager
+def real_commands() -> Iterator[None]:
+    """Start servers by their commands meanwhile, for what looks at the list of processes or at the start itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_process, "start_command", _start_command)
+        yield
+
+
+def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a process reads too early to be changed in a copy."""
+    return {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
