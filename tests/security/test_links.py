@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import ssl
 import subprocess
 import sys
 import urllib.error
@@ -32,7 +31,7 @@ from support.command import COMMAND, environment
 from support.key_search import files_with, found_in, process_texts, secrets_under
 from support.loop_thread import LoopThread
 from support.scraping import metrics_address
-from support.secure_scraping import check_health, client_context, scrape, trust_of
+from support.secure_scraping import check_health, scrape, trust_of
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -145,23 +144,6 @@ def test_no_port_lets_in_who_has_no_certificate_of_the_authority(
             assert isinstance(failure, Unavailable), (server, what)
             assert "give the credentials of a user" in failure.message
             assert "or new ones if their certificate has expired" in failure.message
-
-
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-def test_an_old_version_of_tls_is_refused(secure: LocalCluster, tmp_path: Path) -> None:
-    context = client_context(trust_of(secure.credentials), tmp_path)
-    context.set_ciphers("ALL:@SECLEVEL=0")  # else OpenSSL offers none for it
-    refused = "PROTOCOL_VERSION|EOF|reset"  # gRPC closes the connection and says nothing
-    for version, reason in ((ssl.TLSVersion.TLSv1_1, refused), (ssl.TLSVersion.TLSv1_2, "")):
-        context.minimum_version = context.maximum_version = version
-        for address in (secure.nameserver, secure.brokers[0].address, metrics_address(secure.brokers[0].log_path)):
-            host, _, port = address.rpartition(":")
-            with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as connection:
-                if reason:
-                    with pytest.raises((ssl.SSLError, ConnectionResetError), match=reason):
-                        context.wrap_socket(connection, server_hostname=host)
-                else:
-                    context.wrap_socket(connection, server_hostname=host).close()
 
 
 def accepted(shown: str, name: str) -> str:

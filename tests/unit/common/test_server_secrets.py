@@ -72,6 +72,12 @@ def soon(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Pair:
         return signer.sign_server([HOST])
 
 
+def expired_authority(monkeypatch: pytest.MonkeyPatch) -> Signer:
+    with monkeypatch.context() as patched:
+        patched.setattr(certificate_signer, "datetime", at(datetime.now(UTC) - timedelta(days=4_000)))
+        return Signer.new()
+
+
 def test_a_certificate_that_fits_is_taken_and_described(signer: Signer, tmp_path: Path) -> None:
     directory = fill(tmp_path, signer.sign_server([HOST, "mq.example.org"]), signer.pair.certificate)
     for required in (False, True):
@@ -104,6 +110,14 @@ def test_one_that_does_not_fit_is_refused_with_the_reason(
     with pytest.raises(InvalidArgument, match=reason) as raised:
         ServerSecrets(directory, requires_certificates=False)
     assert str(directory) in raised.value.message
+
+
+def test_a_certificate_of_an_authority_that_has_expired_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = expired_authority(monkeypatch)
+    with pytest.raises(InvalidArgument, match="certificate has expired"):
+        ServerSecrets(fill(tmp_path, former.sign_server([HOST]), former.pair.certificate), requires_certificates=False)
 
 
 def test_a_key_of_servers_that_is_taken_away_ends_while_the_certificate_cannot_be_used(
@@ -247,6 +261,7 @@ def test_a_client_is_told_why_it_does_not_trust_a_server(
     signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = signer.pair.certificate
+    former = expired_authority(monkeypatch)
 
     async def ask(pair: Pair, trusted: bytes = roots) -> str:
         with monkeypatch.context() as patched:  # a certificate that expires while it is used is not looked at again
@@ -261,6 +276,7 @@ def test_a_client_is_told_why_it_does_not_trust_a_server(
         assert "compare the clocks" in await ask(soon(signer, monkeypatch))
         assert "its certificate is not for this address" in await ask(signer.sign_server(["elsewhere"]))
         other = Signer.new().pair.certificate
+        assert "its certificate has expired" in await ask(former.sign_server([HOST]), former.pair.certificate)
         assert "not signed by a CA that is trusted here" in await ask(signer.sign_server([HOST]), other)
 
     asyncio.run(ask_all())
