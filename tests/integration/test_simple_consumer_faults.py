@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Permission, Producer, SimpleConsumer, aio
+from minimq import Admin, Cluster, LocalCluster, Message, Permission, Producer, SimpleConsumer, aio
 from minimq.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, SystemBusy, TopicNotFound
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span
+from minimq.receiving.popped import PoppedMessage
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -103,6 +104,26 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
             broker.resume()
         assert begun[1] - begun[0] >= busy.retry_after_s
         wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
+
+
+def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, topic: str) -> None:
+    fill(pair, topic, 2_000)
+    network = Cluster(pair.nameserver)
+    dead = SimpleConsumer(network, group=topic, invisible_s=3600)
+    dead.subscribe(topic)
+    received = 0
+    while not len(dead._reader._prefetch._messages):
+        messages = dead.receive(1, timeout=PATIENCE_S)
+        dead.ack(messages)
+        received += len(messages)
+    network.close()  # the brokers hear nothing of the consumer
+    dead.close()
+    with simple(pair, topic) as other:
+        found: list[PoppedMessage] = []
+        while len(found) < 2_000 - received:
+            found += other.receive(timeout=PATIENCE_S)
+    assert len({message.queue_offset for message in found}) == len(found)
+    assert {message.tries for message in found} == {1, 2}
 
 
 @pytest.mark.parametrize("is_working", [True, False])

@@ -104,6 +104,9 @@ class PopModel:
     def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
         """Learn what was handed out; nothing may be kept back, unless the queue is full."""
         end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
+        if wanted.ahead and any(self.messages[at].tries for at in due):
+            assert not step.runs, "somebody who has not asked for it gets what failed, or others while it waits"
+            return
         # A fact has the steps of a whole request: what is passed over in it may be the doing of a later one.
         may_pass = not wanted.again_only and not any(run.tries > 1 for run in step.runs)
         passed = may_pass and self._pass_unwanted(step.key, wanted, fact)

@@ -322,7 +322,8 @@ class PopWorld:
         if chance.random() < 0.1 and first < end:
             unwanted = first, chance.randint(first, end)
         until_ms, most = self.now_ms + chance.randint(1, 100), chance.choice((1, 3, 8, 50))
-        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only=chance.random() < 0.05)
+        again_only, ahead = chance.random() < 0.05, chance.random() < 0.2
+        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead)
 
     def _settle(self, run: Run) -> Settle:
         chance = self._chance

@@ -43,6 +43,10 @@ class PopDraft:
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
         """Hand messages out; see `PopQueue.take`."""
+        if wanted.ahead and now_ms >= self.queue.due_ms:
+            waiting = [run for run in self.queue.runs if run.state is not RunState.DONE and run.until_ms <= now_ms]
+            if any(run.tries for run in waiting):
+                return []
         runs = self._put(self.queue.take(wanted, now_ms, readable_end, epoch))
         return [run for run in runs if run.state is RunState.OUT]
 

@@ -50,9 +50,9 @@ class Take(NamedTuple):
         client: who; "" if what is handed out outlives its consumer.
         most: number of them.
         until_ms: until when it may keep them.
-        unwanted: first offset of messages that no consumer of the group wants, and the one behind them: they are passed
-            over if nobody had them yet.
+        unwanted: first offset of new messages that no consumer of the group wants, and the one behind: passed over.
         again_only: nothing is handed out for the first time: the broker has as many runs as it may.
+        ahead: nobody has asked for them yet: nothing is handed out while some wait that have failed.
     """
 
     client: str
@@ -60,6 +60,7 @@ class Take(NamedTuple):
     until_ms: int
     unwanted: tuple[int, int] = (0, 0)
     again_only: bool = False
+    ahead: bool = False
 
 
 class Settle(NamedTuple):

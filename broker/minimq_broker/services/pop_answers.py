@@ -46,6 +46,7 @@ class HandOut(NamedTuple):
         key: the queue, and the group.
         runs: that were delivered.
         epoch: of their handle.
+        has_more: the queue has more that may be taken now.
     """
 
     take_id: int
@@ -54,6 +55,7 @@ class HandOut(NamedTuple):
     key: PopKey
     runs: Sequence[Run]
     epoch: int
+    has_more: bool
 
 
 #: Settles messages of a queue on behalf of their consumer.
@@ -91,6 +93,7 @@ class PopReader:
         popped = result.popped
         popped.queue_id = queue.queue_id
         popped.epoch = hand_out.epoch
+        popped.has_more = hand_out.has_more
         popped.invisible_ms = max(0, hand_out.runs[0].until_ms - self._clock.now_ms())
         for run in read:
             popped.runs.add(first=run.first, count=run.count, tries=run.tries)

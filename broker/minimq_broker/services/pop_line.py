@@ -52,6 +52,7 @@ class WaitingTake:
         until: time of the loop at which it waits no more.
         have: log positions of batches that the client has.
         tags: hashes of those that are wanted; none: all.
+        ahead: nobody has asked for the messages yet.
         answers: where it is answered.
     """
 
@@ -63,6 +64,7 @@ class WaitingTake:
     until: float
     have: frozenset[int]
     tags: frozenset[int]
+    ahead: bool
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
@@ -146,8 +148,10 @@ class PopLine:
         if error is not None:
             take.answers.fail(take.id, error)
         elif step.runs:
-            take.answers.add(HandOut(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch))
-        elif self._is_over or take.answers.is_closed:
+            take.answers.add(
+                HandOut(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, self._has(queue_id))
+            )
+        elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
         else:  # another one was faster
             if self._has(queue_id):
@@ -251,7 +255,7 @@ class PopLine:
         self._asked[queue_id] += take.most
         self._under_way[queue_id] += 1
         self._turn -= take.most
-        wanted = Take(take.client, take.most, until_ms, unwanted, again_only=not self._may_begin())
+        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead)
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:

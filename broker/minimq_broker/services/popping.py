@@ -262,6 +262,7 @@ class PopService:
                     now + take.wait_ms / 1000,
                     frozenset(take.have),
                     tags,
+                    take.ahead,
                     stream.answers,
                 )
                 if take.wait_ms:

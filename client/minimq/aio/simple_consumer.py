@@ -14,7 +14,7 @@ from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_consumer import CLOSE_S
-from minimq.receiving.simple_options import NoOthers, SimpleOptions, refuse_others
+from minimq.receiving.simple_options import PREFETCH_MESSAGES, NoOthers, SimpleOptions, refuse_others
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -43,11 +43,14 @@ class SimpleConsumer:
         free_on_close: bool = True,
         client_id: str | None = None,
         request_timeout_s: float = 10.0,
+        prefetch_messages: int = PREFETCH_MESSAGES,
         credentials: CredentialsArgument | None = None,
         **unknown: Unpack[NoOthers],
     ) -> None:
         refuse_others(unknown)
-        options = SimpleOptions(invisible_s, max_tries, start, free_on_close, request_timeout_s, credentials)
+        options = SimpleOptions(
+            invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
+        )
         self._reader = SimpleReader(nameserver, group, client_id, options)
         self._when_dropped = WhenDropped(self, self._reader.release)
 
@@ -79,7 +82,10 @@ class SimpleConsumer:
         """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
         found: list[PoppedMessage] = []
         try:
-            await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+            if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
+                await asyncio.sleep(0)  # other tasks have their turn
+            else:
+                await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
         except BaseException:  # such as a cancellation, which may come when the messages are here
             self._reader.let_go(found)
             raise

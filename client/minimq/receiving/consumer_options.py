@@ -78,7 +78,8 @@ class ConsumerOptions:
     """Options of reading, for consumers.
 
     Attributes:
-        prefetch_messages: maximum number of prefetched messages of one queue.
+        prefetch_messages: maximum number of prefetched messages of one queue; with `balance="messages"`, of the
+            consumer, and never more than 4096.
         prefetch_bytes: maximum bytes of prefetched messages of one queue.
         wait_s: seconds that a broker holds a long poll while there is nothing to read.
         commit_interval_s: seconds between two automatic commits; 0 turns them off.

@@ -19,7 +19,7 @@ from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_delivery import PoppedDelivery, deliveries
 from minimq.receiving.popped_outcomes import PoppedOutcomes, most_tries
 from minimq.receiving.redelivery import CANCELLED
-from minimq.receiving.simple_options import SimpleOptions
+from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
@@ -84,6 +84,7 @@ class MessageDispatcher:
             most_tries(options),
             start,
             request_timeout_s=options.request_timeout_s,
+            prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_hand_messages),
             credentials=options.credentials,
         )
         self._most_calls, self._batch_size = calls.threads, calls.batch_size

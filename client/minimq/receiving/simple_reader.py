@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from minimq.arguments import check_count, waiting_s
@@ -14,14 +15,16 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import invisible_ms
-from minimq.receiving.pop_places import PopPlace, PopPlaces
+from minimq.receiving.pop_places import PopPlace
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
+from minimq.receiving.prefetch import HELD_S, Prefetch
 from minimq.receiving.received import StoredBatch
 from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
 from minimq.receiving.simple_options import SimpleOptions
+from minimq.receiving.takes_in_turn import Taken, TakesInTurn, Wanted
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
@@ -30,12 +33,11 @@ from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MiniMQError,
-    TopicNotFound,
     Unavailable,
 )
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
-from minimq_common.protocol_bounds import MAX_TAKEN
+from minimq_common.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -48,10 +50,6 @@ _MAX_BYTES = 4 << 20
 _LONGEST_WAIT_S = 20.0
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
-#: How long it is waited for others while a broker is away, in seconds.
-_LOOK_S = 2.0
-#: For so long one broker is asked alone, in seconds, while others may have messages.
-_QUICK_S = 0.25
 #: Delay before messages of a damaged batch are redelivered, in ms.
 _DAMAGED_MS = 3_600_000
 
@@ -90,7 +88,6 @@ class SimpleReader:
         self._process = HomeProcess("consumer")
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self._filters: dict[str, MessageFilter] = {}
-        self._places = PopPlaces(self.client)
         #: Those that the next calls raise.
         self._errors: list[MiniMQError] = []
         self._dead_letters = RetrySender(
@@ -101,6 +98,8 @@ class SimpleReader:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
         self._is_closed = False
+        self._takes = TakesInTurn(self.client, self._take, self._give_back, self._run)
+        self._prefetch = Prefetch(self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
@@ -158,9 +157,12 @@ class SimpleReader:
         while True:
             if self._errors:
                 raise self._errors.pop(0)
-            found, failure = await self._receive_once(most, kept_ms, until)
-            if found:
-                into += found
+            if kept_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
+                return
+            taken, failure = await self._takes.first(self._filters, Wanted(most, kept_ms), until)
+            if taken.messages:
+                into += taken.messages
+                self._prefetch.received(taken, most)
                 return
             if loop.time() >= until:
                 if failure is not None:
@@ -168,6 +170,22 @@ class SimpleReader:
                 return
             if failure is not None:
                 await asyncio.sleep(min(_AGAIN_S, max(0.0, until - loop.time())))
+
+    def receive_prefetched(
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: list[PoppedMessage]
+    ) -> bool:
+        """Receive what was prefetched, on any thread; return False if `receive` has to be asked."""
+        self.check_open()
+        check_count("max_messages", max_messages)
+        waiting_s(timeout_s)
+        if self._errors or (invisible_s is not None and self.kept_ms(invisible_s) != self._invisible_ms):
+            return False
+        return self._prefetch.receive(max_messages, into)
+
+    async def _take_ahead(self, count: int) -> Taken:
+        kept_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
+        now = asyncio.get_running_loop().time()
+        return (await self._takes.first(self._filters, Wanted(count, kept_ms, ahead=True), now))[0]
 
     def let_go(self, messages: list[PoppedMessage]) -> None:
         """Let others have what a `receive` has brought whose caller was interrupted. On any thread."""
@@ -190,91 +208,24 @@ class SimpleReader:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _receive_once(
-        self, most: int, kept_ms: int, until: float
-    ) -> tuple[list[PoppedMessage], MiniMQError | None]:
-        """Return messages from the first broker that has some, and why there may be none."""
-        places, failure = await self._places.find(self._filters, until)
-        loop = asyncio.get_running_loop()
-        if len(places) == 1:
-            try:
-                return await self._take(places[0], most, kept_ms, until - loop.time()), None
-            except MiniMQError as error:
-                return [], self._tolerated(places[0], error)
-        found: list[PoppedMessage] = []
-        answered = False
-        for place in self._places.in_turn(places):
-            try:
-                async with asyncio.timeout(_QUICK_S):
-                    found = await self._take(place, most, kept_ms, 0.0)
-                answered = True
-            except TimeoutError:  # all are asked at once below
-                self._places.comes_last(place)
-            except MiniMQError as error:
-                failure = self._tolerated(place, error)
-            if found:
-                return found, None
-        if places and (until > loop.time() or not answered):
-            wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
-            found, other = await self._take_first(places, most, kept_ms, wait_until)
-            failure = failure or other
-        return found, None if answered and failure is not None and failure.retriable else failure
-
-    async def _take_first(
-        self, places: Sequence[PopPlace], most: int, kept_ms: int, until: float
-    ) -> tuple[list[PoppedMessage], MiniMQError | None]:
-        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for."""
-        loop = asyncio.get_running_loop()
-        wait_s = max(0.0, until - loop.time())
-        tasks = {self._run(self._take(place, most, kept_ms, wait_s)): place for place in places}
-        found: list[PoppedMessage] = []
-        failure: MiniMQError | None = None
-        answered = False
-        pending: set[asyncio.Task[list[PoppedMessage]]] = set(tasks)
-        try:
-            while pending and not found:
-                left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
-                done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                for task in done:
-                    error = task.exception()
-                    if isinstance(error, MiniMQError):
-                        failure = self._tolerated(tasks[task], error)
-                    elif not found:
-                        found, answered = task.result(), True
-        finally:
-            for task in tasks:
-                task.cancel()
-                if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
-                    self._give_back(task.result())
-        return found, failure
-
-    def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
-        """Return an error that may pass; raise any other."""
-        if error.refresh_route:
-            self.client.connection.routes.refresh_soon(place.topic)
-        if not (error.retriable or isinstance(error, TopicNotFound)):
-            raise error
-        return error
-
-    async def _take(self, place: PopPlace, most: int, kept_ms: int, wait_s: float) -> list[PoppedMessage]:
-        """Return the messages of one take that are wanted."""
+    async def _take(self, place: PopPlace, wanted: Wanted, wait_s: float) -> Taken:
+        """Take from a topic at one broker."""
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
         take = broker_pb2.PopTake(
             topic=place.topic,
-            max_messages=most,
+            max_messages=wanted.most,
             max_bytes=_MAX_BYTES,
-            invisible_ms=kept_ms,
+            invisible_ms=wanted.kept_ms,
             wait_ms=round(wait_s * 1000),
             start=self._start,
             have=kept,
             filter=filtered_by.text,
             tag_hashes=filtered_by.tag_hashes,
             unbound=not self._options.free_on_close,
+            ahead=wanted.ahead,
         )
         try:
             async with asyncio.timeout(wait_s + self._options.request_timeout_s):
@@ -283,17 +234,17 @@ class SimpleReader:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if not popped.runs:
-            return []
+            return Taken([])
         try:
             messages, damaged = self._opened(place, stream, popped, kept)
-            wanted = filtered_by.apply(messages)
+            matching = filtered_by.apply(messages)
         except Exception:
             stream.give_back(place.topic, popped)
             raise
-        found = [message for message in wanted if message.tries <= self._options.max_tries]
+        found = [message for message in matching if message.tries <= self._options.max_tries]
         if len(found) < len(messages) or damaged:
             try:
-                await self._put_aside(messages, wanted)
+                await self._put_aside(messages, matching)
                 if damaged:
                     key = SettleKey(
                         place.topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_FREE, _DAMAGED_MS
@@ -302,7 +253,7 @@ class SimpleReader:
             except BaseException:
                 self._give_back(found)
                 raise
-        return found
+        return Taken(found, sum(run.count for run in popped.runs), popped.has_more)
 
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
@@ -389,7 +340,11 @@ class SimpleReader:
             )
 
     async def close(self, timeout_s: float) -> None:
-        """End all streams: brokers have heard then that the consumer goes."""
+        """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if prefetched := await self._prefetch.close(timeout_s):
+                    await self._settled(prefetched, broker_pb2.POP_OUTCOME_RETURN)
         self._is_closed = True
         await self.settler.close(timeout_s)
 

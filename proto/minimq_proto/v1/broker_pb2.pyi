@@ -464,6 +464,7 @@ class PopTake(google.protobuf.message.Message):
     FILTER_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
     UNBOUND_FIELD_NUMBER: builtins.int
+    AHEAD_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Chosen by the client, unique among the takes and settles of its stream."""
     topic: builtins.str
@@ -477,6 +478,10 @@ class PopTake(google.protobuf.message.Message):
     """The filter of the consumer, the same for all of a group and a topic."""
     unbound: builtins.bool
     """What is handed out belongs to its handle alone: it is not freed when the client is gone."""
+    ahead: builtins.bool
+    """The application has not asked for them yet: answered with nothing while messages wait that have failed before. These
+    would be tried once more if others that came along ended the process.
+    """
     @property
     def start(self) -> global___StartPosition:
         """Where the group begins in the topic, if it is new there."""
@@ -503,9 +508,10 @@ class PopTake(google.protobuf.message.Message):
         filter: builtins.str = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         unbound: builtins.bool = ...,
+        ahead: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PopTake = PopTake
 
@@ -581,10 +587,13 @@ class PoppedMessages(google.protobuf.message.Message):
     INVISIBLE_MS_FIELD_NUMBER: builtins.int
     RUNS_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
+    HAS_MORE_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
     """How long they are kept from now on."""
+    has_more: builtins.bool
+    """The queue has more that may be taken now."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
@@ -599,8 +608,9 @@ class PoppedMessages(google.protobuf.message.Message):
         invisible_ms: builtins.int = ...,
         runs: collections.abc.Iterable[global___PoppedRun] | None = ...,
         batches: collections.abc.Iterable[global___StoredBatch] | None = ...,
+        has_more: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "invisible_ms", b"invisible_ms", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
 
 global___PoppedMessages = PoppedMessages
 

@@ -1,0 +1,141 @@
+"""Takes from the brokers of some topics: one after the other, or all at once while there are no messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.pop_places import PopPlace, PopPlaces
+from minimq.receiving.popped import PoppedMessage
+from minimq_common.errors import MiniMQError, TopicNotFound
+
+#: How long it is waited for others while a broker is away, in seconds.
+_LOOK_S = 2.0
+#: For so long one broker is asked alone, in seconds, while others may have messages.
+_QUICK_S = 0.25
+
+
+class Wanted(NamedTuple):
+    """The request of a take.
+
+    Attributes:
+        most: maximum number of messages.
+        kept_ms: for which others do not get them.
+        ahead: the application has not asked for them yet.
+    """
+
+    most: int
+    kept_ms: int
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """The result of a take.
+
+    Attributes:
+        messages: those of them that are wanted.
+        count: number of messages that were handed out.
+        has_more: the broker has more that may be taken now.
+    """
+
+    messages: list[PoppedMessage]
+    count: int = 0
+    has_more: bool = False
+
+
+class TakesInTurn:
+    """Takes from the first broker that has messages. Lives on the event loop of the connection.
+
+    Args:
+        client: knows the routes.
+        take: takes from a topic at one broker, and waits there for so many seconds.
+        give_back: lets others have messages.
+        run: runs a coroutine as a task.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        take: Callable[[PopPlace, Wanted, float], Coroutine[Any, Any, Taken]],
+        give_back: Callable[[Sequence[PoppedMessage]], None],
+        run: Callable[[Coroutine[Any, Any, Taken]], asyncio.Task[Taken]],
+    ) -> None:
+        self._routes = client.connection.routes
+        self._places = PopPlaces(client)
+        self._take, self._give_back, self._run = take, give_back, run
+
+    async def first(self, topics: Collection[str], wanted: Wanted, until: float) -> tuple[Taken, MiniMQError | None]:
+        """Return messages from the first broker that has some, and why there may be none.
+
+        Args:
+            topics: from which messages are taken.
+            wanted: of them.
+            until: time of the event loop until which it is waited for them.
+        """
+        places, failure = await self._places.find(topics, until)
+        loop = asyncio.get_running_loop()
+        if len(places) == 1:
+            try:
+                return await self._take(places[0], wanted, until - loop.time()), None
+            except MiniMQError as error:
+                return Taken([]), self._tolerated(places[0], error)
+        taken = Taken([])
+        answered = False
+        for place in self._places.in_turn(places):
+            try:
+                async with asyncio.timeout(_QUICK_S):
+                    taken = await self._take(place, wanted, 0.0)
+                answered = True
+            except TimeoutError:  # all are asked at once below
+                self._places.comes_last(place)
+            except MiniMQError as error:
+                failure = self._tolerated(place, error)
+            if taken.messages:
+                return taken, None
+        if places and not wanted.ahead and (until > loop.time() or not answered):
+            wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
+            taken, other = await self._first_of_all(places, wanted, wait_until)
+            failure = failure or other
+        return taken, None if answered and failure is not None and failure.retriable else failure
+
+    async def _first_of_all(
+        self, places: Sequence[PopPlace], wanted: Wanted, until: float
+    ) -> tuple[Taken, MiniMQError | None]:
+        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(0.0, until - loop.time())
+        tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
+        found = Taken([])
+        failure: MiniMQError | None = None
+        answered = False
+        pending: set[asyncio.Task[Taken]] = set(tasks)
+        try:
+            while pending and not found.messages:
+                left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
+                done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                for task in done:
+                    error = task.exception()
+                    if isinstance(error, MiniMQError):
+                        failure = self._tolerated(tasks[task], error)
+                    elif not found.messages:
+                        found, answered = task.result(), True
+        finally:
+            for task in tasks:
+                task.cancel()
+                if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
+                    self._give_back(task.result().messages)
+        return found, failure
+
+    def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
+        """Return an error that may pass; raise any other."""
+        if error.refresh_route:
+            self._routes.refresh_soon(place.topic)
+        if not (error.retriable or isinstance(error, TopicNotFound)):
+            raise error
+        return error

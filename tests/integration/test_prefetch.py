@@ -1,0 +1,153 @@
+"""Messages that a consumer takes before it is asked for them: each is done once, and none stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, SimpleConsumer, aio
+from minimq.errors import InvalidArgument
+from minimq.receiving.pop_stream import PopStream
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.prefetch import HELD_S
+from minimq_proto.v1 import broker_pb2
+from support.raw_popper import RawPopper
+
+COUNT = 2_000
+
+
+@pytest.fixture
+def filled(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) -> str:
+    """Return a topic with one queue and many messages."""
+    name = new_name()
+    admin.create_topic(name, queues=1, brokers=["broker-a"])
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(name, b"%d" % number) for number in range(COUNT)])
+    return name
+
+
+def simple(cluster: LocalCluster, topic: str, **options: float) -> SimpleConsumer:
+    consumer = SimpleConsumer(cluster.nameserver, group=topic, **options)  # type: ignore[arg-type]
+    consumer.subscribe(topic)
+    return consumer
+
+
+def receive_until_prefetched(consumer: SimpleConsumer) -> list[PoppedMessage]:
+    """Receive one by one until more messages are here than that; return those that were received."""
+    found: list[PoppedMessage] = []
+    while not len(consumer._reader._prefetch._messages):
+        found += consumer.receive(1, timeout=60)
+    assert len(found) < COUNT / 2
+    return found
+
+
+def receive_all(consumer: SimpleConsumer, count: int) -> list[PoppedMessage]:
+    found: list[PoppedMessage] = []
+    while len(found) < count:
+        found += consumer.receive(100, timeout=60)
+    return found
+
+
+def test_what_nobody_receives_goes_to_others_soon_and_the_rest_keeps_its_time(
+    cluster: LocalCluster, admin: Admin, filled: str
+) -> None:
+    with simple(cluster, filled, invisible_s=3600) as first, simple(cluster, filled) as second:
+        mine = receive_until_prefetched(first)
+        assert admin.describe_group(filled).in_flight > len(mine)
+        theirs = receive_all(second, COUNT - len(mine))  # though the first one is busy for an hour
+        assert {message.tries for message in theirs} == {1}  # nobody has tried what it had taken ahead
+        assert Counter(message.body for message in mine + theirs) == Counter(b"%d" % at for at in range(COUNT))
+        first.ack(mine)
+        second.ack(theirs)
+        assert admin.describe_group(filled).lag == 0
+
+
+def test_a_message_is_received_with_its_whole_invisible_duration(
+    cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, kept_ms = PopStream.take, set[tuple[bool, int]]()
+
+    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+        kept_ms.add((wanted.ahead, wanted.invisible_ms))
+        return await real(stream, wanted)
+
+    monkeypatch.setattr(PopStream, "take", take)
+    with simple(cluster, filled, invisible_s=7) as consumer:
+        receive_until_prefetched(consumer)
+    # It is not kept from others for its consumer alone, but also for as long as it may wait before it is received.
+    assert kept_ms == {(False, 7_000), (True, 7_000 + round(HELD_S * 1000))}
+
+
+def test_who_closes_leaves_what_was_taken_ahead_to_others_untried(cluster: LocalCluster, filled: str) -> None:
+    with simple(cluster, filled, invisible_s=3600) as first:
+        mine = receive_until_prefetched(first)
+        first.ack(mine)
+    with simple(cluster, filled) as second:
+        rest = receive_all(second, COUNT - len(mine))
+        assert {message.tries for message in rest} == {1}
+        assert not {message.body for message in mine} & {message.body for message in rest}
+
+
+def test_what_failed_is_not_taken_ahead(cluster: LocalCluster, filled: str) -> None:
+    with RawPopper(cluster.brokers[0].address, filled, "a", filled) as popper:
+        popper.begin(takes=[popper.taking(10)])
+        answer = popper.answer().popped
+        assert answer.has_more
+        failed = popper.take(1)
+        popper.settle(failed, broker_pb2.POP_OUTCOME_FREE)
+        ahead = popper.taking(10)
+        ahead.ahead = True
+        popper.begin(takes=[ahead])
+        assert not popper.answer().popped.runs
+        assert [(message.offset, message.tries) for message in popper.take(10)] == [(failed[0].offset, 2)]
+        popper.begin(takes=[ahead])
+        assert popper.answer().popped.runs[0].count == 10
+
+
+def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: LocalCluster, filled: str) -> None:
+    with simple(cluster, filled) as consumer:
+        [released] = receive_until_prefetched(consumer)[-1:]
+        consumer.release(released)
+        found: list[PoppedMessage] = []
+        while not any(message.tries > 1 for message in found):
+            found = consumer.receive(1, timeout=60)
+            consumer.ack_async(found)
+        assert found[0].body == released.body
+
+
+def test_nothing_is_taken_ahead_unless_that_is_safe(cluster: LocalCluster, filled: str) -> None:
+    for options in ({"prefetch_messages": 0}, {"free_on_close": False}, {"max_tries": 1}):
+        with simple(cluster, filled, **options) as consumer:
+            for _ in range(60):
+                assert consumer.receive(1)
+            assert not len(consumer._reader._prefetch._messages)
+    with pytest.raises(InvalidArgument, match="prefetch_messages is -1: it must be a whole number from 0 to 10000"):
+        simple(cluster, filled, prefetch_messages=-1)
+
+
+def test_a_task_that_receives_from_memory_lets_others_run(cluster: LocalCluster, filled: str) -> None:
+    async def receive() -> int:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with aio.SimpleConsumer(cluster.nameserver, group=filled) as consumer:
+            consumer.subscribe(filled)
+            counting = asyncio.create_task(count())
+            found: list[PoppedMessage] = []
+            while len(found) < COUNT:
+                before, received = turns, await consumer.receive(1)
+                assert turns > before
+                found += received
+            counting.cancel()
+            await consumer.ack(found)
+        return len(found)
+
+    assert asyncio.run(receive()) == COUNT
