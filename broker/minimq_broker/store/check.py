@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.producers import Place, ProducerTable
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
@@ -28,6 +28,7 @@ from minimq_broker.store.entry import (
     transaction_of,
 )
 from minimq_broker.store.first_position import missing_before
+from minimq_broker.store.popped_replay import PoppedReplay
 from minimq_broker.store.popped_rows import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
@@ -92,7 +93,8 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
                 archive=(directory.archive_path, 0),
             )
         ) as log:
-            walk = _Walk(report, _names(directory.state_path, damaged))
+            saved = _saved(directory.state_path, damaged)
+            walk = _Walk(report, PoppedReplay(saved, is_whole=log.start == 0), saved.name_of)
             if log.archive_file.damage and directory.archive_path.name not in damaged:
                 report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
             if log.archive is not None:
@@ -100,7 +102,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
             for segment in watch(log.segments):
                 walk.segment_or_finding(segment)
             if directory.state_path.name not in damaged:
-                _check_checkpoint(directory.state_path, log, report, is_whole=not damaged)
+                _check_checkpoint(directory.state_path, log, walk, report, is_whole=not damaged)
     finally:
         directory.close()
     return report
@@ -148,12 +150,15 @@ def _check_small_files(directory: DataDirectory, report: Report) -> None:
             report.findings.append(error.message)
 
 
-def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: bool) -> None:
+def _check_checkpoint(path: Path, log: CommitLog, walk: _Walk, report: Report, *, is_whole: bool) -> None:
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             state = checkpoint.load()
             saved = state.position
-            report.findings += [f"checkpoint: {finding}" for finding in popped_findings(state, checkpoint.popped())]
+            found = [*popped_findings(state, checkpoint.popped())]
+            if not report.findings and not found:  # otherwise facts may be missing
+                found += walk.popped.findings(checkpoint.popped())
+            report.findings += [f"checkpoint: {finding}" for finding in found]
         if is_whole and not log.start <= saved <= log.end:
             report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
     except StoreError as error:
@@ -162,21 +167,27 @@ def _check_checkpoint(path: Path, log: CommitLog, report: Report, *, is_whole: b
         report.findings.append(f"the end of the log cannot be read: {error}")
 
 
-def _names(path: Path, damaged: set[str]) -> Callable[[QueueKey], str]:
-    """Return how queues are called in findings: by the names of their topics, if the checkpoint can be read."""
+def _saved(path: Path, damaged: set[str]) -> State:
+    """Return the state of the checkpoint if it can be read, otherwise an empty one."""
     try:
         if path.name not in damaged and path.exists():
             with closing(Checkpoint(path, readonly=True)) as checkpoint:
-                return checkpoint.load().name_of
+                return checkpoint.load()
     except (StoreError, lmdb.Error):
         pass  # found when the checkpoint is verified
-    return str
+    return State()
 
 
 class _Walk:
-    """A walk through the log, segment after segment."""
+    """A walk through the log, segment after segment.
 
-    def __init__(self, report: Report, name_of: Callable[[QueueKey], str]) -> None:
+    Attributes:
+        popped: what follows from the facts for popped queues.
+        position: where the next entry is expected; -1 at first.
+    """
+
+    def __init__(self, report: Report, popped: PoppedReplay, name_of: Callable[[QueueKey], str]) -> None:
+        self.popped = popped
         self._report = report
         self._name_of = name_of
         self._next_offset: dict[QueueKey, int] = {}
@@ -260,7 +271,7 @@ class _Walk:
                     transaction_of(entry, position)
                     batch.RecordBatch(data).check_values()
                 elif header.kind == Kind.FACT:
-                    read_fact(memoryview(data), position)
+                    self.popped.apply(read_fact(memoryview(data), position), position)
             except MiniMQError as error:
                 self._find(segment, position, error.message)
         return rows
