@@ -249,6 +249,27 @@ def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, call
         assert found is not NotAuthenticated, str(call)
 
 
+def test_whoever_lacks_one_of_the_rights_is_refused_and_changes_nothing(
+    secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
+) -> None:
+    needed = {need for call in calls for need in call.needs if need.name or need.resource is Resource.CLUSTER}
+    lacking: dict[Need, dict[str, Any]] = {}
+    for number, need in enumerate(sorted(needed, key=str)):
+        rules = [*(f"allow {other}" for other in needed - {need}), f"deny {need}"]
+        user = f"lacks-{number}"
+        lacking[need] = keys.of_user(user, admin.add_user(user, rules))
+    before = state_of(secure, keys)
+    for need, channels in lacking.items():
+        for call in calls:
+            if need in call.needs:
+                answers = call.make(channels[call.address])
+                assert outcome(answers) is AccessDenied or (call.method.name == "WatchRoutes" and not answers), (
+                    str(need),
+                    str(call),
+                )
+    assert state_of(secure, keys) == before
+
+
 def test_servers_do_what_servers_do_and_describe_and_no_more(
     keys: Keys, calls: list[Call], authority: CertificateAuthority
 ) -> None:
