@@ -11,8 +11,8 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_consumer import CLOSE_S
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, NoOthers, SimpleOptions, refuse_others
 from minimq.receiving.simple_reader import SimpleReader
@@ -103,9 +103,7 @@ class SimpleConsumer:
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
-        self._reader.client.check_open()
-        settling = self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0)
-        return asyncio.wrap_future(self._reader.client.connection.submit(settling))
+        return asyncio.wrap_future(self._reader.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Give messages up; see `minimq.SimpleConsumer.release`."""

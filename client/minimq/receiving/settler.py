@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
-from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.receipt_handle import ReceiptHandle
-from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
+from minimq.receiving.receipts import Receipts, Receivables, receipts_of
+from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -22,9 +22,6 @@ _LASTING_S = 1.0
 _COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
-
-#: A message that was received, or its handle as text; or some of them.
-Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
 
 
 class Settler:
@@ -86,18 +83,29 @@ class Settler:
         """Say what becomes of messages, and wait until it is on disk.
 
         Raises:
-            HandleExpired: somebody else has got some since; all others are settled.
             InvalidArgument: a handle is none, or of another group; nothing is settled.
+            MiniMQError: as of `settle_all`.
+        """
+        self._check()
+        await self.settle_all(receipts_of(what, self._group), outcome, duration_ms)
+
+    async def acknowledge(self, receipts: Receipts) -> None:
+        """Acknowledge messages, and wait until that is on disk. Raises as `settle_all`."""
+        self._check()
+        await self.settle_all(receipts, broker_pb2.POP_OUTCOME_DONE, 0)
+
+    async def settle_all(self, receipts: Receipts, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
+        """Say what becomes of messages, and wait until it is on disk.
+
+        Raises:
+            HandleExpired: somebody else has got some since; all others are settled.
             MiniMQError: a broker refused, or did not answer in time. Of several tries the latest refusal is raised; its
                 text tells if a later try had no answer.
         """
         self._check()
-        by_hand_out: dict[tuple[MessageQueue, int], list[Span]] = {}
-        for receipt in self.receipts(what):
-            by_hand_out.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + 1))
         parts = [
             self._settle_part(queue, epoch, merged(spans), outcome, duration_ms)
-            for (queue, epoch), spans in by_hand_out.items()
+            for (queue, epoch), spans in receipts.items()
         ]
         outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
         expired: list[str] = []
@@ -112,27 +120,6 @@ class Settler:
                 f"otherwise, and are not settled by these handles: {shown}",
                 expired,
             )
-
-    def receipts(self, what: Receivables) -> list[ReceiptHandle]:
-        """Return what is to be settled. Raises `InvalidArgument` if any of it is no message or handle of the group."""
-        given: object = what
-        items = [*given] if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
-        found = []
-        for item in items:
-            if isinstance(item, PoppedMessage):
-                receipt = item.receipt
-            elif isinstance(item, str):
-                receipt = ReceiptHandle.parse(item)
-            else:
-                raise InvalidArgument(
-                    f"{type(item).__name__} cannot be settled: give a message that was received, or its handle"
-                )
-            if receipt.group != self._group:
-                raise InvalidArgument(
-                    f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {self._group!r}"
-                )
-            found.append(receipt)
-        return found
 
     async def _settle_part(
         self,

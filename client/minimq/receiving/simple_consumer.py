@@ -11,8 +11,8 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.settler import Receivables
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, NoOthers, SimpleOptions, refuse_others
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
@@ -160,13 +160,12 @@ class SimpleConsumer:
         self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
 
     def ack_async(self, messages: Receivables) -> Future[None]:
-        """Acknowledge messages without waiting: acknowledgements are batched while others are in flight.
+        """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
 
         Returns:
             A future that is done when they are on disk, with the errors of `ack`.
         """
-        self._client.check_open()
-        return self._client.connection.submit(self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
+        return self._reader.ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages, which are then redelivered.

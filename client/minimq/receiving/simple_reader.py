@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,10 +16,12 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import invisible_ms
+from minimq.receiving.gathered_acks import GatheredAcks
 from minimq.receiving.pop_places import PopPlace
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
 from minimq.receiving.prefetch import HELD_S, Prefetch
+from minimq.receiving.receipts import Receivables, receipts_of
 from minimq.receiving.received import StoredBatch
 from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.retry_worker import Failed, RetrySender
@@ -101,6 +104,7 @@ class SimpleReader:
         self._takes = TakesInTurn(self.client, self._take, self._give_back, self._run)
         self._prefetch = Prefetch(self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
+        self._acks = GatheredAcks(self.client.connection, self.settler.acknowledge)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Take from a topic as well."""
@@ -184,6 +188,7 @@ class SimpleReader:
 
     async def _take_ahead(self, count: int) -> Taken:
         kept_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
+        await self._acks.hurry()
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._filters, Wanted(count, kept_ms, ahead=True), now))[0]
 
@@ -301,6 +306,16 @@ class SimpleReader:
             except MiniMQError as error:
                 self._errors.append(error)  # the next call raises it: this one has messages
 
+    def ack_soon(self, messages: Receivables) -> Future[None]:
+        """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread."""
+        self.check_open()
+        try:
+            return self._acks.add(receipts_of(messages, self.group))
+        except InvalidArgument as error:
+            refused: Future[None] = Future()
+            refused.set_exception(error)
+            return refused
+
     # ---- dead letters ------------------------------------------------------------------------------
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
@@ -313,7 +328,7 @@ class SimpleReader:
                 raise InvalidArgument(
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
-        self.settler.receipts(chosen)
+        receipts_of(chosen, self.group)
         # Those that somebody else has got since are none of ours.
         await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
         await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
@@ -343,6 +358,7 @@ class SimpleReader:
         """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
+                await self._acks.close()
                 if prefetched := await self._prefetch.close(timeout_s):
                     await self._settled(prefetched, broker_pb2.POP_OUTCOME_RETURN)
         self._is_closed = True

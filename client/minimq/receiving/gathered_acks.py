@@ -1,0 +1,125 @@
+"""Acknowledgements that nobody waits for one by one: those of many calls go together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple
+
+from minimq.connection.connection import Connection
+from minimq.connection.loop_thread import CLOSED
+from minimq.receiving.receipts import Receipts, united
+from minimq_common.errors import Closed, MiniMQError
+
+#: While others are under way, acknowledgements are gathered for so long, in seconds, or until there are so many.
+_GATHER_S = 0.02
+_MOST = 16
+
+
+class _Acknowledgement(NamedTuple):
+    """Messages to acknowledge, and the future by which somebody is told."""
+
+    receipts: Receipts
+    told: Future[None]
+
+
+class GatheredAcks:
+    """Acknowledges the messages of many calls at once. Thread-safe.
+
+    What comes first goes at once; what comes while that is under way goes together a moment later. So small calls cost
+    little, and who waits for each one before the next does not wait for others.
+
+    Args:
+        connection: on whose event loop acknowledgements are sent.
+        settle: acknowledges messages, and waits until that is on disk.
+    """
+
+    def __init__(self, connection: Connection, settle: Callable[[Receipts], Awaitable[None]]) -> None:
+        self._connection = connection
+        self._settle = settle
+        self._lock = threading.Lock()  # protects what follows; held for moments
+        self._waiting: list[_Acknowledgement] = []
+        self._is_gathering = False
+        self._under_way = 0
+        # What follows belongs to the event loop.
+        self._at_once = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, receipts: Receipts) -> Future[None]:
+        """Acknowledge messages; return a future that is done when that is on disk. Raises `Closed`."""
+        told: Future[None] = Future()
+        with self._lock:
+            if not self._is_gathering:
+                self._is_gathering = self._connection.call_soon(self._begin, bool(self._under_way))
+                if not self._is_gathering:
+                    raise Closed(CLOSED)
+            self._waiting.append(_Acknowledgement(receipts, told))
+            if len(self._waiting) == _MOST:
+                self._connection.call_soon(self._at_once.set)
+        return told
+
+    # ---- on the event loop -------------------------------------------------------------------------
+
+    async def hurry(self) -> None:
+        """Let acknowledgements that are gathered go with what the caller is about to send."""
+        if self._is_gathering:
+            self._at_once.set()
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Send what is gathered, and wait until all is answered."""
+        await self.hurry()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self, gathers: bool) -> None:
+        self._at_once.clear()
+        task = asyncio.create_task(self._send(gathers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, gathers: bool) -> None:
+        """Gather acknowledgements, if others are under way, send them, and tell what became of them."""
+        gathered: list[_Acknowledgement] = []
+        errors: Sequence[Exception | None] = ()
+        try:
+            try:
+                if gathers:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_GATHER_S):
+                            await self._at_once.wait()
+            finally:
+                gathered = self._gathered()
+            if gathered:
+                errors = await self._errors([item.receipts for item in gathered])
+        finally:
+            with self._lock:
+                self._under_way -= 1  # first: whoever is told may call again
+            for item, error in zip(gathered, errors or [Closed(CLOSED) for _ in gathered], strict=True):
+                if error is None:
+                    item.told.set_result(None)
+                else:
+                    item.told.set_exception(error)
+
+    def _gathered(self) -> list[_Acknowledgement]:
+        """Take what is gathered, but for what was cancelled."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._is_gathering = False
+            self._under_way += 1
+        return [item for item in waiting if item.told.set_running_or_notify_cancel()]
+
+    async def _errors(self, parts: Sequence[Receipts]) -> Sequence[Exception | None]:
+        """Acknowledge messages; return for each part why that failed, if it did."""
+        try:
+            await self._settle(united(parts))
+        except MiniMQError as error:
+            if len(parts) > 1 and error.answered:  # to one of them, perhaps: each hears what is true of its own
+                return [error for [error] in await asyncio.gather(*(self._errors([part]) for part in parts))]
+            return [error] * len(parts)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+            return [error] * len(parts)
+        return [None] * len(parts)

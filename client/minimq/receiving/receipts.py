@@ -1,0 +1,62 @@
+"""The messages that are to be settled, by the hand-outs that they came with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from minimq.receiving.pop_stream import Span
+from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.receipt_handle import ReceiptHandle
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
+
+#: A message that was received, or its handle as text; or some of them.
+Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
+
+#: Spans of offsets by queue and epoch.
+Receipts = dict[tuple[MessageQueue, int], list[Span]]
+
+
+def receipts_of(what: Receivables, group: str) -> Receipts:
+    """Return what is to be settled. Raises `InvalidArgument` if any of it is no message or handle of the group."""
+    given: object = what
+    items = given if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
+    found: Receipts = {}
+    for receipt, count in _runs(items):
+        if receipt.group != group:
+            raise InvalidArgument(
+                f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {group!r}"
+            )
+        found.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + count))
+    return found
+
+
+def united(parts: Iterable[Receipts]) -> Receipts:
+    """Return all of several."""
+    found: Receipts = {}
+    for part in parts:
+        for key, spans in part.items():
+            found.setdefault(key, []).extend(spans)
+    return found
+
+
+def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
+    """Yield receipts, each with the number of messages from it on: a receipt for each of many would take long."""
+    first: PoppedMessage | None = None
+    following = 0
+    for item in items:
+        if isinstance(item, PoppedMessage):
+            if first is not None:
+                if item.index == following and item.batch is first.batch and item.epoch == first.epoch:
+                    following += 1
+                    continue
+                yield first.receipt, following - first.index
+            first, following = item, item.index + 1
+        elif isinstance(item, str):
+            yield ReceiptHandle.parse(item), 1
+        else:
+            raise InvalidArgument(
+                f"{type(item).__name__} cannot be settled: give a message that was received, or its handle"
+            )
+    if first is not None:
+        yield first.receipt, following - first.index
