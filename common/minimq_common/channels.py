@@ -110,6 +110,10 @@ class Channels(Generic[Stub]):
         known = self._channels.get(address)
         return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
 
+    def trust(self) -> Trust | None:
+        """Return what the next channel is opened with; None without TLS."""
+        return self._security.trust()
+
     def addresses(self) -> list[str]:
         """Return the addresses to which there is a channel."""
         return list(self._channels)

@@ -15,6 +15,7 @@
     │   └── TopicUnavailable        └── HandleExpired
     ├── TransportError          no answer came
     │   ├── Unavailable             └── DeadlineExceeded
+    │   │   └── ConnectionMismatch
     ├── SendFailed              all tries of a send failed; lists each of them
     ├── BufferFull              too much is waiting to be sent
     ├── DamagedMessages         CorruptBatch or CorruptEntry, with the place in the queue
@@ -27,7 +28,9 @@ Marks on a class define how a client reacts to the error; the retry loop reads t
 Without a mark, the call fails at once.
 
     mark            what a producer does                                       on
-    retriable       tries again, elsewhere if it may                           TransportError, NoPermission, SystemBusy,
+    retriable       tries again, elsewhere if it may                           TransportError but for
+                                                                               ConnectionMismatch,
+                                                                               NoPermission, SystemBusy,
                                                                                StoreFull, InternalError, NotDrained,
                                                                                BrokerConflict, BufferFull,
                                                                                NotMaster, NotEnoughReplicas,
@@ -369,6 +372,13 @@ class Unavailable(TransportError):
     """The server cannot be reached, or the connection broke before the answer."""
 
     code = "UNAVAILABLE"
+
+
+class ConnectionMismatch(Unavailable):
+    """All name servers run, and none takes connections with these credentials, or without any. The text says why."""
+
+    code = "CONNECTION_MISMATCH"
+    retriable = False
 
 
 class DeadlineExceeded(TransportError):

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 #: Why a peer is not reached on whose host no process has the port.
 NOTHING_LISTENS = "nothing listens there"
 
+#: Of a peer that closes the connection, which it may do for several reasons.
+_CLOSED = "Socket closed"
+
+#: Why it closes connections, as its answer to others shows.
+WANTS_TLS = (
+    "it uses TLS, and this client has no credentials: give the credentials of a user (credentials=, --credentials, "
+    "MINIMQ_CREDENTIALS)"
+)
+WANTS_CERTIFICATE = (
+    "it requires a certificate, and these credentials have none: `minimq secure issue DIR USER` makes one"
+)
+
 #: Why no connection was made, by what gRPC says of it.
 _NO_CONNECTION = (
     ("WRONG_VERSION_NUMBER", "it speaks no TLS: leave the credentials out, or start it with --secrets DIR"),
@@ -40,7 +52,7 @@ _NO_CONNECTION = (
     ),
     # All that a client sees of a server that speaks TLS when it does not, or that wants a certificate.
     (
-        "Socket closed",
+        _CLOSED,
         "it closed the connection: if it wants TLS or a certificate, give the credentials of a user (credentials=, "
         "--credentials, MINIMQ_CREDENTIALS), or new ones if their certificate has expired",
     ),
@@ -48,7 +60,10 @@ _NO_CONNECTION = (
 
 
 #: The reasons that name a remedy: the peer runs, but its end of the connection is not what it is here.
-NO_TLS_REASONS = frozenset(said for _, said in _NO_CONNECTION)
+NO_TLS_REASONS = frozenset((WANTS_TLS, WANTS_CERTIFICATE, *(said for _, said in _NO_CONNECTION)))
+
+#: Those of them that time does not mend.
+LASTING_REASONS = NO_TLS_REASONS - {dict(_NO_CONNECTION)[_CLOSED]}
 
 
 _CODE_KEY = "minimq-code"
@@ -299,6 +314,10 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
         return cls(f"{peer} is not reached: {why_unreached(details)}")
     if cls is errors.DeadlineExceeded:
         return cls(f"{peer} has not answered in time")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return cls(
+            f"{peer} does not know this call: it is of an older release, or a server of another kind has this address"
+        )
     return cls(f"{peer}: {error.code().name.lower()}: {details}")
 
 
@@ -312,6 +331,11 @@ def why_unreached(details: str) -> str:
     if connected:  # none was made
         return next((said for mark, said in _NO_CONNECTION if mark in reason), reason)
     return reason
+
+
+def was_closed(details: str) -> bool:
+    """Return whether gRPC says of a peer that it has closed the connection, which may have several reasons."""
+    return _CLOSED in details.rpartition("last error: ")[2]
 
 
 def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:

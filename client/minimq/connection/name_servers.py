@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
+from minimq.connection.wrong_peer import not_a_name_server, why_closed
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
@@ -18,6 +19,7 @@ from minimq_common import rpc
 from minimq_common.bound_check import check_answer
 from minimq_common.channels import Channels
 from minimq_common.errors import (
+    ConnectionMismatch,
     DeadlineExceeded,
     InternalError,
     InvalidArgument,
@@ -191,8 +193,8 @@ class NameServers:
         except grpc.aio.AioRpcError as failure:
             error = rpc.from_rpc_error(failure, peer)
             if isinstance(error, TransportError):
-                raise _NoAnswerError(_why_silent(failure, timeout_s)) from None
-            raise error from None
+                raise _NoAnswerError(await self._why_silent(address, failure, timeout_s)) from None
+            raise await self._meant(address, failure, error) from None
         try:
             return read(check_answer(answer, peer))
         except (InvalidArgument, InternalError) as error:  # of what came: a false name server, or a damaged one
@@ -256,6 +258,16 @@ class NameServers:
                 f"{failure.message}; repeat the call when it does: it may remember {broker_name}"
             )
         return forgotten
+
+    async def refusal(self, address: str) -> MiniMQError | None:
+        """Return why a name server serves nobody who calls as this client does; None if it does, or is silent."""
+        try:
+            await self._cluster(address)
+        except TransportError:
+            return None
+        except MiniMQError as error:
+            return error
+        return None
 
     async def conflicts(self) -> list[ConflictReport]:
         """Return the brokers that were refused or replaced lately, by each name server that answers.
@@ -342,8 +354,21 @@ class NameServers:
         peer = f"name server {address}"
         try:
             return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
-        except grpc.aio.AioRpcError as error:
-            raise rpc.from_rpc_error(error, peer) from None
+        except grpc.aio.AioRpcError as failure:
+            raise await self._meant(address, failure, rpc.from_rpc_error(failure, peer)) from None
+
+    async def _meant(self, address: str, failure: grpc.aio.AioRpcError, error: MiniMQError) -> MiniMQError:
+        """Return an error of one that has answered, in better words if it seems to be no name server."""
+        if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            return error
+        return error.with_message(await not_a_name_server(address, self._channels.trust()))
+
+    async def _why_silent(self, address: str, failure: grpc.aio.AioRpcError, waited_s: float) -> str:
+        code, details = rpc.status_of(failure)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"no answer within {waited_s:.1f} s"
+        known = rpc.was_closed(details) and await why_closed(address, self._channels.trust())
+        return known or rpc.why_unreached(details)
 
     def _in_order(self) -> list[str]:
         first = self.addresses.index(self._preferred)
@@ -357,15 +382,11 @@ def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQ
     return refusal
 
 
-def _why_silent(failure: grpc.aio.AioRpcError, waited_s: float) -> str:
-    code, details = rpc.status_of(failure)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {waited_s:.1f} s"
-    return rpc.why_unreached(details)
-
-
 def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
     """Name each address with the reason, and the remedy."""
+    if rpc.LASTING_REASONS.issuperset(silent.values()):
+        tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
+        return ConnectionMismatch(f"no connection to name server {tried}")
     start = f": start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
     if rpc.NO_TLS_REASONS.issuperset(silent.values()):  # they run, and the reasons have remedies of their own
         start = ""

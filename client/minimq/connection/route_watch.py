@@ -109,7 +109,10 @@ class RouteWatch:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._table.watched()):
                 self._sound_at = time.monotonic()
                 return True
-            self._outage.failed(_NOT_WATCHED, nameserver, rpc.why_unreached(details), kind=str(code))
+            # gRPC forgets why a stream was refused if a request was on its way just then; a question tells.
+            refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
+            reason = rpc.why_unreached(details) if refusal is None else refusal.message
+            self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise

@@ -10,7 +10,7 @@ from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlace
 from minimq.connection.stream import Stream
 from minimq.receiving.member_schedule import Heartbeats
-from minimq_common.errors import MiniMQError, TransportError
+from minimq_common.errors import MiniMQError, NotAuthenticated, TransportError
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
@@ -50,7 +50,7 @@ class BrokerSessions:
         post: has a function called by the member's task.
         on_event: called there with the broker's name and the event.
         on_refusal: called there with the broker's name and the error when a session has ended before any brought
-            something.
+            something, or for the key of this client.
         on_break: called there with the broker's name when a session has ended, and why if it was not in good order.
         heartbeat_s: seconds between two signs of life.
     """
@@ -180,5 +180,6 @@ class BrokerSessions:
             )
         self._on_break(broker.name, error)
         # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
-        if error is not None and not broker.greeted:
+        # A key that is not known, however, stays so until there is another one.
+        if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
             self._on_refusal(broker.name, error)

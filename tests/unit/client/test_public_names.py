@@ -93,7 +93,7 @@ OF_A_CONSUMER = {
     "subscribe",
 }
 SENDING = {"close", "flush", "send", "send_async", "send_many", "send_one_way", "statistics"}
-POLLING = {"assign", "at_end", "commit", "pause", "poll", "position", "resume", "seek"}
+POLLING = {"assign", "at_end", "commit", "is_member", "pause", "poll", "position", "resume", "seek"}
 
 
 def public(thing: object) -> set[str]:

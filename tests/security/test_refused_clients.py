@@ -1,0 +1,235 @@
+"""Clients with credentials that do not fit, or without: each way of use says at once what is wrong, and what helps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+import minimq.aio
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    Credentials,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from minimq.administration.issued_key import issue_key
+from minimq.cli.main import main
+from minimq.connection.name_servers import NameServers
+from minimq.errors import MiniMQError, NotAuthenticated
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common.security.credentials_file import written
+from minimq_nameserver.options import NameServerOptions
+from minimq_nameserver.server import NameServer
+from support.loop_thread import LoopThread
+from support.secure_scraping import trust_of
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+
+pytestmark = pytest.mark.system
+
+
+class Client(NamedTuple):
+    """The name server and the credentials of a client."""
+
+    nameserver: str
+    credentials: Path | str
+
+
+def send(client: Client) -> object:
+    with Producer(client.nameserver, credentials=client.credentials, send_timeout_s=PATIENCE_S) as producer:
+        return producer.send(Message("orders", b"x"))
+
+
+def send_on_a_loop(client: Client) -> object:
+    async def run() -> object:
+        async with minimq.aio.Producer(client.nameserver, credentials=client.credentials) as producer:
+            return await producer.send(Message("orders", b"x"))
+
+    return asyncio.run(run())
+
+
+def poll(client: Client) -> object:
+    with PullConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+        consumer.subscribe("orders")
+        return consumer.poll(PATIENCE_S / 2)
+
+
+def listen(client: Client) -> object:
+    with PushConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+        consumer.subscribe("orders")
+        consumer.start(lambda _: ConsumeResult.SUCCESS)
+    return None
+
+
+def receive(client: Client) -> object:
+    with SimpleConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+        consumer.subscribe("orders")
+        return consumer.receive()
+
+
+def administer(client: Client) -> object:
+    with Admin(client.nameserver, credentials=client.credentials) as admin:
+        return admin.list_topics()
+
+
+def command(*arguments: str) -> Callable[[Client], object]:
+    def run(client: Client) -> object:
+        given = {"MINIMQ_NAMESERVER": client.nameserver, "MINIMQ_CREDENTIALS": str(client.credentials)}
+        done = CliRunner(env=given).invoke(main, arguments, input="x\n")
+        assert done.exit_code in {1, 2}, done.output
+        [line, *_] = done.stderr.splitlines()
+        raise MiniMQError(line.removeprefix("error: "))
+
+    return run
+
+
+USES = {
+    "producer": send,
+    "producer on a loop": send_on_a_loop,
+    "pull consumer": poll,
+    "push consumer": listen,
+    "simple consumer": receive,
+    "admin": administer,
+    "topic list": command("topic", "list"),
+    "produce": command("produce", "orders"),
+    "consume": command("consume", "orders", "--group", "g-refused", "--exit-at-end"),
+    "peek": command("peek", "orders"),
+}
+
+#: What is wrong with a client, and what it is told.
+CASES = {
+    "no credentials": "it uses TLS, and this client has no credentials: give the credentials of a user (credentials=,",
+    "no TLS there": "it speaks no TLS: leave the credentials out, or start it with --secrets DIR",
+    "no key": "there is no key in this call, and this cluster requires one: give the credentials of a user",
+    "another key": "the key in these credentials is not known here, or no longer: give the credentials of a user",
+    "no certificate": "it requires a certificate, and these credentials have none: `minimq secure issue DIR USER`",
+    "another cluster": "its certificate is not signed by a CA that is trusted here: these are not the credentials of",
+    "a broker": "is a broker, not a name server: give the address that brokers have as --nameserver",
+}
+
+
+@pytest.fixture(scope="module")
+def clients(
+    secure: LocalCluster, stranger: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Client]]:
+    """A client of each kind."""
+    trust, folder = trust_of(secure.credentials), tmp_path_factory.mktemp("clients")
+    with ExitStack() as stack:
+        loop = LoopThread()
+        stack.callback(loop.close)
+        plain = stack.enter_context(loop.serving(NameServer(NameServerOptions(listen="127.0.0.1:0"))))
+
+        def client(nameserver: str, **changes: Any) -> Client:  # noqa: ANN401 - those of the trust
+            file = folder / f"{len([*folder.iterdir()])}.minimq"
+            file.write_text(written([nameserver], replace(trust, **changes), "Of a test."))
+            return Client(nameserver, file)
+
+        yield {
+            "no credentials": Client(secure.nameserver, ""),
+            "no TLS there": client(plain.address),
+            "no key": client(secure.nameserver, bearer=None),
+            "another key": client(secure.nameserver, bearer=issue_key().key),
+            "no certificate": client(secure.nameserver, pair=None),
+            "another cluster": Client(secure.nameserver, stranger.admin),
+            "a broker": client(secure.brokers[0].address),
+        }
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("case", CASES)
+def test_a_client_is_told_at_once_what_is_wrong(case: str, use: str, clients: dict[str, Client]) -> None:
+    with pytest.raises(MiniMQError) as raised:
+        USES[use](clients[case])
+    assert CASES[case] in raised.value.message
+    assert "waited" not in raised.value.message
+    assert len(raised.value.message.splitlines()) == 1
+
+
+# ---- A key that is revoked while it is used -----------------------------------------------------
+
+
+@pytest.fixture
+def revoked(
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """The credentials of a user who may read, and what removes the user."""
+    rules = ["allow read topic orders", "allow read group g-revoked"]
+    with Admin(credentials=secure.credentials) as admin:
+        bearer = trust_of(Credentials.from_text(admin.add_user("revoked", rules))).bearer
+        assert bearer is not None
+        file = tmp_path / "revoked.minimq"
+        file.write_text(authority.credentials("revoked", [secure.nameserver], bearer))
+        yield file, lambda: admin.remove_user("revoked")
+
+
+def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[], None]]) -> None:
+    file, revoke = revoked
+    with ExitStack() as opened:
+        consumer = PullConsumer(group="g-revoked", credentials=file, auto_commit=False)
+        opened.callback(consumer.close)
+        consumer.subscribe("orders")
+        wait_until(lambda: len(consumer.poll(0.1)) >= 0 and consumer.is_member, PATIENCE_S, what="it is in the group")
+        revoke()
+
+        def is_refused() -> bool:
+            try:
+                consumer.poll(0.1)
+            except NotAuthenticated as error:
+                return "the key in these credentials is not known here, or no longer" in error.message
+            return False
+
+        wait_until(lambda: all(is_refused() for _ in range(5)), PATIENCE_S, what="each poll is refused")
+
+
+class LateStub:
+    """A name server, to which the first request of a stream goes only when the stream was refused."""
+
+    def __init__(self, stub: Any) -> None:  # noqa: ANN401 - of the generated class
+        self._stub = stub
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._stub, name)
+
+    def WatchRoutes(self, timeout: float) -> Any:  # noqa: ANN401
+        call = self._stub.WatchRoutes(timeout=timeout)
+        write = call.write
+
+        async def late(request: object) -> None:
+            await call.wait_for_connection()
+            time.sleep(0.2)  # noqa: ASYNC251 - what has come meanwhile is not seen by this loop
+            await write(request)
+
+        call.write = late
+        return call
+
+
+def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_refusal(
+    revoked: tuple[Path, Callable[[], None]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, revoke = revoked
+    revoke()
+    stub = NameServers.stub
+    monkeypatch.setattr(NameServers, "stub", lambda self, address: LateStub(stub(self, address)))
+    with Cluster(credentials=file) as cluster:
+        cluster.connection.routes.watch("orders")
+
+        def lines() -> list[str]:
+            return [record.getMessage() for record in caplog.records if "not watched" in record.getMessage()]
+
+        wait_until(lines, PATIENCE_S, what="the watch has failed")
+    assert "reason=the key in these credentials is not known here, or no longer" in lines()[0]
