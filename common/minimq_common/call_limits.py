@@ -17,7 +17,7 @@ import grpc.aio
 
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
-from minimq_common.first_requests import Arrivals, Begun
+from minimq_common.first_requests import AwaitedRequests, Begun
 from minimq_common.intake import Intake
 from minimq_common.large_requests import LARGE_BYTES, Decoder, LargeRequest, Line, Serve
 
@@ -42,7 +42,7 @@ class RequestLimits:
     Attributes:
         call_bytes: of the largest request of a call that is no stream.
         opened_bytes: larger requests of streams are handed on as they came, for their handler to decode in parts.
-        calls_at_once: requests of calls that are received at once, see `Arrivals`; None: any number.
+        calls_at_once: requests of calls that are received at once, see `AwaitedRequests`; None: any number.
         streams_at_once: first requests of streams of one method that are received at once; None: any number.
         largest: bytes of the largest request of methods for which it is another one; infinite for streams that carry
             batches, whose requests may be as large as the server takes.
@@ -91,7 +91,7 @@ class CallLimits(grpc.aio.ServerInterceptor):
         self._intake = intake
         self._requests = requests
         self._line = Line()
-        self._arrivals = Arrivals(requests.calls_at_once) if requests.calls_at_once else None
+        self._arrivals = AwaitedRequests(requests.calls_at_once) if requests.calls_at_once else None
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._open: Counter[str] = Counter()
         self._is_draining = False

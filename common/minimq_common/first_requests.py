@@ -63,7 +63,7 @@ class Begun:
             return await reading
 
 
-class Arrivals:
+class AwaitedRequests:
     """Requests of calls that are not there yet: nobody knows how large they are. Lives on one event loop.
 
     Further calls wait, in turn by connection: those of one that makes many wait for each other. While somebody waits,

@@ -54,7 +54,7 @@ class Pages(Protocol):
     def __getitem__(self, where: slice, /) -> bytes: ...
 
 
-class Table(NamedTuple):
+class TableRoot(NamedTuple):
     """The root of a table as it is stored."""
 
     spare: int
@@ -68,8 +68,8 @@ class Table(NamedTuple):
 
 
 class _Meta(NamedTuple):
-    free: Table
-    main: Table
+    free: TableRoot
+    main: TableRoot
     last_page: int
     number: int
 
@@ -143,17 +143,17 @@ class _Walk:
         yield from self._tree(_MAIN, meta.main)
         yield from self._tree(_FREE, meta.free)
 
-    def table(self, name: bytes) -> Table:
+    def table(self, name: bytes) -> TableRoot:
         meta = self._begin()
         found = [root for key, root in self._sound(_MAIN, meta.main) if key == name]
         if not found:
             raise PageDamage(f"nothing leads to the table {name.decode()!r}")
-        return Table(*_TABLE.unpack(found[0]))
+        return TableRoot(*_TABLE.unpack(found[0]))
 
     def rows_of(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield from self._sound("the table", self.table(name))
 
-    def _sound(self, name: str, table: Table) -> Iterator[tuple[bytes, bytes]]:
+    def _sound(self, name: str, table: TableRoot) -> Iterator[tuple[bytes, bytes]]:
         pending = [] if table.root == _NO_ROOT else [_Child(table.root, 1, b"", None)]
         while pending:
             child = pending.pop()
@@ -211,7 +211,7 @@ class _Walk:
         if freed != meta.number and (meta.number, freed) != (1, 0):
             raise PageDamage(f"page {page} is of transaction {freed}, and says that it is of {meta.number}")
 
-    def _last_freed(self, free: Table) -> int:
+    def _last_freed(self, free: TableRoot) -> int:
         """Return the newest transaction that has given up pages."""
         number = free.root
         for _ in range(_MAX_DEPTH):
@@ -234,8 +234,8 @@ class _Walk:
         if (found, flags, magic, version) != (number, _META_PAGE, _MAGIC, _VERSION):
             raise PageDamage(f"page {number} is not page {number} of an LMDB file")
         at += _META.size
-        free = Table(*_TABLE.unpack(page[at : at + _TABLE.size]))
-        main = Table(*_TABLE.unpack(page[at + _TABLE.size : at + 2 * _TABLE.size]))
+        free = TableRoot(*_TABLE.unpack(page[at : at + _TABLE.size]))
+        main = TableRoot(*_TABLE.unpack(page[at + _TABLE.size : at + 2 * _TABLE.size]))
         if (free.spare, free.flags & ~_NO_FOLDER, main.flags) != (self._page_bytes, _INTEGER_KEYS, 0):
             raise PageDamage(f"page {number} has tables of another kind")
         at += 2 * _TABLE.size
@@ -249,10 +249,10 @@ class _Walk:
 
     # ---- trees --------------------------------------------------------------------------------------
 
-    def _tree(self, name: str, table: Table) -> Iterator[None]:
+    def _tree(self, name: str, table: TableRoot) -> Iterator[None]:
         """Verify a table and all tables in it."""
         self._counts = [0, 0, 0, 0]
-        inner: list[tuple[str, Table]] = []
+        inner: list[tuple[str, TableRoot]] = []
         pending = [] if table.root == _NO_ROOT else [_Child(table.root, 1, b"", None)]
         while pending:
             child = pending.pop()
@@ -267,7 +267,7 @@ class _Walk:
         for inner_name, inner_table in inner:
             yield from self._tree(inner_name, inner_table)
 
-    def _check_counts(self, name: str, table: Table) -> None:
+    def _check_counts(self, name: str, table: TableRoot) -> None:
         expected = [table.branch_pages, table.leaf_pages, table.overflow_pages, table.rows]
         if not self._deep:  # the pages of a long value are counted at its first one
             self._counts[2] = max(self._counts[2], expected[2])
@@ -314,7 +314,7 @@ class _Walk:
             for number, low, high in zip(reversed(numbers), reversed(keys), reversed(bounds), strict=False)
         ]
 
-    def _leaf(self, name: str, leaf: _Child) -> list[tuple[str, Table]]:
+    def _leaf(self, name: str, leaf: _Child) -> list[tuple[str, TableRoot]]:
         """Verify a leaf, and return the tables in it."""
         page, begins, upper = self._open(name, leaf.number, _LEAF)
         keys, tables, used = [], [], 0
@@ -334,7 +334,7 @@ class _Walk:
             if is_free:
                 self._free(value)
             elif flags & _TABLE_DATA:
-                tables.append((f"the table {key.decode(errors='replace')!r}", Table(*_TABLE.unpack(value))))
+                tables.append((f"the table {key.decode(errors='replace')!r}", TableRoot(*_TABLE.unpack(value))))
         self._counts[1] += 1
         self._counts[3] += len(keys)
         self._check_nodes(name, leaf, keys, begins, upper, used)

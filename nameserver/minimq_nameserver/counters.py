@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Counters:
+class CallCounters:
     """Counted on the event loop; any thread looks.
 
     Attributes:

@@ -36,7 +36,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class _Replica:
+class _Registration:
     """One registered broker. The session is the stream over which it registered last."""
 
     state: BrokerState
@@ -70,9 +70,9 @@ class RouteTable:
         self.edition = 0
         self._carried = 0
         self._away = AwayBrokers(remember_away_s, remember_away)
-        self._brokers: dict[str, dict[int, _Replica]] = {}
-        self._by_session: dict[int, _Replica] = {}
-        self._by_address: dict[str, _Replica] = {}
+        self._brokers: dict[str, dict[int, _Registration]] = {}
+        self._by_session: dict[int, _Registration] = {}
+        self._by_address: dict[str, _Registration] = {}
         self._conflicts = ConflictLog()
         # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and who
         # carries each topic.
@@ -112,7 +112,7 @@ class RouteTable:
             reason = f"broker {loser.state} was replaced by {state}, which has newer data"
             self._conflicts.note(loser.state, state, reason, now)
             ended.append((loser.session, reason))
-        replica = _Replica(state, session, now)
+        replica = _Registration(state, session, now)
         self._brokers.setdefault(name, {})[state.broker_id] = replica
         self._carried += len(state.topics)
         self._by_session[session] = self._by_address[state.address] = replica
@@ -271,7 +271,7 @@ class RouteTable:
             self._conflicts.note(state, other, reason, now)
             raise BrokerConflict(reason)
 
-    def _check_room(self, state: BrokerState, former: _Replica | None) -> None:
+    def _check_room(self, state: BrokerState, former: _Registration | None) -> None:
         """Check that the table does not grow beyond its bounds; who is in it may always say the same again."""
         known = former.state.topics if former is not None else {}
         added = state.topics.keys() - known.keys() if known else state.topics.keys()
@@ -320,7 +320,7 @@ class RouteTable:
         allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
         return RouteFact(restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
 
-    def _remove(self, replica: _Replica) -> None:
+    def _remove(self, replica: _Registration) -> None:
         state = replica.state
         self._carried -= len(state.topics)
         del self._by_session[replica.session]

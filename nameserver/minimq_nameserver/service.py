@@ -34,7 +34,7 @@ from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
-from minimq_nameserver.counters import Counters
+from minimq_nameserver.counters import CallCounters
 from minimq_nameserver.listing import TopicLists
 from minimq_nameserver.loop_share import LoopShare
 from minimq_nameserver.registration_reader import RegistrationReader
@@ -86,7 +86,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         self._changes, self._brief_changes = LoopShare(), LoopShare()
         self._handing_out = LoopShare()
         self._stopping = False
-        self.counters = Counters()
+        self.counters = CallCounters()
 
     # What metrics show: any thread may ask.
 

@@ -10,7 +10,7 @@ from pyspark_minimq.option_table import Values
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """A cluster, and the user that asks it. No `repr` shows what is secret.
 
     Attributes:
@@ -22,7 +22,7 @@ class Connection:
     credentials: Credentials | None = None
 
 
-def connection_of(values: Values) -> Connection:
+def connection_of(values: Values) -> ConnectionOptions:
     """Return the connection that options say.
 
     Raises:
@@ -35,4 +35,4 @@ def connection_of(values: Values) -> Connection:
         raise MinimqSparkError(
             "credentials and credentialsSecret are given: write the path of a file that each node has, or its content"
         )
-    return Connection(values.get("nameserver", lambda _, text: text), path or secret)
+    return ConnectionOptions(values.get("nameserver", lambda _, text: text), path or secret)

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from minimq import ProducerOptions
 from minimq.connectors import RangeOptions, RangeReader, RecordsSender, TransactionCommitter
-from pyspark_minimq.connection_options import Connection
+from pyspark_minimq.connection_options import ConnectionOptions
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _kept: dict[Hashable, object] = {}
 
 
-def range_reader(connection: Connection, timeout_s: float) -> RangeReader:
+def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader:
     """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it.
 
     Args:
@@ -32,13 +32,13 @@ def range_reader(connection: Connection, timeout_s: float) -> RangeReader:
     return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
 
 
-def records_sender(connection: Connection, options: ProducerOptions) -> RecordsSender:
+def records_sender(connection: ConnectionOptions, options: ProducerOptions) -> RecordsSender:
     """Return this process's sender for a cluster and a way to send, kept as a reader is; raises as for that."""
     given = replace(options, credentials=connection.credentials)
     return _shared((RecordsSender, connection, options), lambda: RecordsSender(connection.nameserver, given))
 
 
-def transaction_committer(connection: Connection, patience_s: float) -> TransactionCommitter:
+def transaction_committer(connection: ConnectionOptions, patience_s: float) -> TransactionCommitter:
     """Return what ends transactions of this process at a cluster, kept as a reader is; raises as for that."""
     return _shared(
         (TransactionCommitter, connection, patience_s),

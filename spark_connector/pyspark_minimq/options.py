@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark_minimq import option_values
-from pyspark_minimq.connection_options import Connection, connection_of
+from pyspark_minimq.connection_options import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
@@ -61,7 +61,7 @@ class ReadOptions:
         timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     subscription: Subscription
     tags: frozenset[str] | None
     starting: Position

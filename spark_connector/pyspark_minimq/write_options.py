@@ -9,7 +9,7 @@ from typing import Final, cast, get_args
 from minimq import MiniMQError, ProducerOptions
 from minimq.connectors import CompressionName, Transaction
 from pyspark_minimq import option_values, transaction_names
-from pyspark_minimq.connection_options import Connection, connection_of
+from pyspark_minimq.connection_options import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
@@ -48,7 +48,7 @@ class WriteOptions:
         fail_on_data_loss: whether a decided transaction of which a broker has lost its part is an error.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     transactional: bool
     transaction: Transaction | None

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from minimq_broker.core.facts import Fact, StagedPart, Topic, TopicDeleted, TopicSet, TransactionDecided
+from minimq_broker.core.facts import Fact, StagedSequences, Topic, TopicDeleted, TopicSet, TransactionDecided
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
@@ -136,7 +136,7 @@ class OpenStore:
 
     def decide(self, name: str, number: int, parts: dict[int, Sequence[int]]) -> None:
         """Decide on a transaction: sequence numbers by producer."""
-        staged = tuple(StagedPart(producer_id, tuple(sequences)) for producer_id, sequences in parts.items())
+        staged = tuple(StagedSequences(producer_id, tuple(sequences)) for producer_id, sequences in parts.items())
         self.record(TransactionDecided(name, number, b"%d" % number, staged))
 
     def submit_publication(self, name: str) -> Future[int]:

@@ -21,7 +21,7 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listener import AsyncListenerAdapter, ListenerCalls
 from minimq.receiving.message_dispatcher import MessageDispatcher
 from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_queue import Take
@@ -40,7 +40,7 @@ from support.virtual_loop import VirtualLoop
 T = TypeVar("T")
 
 KEY = PopKey("g", 17, 0)
-BATCH = ReceivedBatch(MessageQueue("jobs", "broker-a", 0), StoredBatch(0, 0, 0, 1, make_batch([b"job"])))
+BATCH = ReceivedBatch(MessageQueue("jobs", "broker-a", 0), EncodedBatch(0, 0, 0, 1, make_batch([b"job"])))
 INVISIBLE_S, JOB_S = 30.0, 2 * 3600.0
 #: This share of requests is lost, and so is that of answers; after so many seconds a client gives up.
 LOST, UNANSWERED_S = 0.05, 5.0

@@ -107,7 +107,7 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
     log_id: str = ""
 
 
-class StagedPart(msgspec.Struct, frozen=True, array_like=True):
+class StagedSequences(msgspec.Struct, frozen=True, array_like=True):
     """Staged batches of one producer, by their sequence numbers."""
 
     producer_id: int
@@ -124,7 +124,7 @@ class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided")
     name: str
     number: int
     decision: bytes
-    parts: tuple[StagedPart, ...]
+    parts: tuple[StagedSequences, ...]
 
 
 class PublicationBegun(msgspec.Struct, frozen=True, tag="publication-begun"):

@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
 ProducerKey = tuple[int, int]
 
 
-class Producer(msgspec.Struct, array_like=True):
+class ProducerState(msgspec.Struct, array_like=True):
     """The record of one producer in one topic; also its row in the checkpoint.
 
     Attributes:
@@ -80,11 +80,11 @@ class Producer(msgspec.Struct, array_like=True):
             self.sequences.insert(index, sequence)
             self.places.insert(index, place)
 
-    def part(self, topic_id: int) -> Producer:
+    def part(self, topic_id: int) -> ProducerState:
         """Return what is stored in one topic, of a row of a release that kept all topics of a producer together."""
         kept = [index for index, place in enumerate(self.places) if place.topic_id == topic_id]
         sequences, places = [self.sequences[index] for index in kept], [self.places[index] for index in kept]
-        return Producer(self.last, self.settled, sequences, places)
+        return ProducerState(self.last, self.settled, sequences, places)
 
 
 class ProducerTable:
@@ -101,7 +101,7 @@ class ProducerTable:
         self._max_batches = max_batches
         self._max_total = max(max_total, max_batches)
         #: In the order of their latest batches, unless they were loaded and that has not mattered yet.
-        self._producers: OrderedDict[ProducerKey, Producer] = OrderedDict()
+        self._producers: OrderedDict[ProducerKey, ProducerState] = OrderedDict()
         self._ordered = True
         self._total = 0
 
@@ -125,7 +125,7 @@ class ProducerTable:
         key = producer_id, place.topic_id
         producer = self._producers.get(key)
         if producer is None:
-            producer = self._producers[key] = Producer()
+            producer = self._producers[key] = ProducerState()
         else:
             self._producers.move_to_end(key)
         producer.last = position
@@ -144,25 +144,25 @@ class ProducerTable:
             self._total -= len(self._producers.pop(key).sequences)
         return found
 
-    def row(self, key: ProducerKey) -> Producer | None:
+    def row(self, key: ProducerKey) -> ProducerState | None:
         """Return what the checkpoint holds of a producer, to be saved at once; None when it is forgotten."""
         return self._producers.get(key)
 
     def load(self, key: ProducerKey, row: Any) -> None:  # noqa: ANN401 - as it was decoded
         """Take a row of a checkpoint in; they may come in any order."""
-        self._put(key, msgspec.convert(row, Producer))
+        self._put(key, msgspec.convert(row, ProducerState))
 
     def load_former(self, producer_id: int, row: Any) -> list[ProducerKey]:  # noqa: ANN401 - as it was decoded
         """Take in a row of a release that kept all topics of a producer together. Returns the rows that it becomes."""
-        former = msgspec.convert(row, Producer)
+        former = msgspec.convert(row, ProducerState)
         keys = [(producer_id, topic_id) for topic_id in dict.fromkeys(each.topic_id for each in former.places)]
         for key in keys:
             if key not in self._producers:
                 self._put(key, former.part(key[1]))
         return keys
 
-    def _put(self, key: ProducerKey, producer: Producer) -> None:
-        replaced = self._producers.get(key, Producer())
+    def _put(self, key: ProducerKey, producer: ProducerState) -> None:
+        replaced = self._producers.get(key, ProducerState())
         self._producers[key] = producer
         self._total += len(producer.sequences) - len(replaced.sequences)
         self._ordered = False

@@ -12,7 +12,7 @@ import msgspec
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Topic
 from minimq_broker.core.pop_queue import PopQueue, PopRow
-from minimq_broker.core.producers import Producer, ProducerKey
+from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.staged_batches import StageKey
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import LogPlace, TermStart
@@ -76,7 +76,7 @@ def _note_row(state: State, *key: Any) -> None:
     state.index.add(*key)
 
 
-def _producer_row(state: State, *key: Any) -> Producer | None:
+def _producer_row(state: State, *key: Any) -> ProducerState | None:
     return state.producers.row((key[0], key[1])) if len(key) > 1 else None  # one of a former release goes
 
 

@@ -22,7 +22,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EtcdResult:
     """The result of a transaction: if it was carried out, and all keys with the prefix as they are after it."""
 
     succeeded: bool
@@ -64,7 +64,7 @@ class EtcdLink:
         #: Channels of former certificates, whose calls continue.
         self._former: list[Any] = []
 
-    async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> Outcome:
+    async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> EtcdResult:
         """Put values if keys have the expected revisions, and return all keys with a prefix, in one step.
 
         It is as if all transactions were carried out one after the other, this one between its call and its return.
@@ -91,7 +91,7 @@ class EtcdLink:
                 self._endpoints.append(self._endpoints.pop(0))  # the next one is tried first from now on
             else:
                 found = {item.key.decode(): Stored(item.value, item.mod_revision) for _, item in responses[-1]}
-                return Outcome(succeeded, found)
+                return EtcdResult(succeeded, found)
         raise Unavailable(f"etcd at {', '.join(sorted(self._endpoints))} does not answer: {reason}")
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from minimq_broker.replication.etcd_link import EtcdLink, Outcome
+from minimq_broker.replication.etcd_link import EtcdLink, EtcdResult
 from minimq_common.bootstrap import Bootstrap
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_liveness import ReplicaLiveness, check_same
@@ -57,7 +57,7 @@ class EtcdView:
         self._record_key = self._prefix + "record"
         #: Held during a transaction.
         self._turn = asyncio.Lock()
-        self._seen: Outcome | None = None
+        self._seen: EtcdResult | None = None
         self._liveness: ReplicaLiveness | None = None
         self._bootstrap = Bootstrap(term_lease_s)
         #: When the present value of each key was seen first.
@@ -157,7 +157,7 @@ class EtcdView:
         await self.look()
         await self.elect()
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: EtcdResult) -> None:
         """Note what was seen, at the time at which it was seen: whatever it was had happened before."""
         now = time.monotonic()
         if self._seen is not None and outcome.latest < self._seen.latest:

@@ -11,7 +11,7 @@ import grpc.aio
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
-from minimq_broker.store.jobs import AppendJob, SendStatus
+from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
@@ -21,9 +21,9 @@ from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 _STATUS = {
-    SendStatus.OK: broker_pb2.SEND_STATUS_OK,
-    SendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
-    SendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
+    AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
+    AppendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
+    AppendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
 }
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
@@ -41,7 +41,7 @@ class AppendService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
-        answers = _Answers()
+        answers = _Results()
         writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, answers), "append-receiver")
         try:
@@ -52,7 +52,7 @@ class AppendService:
         raise_failure(receiver)
 
     async def _receive(
-        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], answers: _Answers
+        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], answers: _Results
     ) -> None:
         try:
             async for request in requests:
@@ -70,7 +70,7 @@ class AppendService:
         finally:
             answers.end()
 
-    async def _take_in_turn(self, request: LargeRequest, answers: _Answers) -> int:
+    async def _take_in_turn(self, request: LargeRequest, answers: _Results) -> int:
         """Process a request that is larger than most batches, one at a time and with a pause for others."""
         async with self._turn:
             opened = await request.open()
@@ -80,7 +80,7 @@ class AppendService:
             await request.rest()
         return refused_bytes
 
-    async def _take(self, request: broker_pb2.AppendRequest, answers: _Answers) -> int:
+    async def _take(self, request: broker_pb2.AppendRequest, answers: _Results) -> int:
         """Process a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
         data = request.batch  # each look at it is a copy
         try:
@@ -100,7 +100,7 @@ class AppendService:
         async with self._refusals:
             await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
-    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: _Answers) -> AppendJob:
+    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: _Results) -> AppendJob:
         """Return the request with its batch as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         limits = self._engine.limits
         if len(data) > limits.max_batch_bytes:
@@ -138,7 +138,7 @@ class AppendService:
         return AppendJob(request.topic, request.queue_id, data, header, done, transaction)
 
 
-class _Answers:
+class _Results:
     """Results that wait to be written to one stream."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
-from minimq_broker.services.writes import Refusal, Writes
+from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AnyJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
@@ -40,7 +40,7 @@ class EngineObserver:
         disk_filled: the disk gets fuller than it should be; on any thread, must not block.
     """
 
-    refusal: Refusal
+    refusal: WriteRefusal
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
     disk_filled: Callable[[], None]

@@ -36,7 +36,7 @@ _DAMAGED_MS = 3_600_000
 _MAX_PLACES = 10_000
 
 
-class HandOut(NamedTuple):
+class DeliveredRuns(NamedTuple):
     """Messages of a take whose batches are not read yet.
 
     Attributes:
@@ -78,7 +78,7 @@ class PopReader:
         #: The batch that was handed out of last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def write(self, hand_out: HandOut, result: broker_pb2.PopResult) -> int:
+    def write(self, hand_out: DeliveredRuns, result: broker_pb2.PopResult) -> int:
         """Write the result of a take, and return the bytes of its batches: they are copied once, into the response."""
         key = hand_out.key
         queue = QueueKey(key.topic_id, key.queue_id)
@@ -107,15 +107,15 @@ class PopReader:
             )
         return size
 
-    def give_back(self, hand_out: HandOut) -> None:
+    def give_back(self, hand_out: DeliveredRuns) -> None:
         """Release messages that were delivered to a client that is gone: it was no try."""
         self._give_back(hand_out, [(run.first, run.end) for run in hand_out.runs])
 
-    def _give_back(self, hand_out: HandOut, spans: Sequence[tuple[int, int]]) -> None:
+    def _give_back(self, hand_out: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:
         if spans:
             self._settle(hand_out.key, Settle(hand_out.epoch, sorted(spans), PopOutcome.RETURN))
 
-    def _read(self, queue: QueueKey, hand_out: HandOut) -> tuple[list[Run], list[StoredBatch]]:
+    def _read(self, queue: QueueKey, hand_out: DeliveredRuns) -> tuple[list[Run], list[StoredBatch]]:
         """Return the runs that were read, and their batches. Raises `CorruptEntry` when the first cannot be read."""
         room = min(hand_out.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
@@ -171,7 +171,7 @@ class PopReader:
         return found
 
     def _set_aside(
-        self, queue: QueueKey, hand_out: HandOut, left: Sequence[tuple[int, int]], reason: MiniMQError
+        self, queue: QueueKey, hand_out: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MiniMQError
     ) -> CorruptEntry:
         """Set an unreadable batch aside for a while, and return the error for the consumer."""
         first, end = left[0]
@@ -208,7 +208,7 @@ class PopAnswers:
 
     def __init__(self, reader: PopReader) -> None:
         self._reader = reader
-        self._results: deque[broker_pb2.PopResult | HandOut] = deque()
+        self._results: deque[broker_pb2.PopResult | DeliveredRuns] = deque()
         self._ended = self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._taken = asyncio.Event()
@@ -224,7 +224,7 @@ class PopAnswers:
 
     def size_hint(self) -> int:
         """Return how large the next response will be, about, in bytes."""
-        return _RESPONSE_BYTES if any(isinstance(result, HandOut) for result in self._results) else 0
+        return _RESPONSE_BYTES if any(isinstance(result, DeliveredRuns) for result in self._results) else 0
 
     async def fewer(self) -> None:
         """Return when not too many results wait."""
@@ -232,14 +232,14 @@ class PopAnswers:
             self._taken.clear()
             await self._taken.wait()
 
-    def add(self, result: broker_pb2.PopResult | HandOut) -> None:
+    def add(self, result: broker_pb2.PopResult | DeliveredRuns) -> None:
         """Write a result; messages that were delivered to a client that is gone go to others."""
         if self.cancels:
-            self.cancels.pop(result.take_id if isinstance(result, HandOut) else result.id, None)
+            self.cancels.pop(result.take_id if isinstance(result, DeliveredRuns) else result.id, None)
         if not self._is_closed:
             self._results.append(result)
             self._wake()
-        elif isinstance(result, HandOut):
+        elif isinstance(result, DeliveredRuns):
             self._reader.give_back(result)
 
     def fail(self, number: int, error: Exception) -> None:
@@ -258,7 +258,7 @@ class PopAnswers:
             cancel()
         results, self._results = self._results, deque()
         for result in results:
-            if isinstance(result, HandOut):
+            if isinstance(result, DeliveredRuns):
                 self._reader.give_back(result)
 
     def _wake(self) -> None:
@@ -280,7 +280,7 @@ class PopAnswers:
         while self._results and size < _RESPONSE_BYTES:
             result = self._results.popleft()
             self.expected -= 1
-            if isinstance(result, HandOut):
+            if isinstance(result, DeliveredRuns):
                 size += self._reader.write(result, response.results.add(id=result.take_id))
             else:
                 response.results.append(result)

@@ -22,7 +22,7 @@ _COME_BACK_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class PopStream:
+class PopClientStream:
     """One stream of a client.
 
     Attributes:
@@ -80,7 +80,7 @@ class PopClients:
         if holders:
             asyncio.get_running_loop().call_later(grace_s, miss)
 
-    def enter(self, group: str, client_id: str, stream: PopStream) -> None:
+    def enter(self, group: str, client_id: str, stream: PopClientStream) -> None:
         """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""
         if (group, client_id) in stream.clients:
             return
@@ -98,7 +98,9 @@ class PopClients:
         stream.clients.add((group, client_id))
         self._poppers.came(group, client_id)
 
-    def subscribe(self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopStream) -> frozenset[int]:
+    def subscribe(
+        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
+    ) -> frozenset[int]:
         """Record the filter of a consumer for a topic; return the hashes of the wanted tags, the same for all."""
         self.enter(group, client_id, stream)
         key = (group, client_id, take.topic)

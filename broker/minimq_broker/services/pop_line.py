@@ -19,7 +19,7 @@ from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_queue import NEVER, Take
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.pop_answers import HandOut, PopAnswers
+from minimq_broker.services.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.pop_drafts import PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits
@@ -149,7 +149,7 @@ class PopLine:
             take.answers.fail(take.id, error)
         elif step.runs:
             take.answers.add(
-                HandOut(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, self._has(queue_id))
+                DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, self._has(queue_id))
             )
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))

@@ -15,7 +15,7 @@ from minimq_broker.core.pop_queue import PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_answers import PopAnswers, PopReader
-from minimq_broker.services.pop_clients import PopClients, PopStream
+from minimq_broker.services.pop_clients import PopClients, PopClientStream
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pop_line import PopLine, WaitingTake
 from minimq_broker.services.pop_settles import settle_step
@@ -92,7 +92,7 @@ class PopService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
         """Answer takes and settles until the client closes its side and the last one is answered."""
-        stream = PopStream(PopAnswers(self._reader))
+        stream = PopClientStream(PopAnswers(self._reader))
         writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, stream), "pop-receiver")
         try:
@@ -108,7 +108,7 @@ class PopService:
                 asyncio.get_running_loop().call_later(grace_s, self._gone, *client)
         raise_failure(receiver)
 
-    async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopStream) -> None:
+    async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopClientStream) -> None:
         answers = stream.answers
         try:
             async for request in requests:
@@ -121,7 +121,7 @@ class PopService:
                 cancel()
             answers.end()
 
-    def _accept(self, request: broker_pb2.PopRequest, stream: PopStream) -> asyncio.Task[None] | None:
+    def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
         """Process a request; return what to await before the next one."""
         try:
             asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
@@ -154,7 +154,9 @@ class PopService:
             self._refuse(request, error, stream)
         return None
 
-    def _enter_or_leave(self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopStream) -> None:
+    def _enter_or_leave(
+        self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopClientStream
+    ) -> None:
         """Note what a request shows of its consumer besides its takes: it is there, is back, or closes."""
         is_alone = not (request.settles or request.takes)
         is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
@@ -163,7 +165,7 @@ class PopService:
         if request.leaves and (group, client_id) in stream.clients:
             stream.leaving.add((group, client_id))
 
-    def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopStream) -> None:
+    def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
         """Answer all of a request by an error; one without anything by an answer without an id."""
         self._note(error, request.group)
         numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
@@ -182,7 +184,7 @@ class PopService:
         settles: Sequence[PopStep],
         takes: Sequence[tuple[PopLine, WaitingTake, PopStep]],
         lines: Sequence[tuple[PopLine, int]],
-        stream: PopStream,
+        stream: PopClientStream,
     ) -> None:
         """Decide the settles and takes of one request together, then notify the lines of returned messages."""
         steps = [*settles, *(step for _, _, step in takes)]
@@ -225,7 +227,7 @@ class PopService:
         client_id: str,
         request: broker_pb2.PopRequest,
         takes: Sequence[broker_pb2.PopTake],
-        stream: PopStream,
+        stream: PopClientStream,
     ) -> None:
         """Have it decided where the group begins, then take."""
         try:
@@ -244,7 +246,7 @@ class PopService:
         client_id: str,
         takes: Sequence[broker_pb2.PopTake],
         settles: Sequence[PopStep],
-        stream: PopStream,
+        stream: PopClientStream,
     ) -> None:
         """Take from queues at once, along with the settles; takes without messages wait."""
         asked = []
@@ -276,7 +278,7 @@ class PopService:
         self._hand_in(group, settles, asked, lines, stream)
 
     def _line(
-        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopStream
+        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
     ) -> tuple[PopLine, frozenset[int]]:
         """Return the line for a take, and the tags that are wanted. Raises what keeps the client from taking."""
         state = self._engine.state
@@ -303,7 +305,7 @@ class PopService:
 
     # ---- settles -----------------------------------------------------------------------------------
 
-    def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopStream) -> list[PopStep]:
+    def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
         """Return the settles of a request as steps; those that are wrong are answered."""
         steps = []
         for settle in request.settles:
@@ -318,7 +320,7 @@ class PopService:
                 stream.answers.fail(settle.id, error)
         return steps
 
-    def _settled(self, step: PopStep, job: PopJob, stream: PopStream) -> None:
+    def _settled(self, step: PopStep, job: PopJob, stream: PopClientStream) -> None:
         error = job.error or step.error
         if error is not None:
             self._note(error, job.group)

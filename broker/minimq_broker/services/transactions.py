@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from minimq_broker.core.facts import (
     Fact,
     IdleTransactionsExpired,
-    StagedPart,
+    StagedSequences,
     TransactionDecided,
     TransactionPrepared,
     TransactionsExpired,
@@ -255,5 +255,5 @@ class TransactionService:
             )
 
 
-def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedPart, ...]:
-    return tuple(StagedPart(item.producer_id, tuple(item.sequences)) for item in batches)
+def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedSequences, ...]:
+    return tuple(StagedSequences(item.producer_id, tuple(item.sequences)) for item in batches)

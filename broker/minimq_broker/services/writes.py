@@ -13,7 +13,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
@@ -23,7 +23,7 @@ Written = TypeVar("Written", FactJob, PublishJob)
 _COME_BACK_S = 0.5
 
 
-class Refusal(Protocol):
+class WriteRefusal(Protocol):
     """Returns the reason why nothing may be accepted or acknowledged now; None if it may."""
 
     def __call__(self, *, to_sender: bool) -> MiniMQError | None:
@@ -65,7 +65,7 @@ class Writes:
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
-        refusal: Refusal,
+        refusal: WriteRefusal,
     ) -> None:
         self._submit = submit
         self._limits = limits
@@ -216,7 +216,7 @@ class Writes:
         # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
         job.error = job.error or self.refusal(to_sender=True)
         self._pending_bytes -= job.size
-        if job.error is None and job.status is not SendStatus.ALREADY_STORED:
+        if job.error is None and job.status is not AppendStatus.ALREADY_STORED:
             self._counters.messages_in += job.header.count
             self._counters.bytes_in += job.size
         job.done(job)

@@ -21,7 +21,7 @@ from minimq_broker.store.entry import (
     HEADER_BYTES,
     IN_QUEUE,
     EntryHeader,
-    Kind,
+    EntryKind,
     payload_of,
     read_fact,
     read_header,
@@ -94,7 +94,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
             )
         ) as log:
             saved = _saved(directory.state_path, damaged)
-            walk = _Walk(report, PoppedReplay(saved, is_whole=log.start == 0), saved.name_of)
+            walk = _LogWalk(report, PoppedReplay(saved, is_whole=log.start == 0), saved.name_of)
             if log.archive_file.damage and directory.archive_path.name not in damaged:
                 report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
             if log.archive is not None:
@@ -150,7 +150,7 @@ def _check_small_files(directory: DataDirectory, report: Report) -> None:
             report.findings.append(error.message)
 
 
-def _check_checkpoint(path: Path, log: CommitLog, walk: _Walk, report: Report, *, is_whole: bool) -> None:
+def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report, *, is_whole: bool) -> None:
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             state = checkpoint.load()
@@ -178,7 +178,7 @@ def _saved(path: Path, damaged: set[str]) -> State:
     return State()
 
 
-class _Walk:
+class _LogWalk:
     """A walk through the log, segment after segment.
 
     Attributes:
@@ -265,12 +265,12 @@ class _Walk:
                 if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data))
                     self._verify(header, data)
-                if header.kind == Kind.BATCH:
+                if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
-                elif header.kind == Kind.STAGED:
+                elif header.kind == EntryKind.STAGED:
                     transaction_of(entry, position)
                     batch.RecordBatch(data).check_values()
-                elif header.kind == Kind.FACT:
+                elif header.kind == EntryKind.FACT:
                     self.popped.apply(read_fact(memoryview(data), position), position)
             except MiniMQError as error:
                 self._find(segment, position, error.message)

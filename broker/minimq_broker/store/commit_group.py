@@ -11,8 +11,8 @@ from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.entry import Kind, batch_entry, fact_entry, opened, staged_batch, staged_entry
-from minimq_broker.store.jobs import AppendJob, FactJob, PublishJob, ReplicaJob, SendStatus
+from minimq_broker.store.entry import EntryKind, batch_entry, fact_entry, opened, staged_batch, staged_entry
+from minimq_broker.store.jobs import AppendJob, AppendStatus, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob
 from minimq_broker.store.rows import Row, row_of
@@ -112,7 +112,7 @@ class CommitGroup:
         self._do(effect, place.stored_ms)
         if producer_id:
             self._pending.add(producer_id, sequence, settled_before, place)
-        _answer(job, place, SendStatus.NOT_SYNCED if self._ahead else SendStatus.OK)
+        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
         if self._ahead:
             self.early.append(job)
 
@@ -128,7 +128,9 @@ class CommitGroup:
             )
         return QueueKey(topic.topic_id, job.queue_id)
 
-    def _put(self, queue: QueueKey, data: bytes | memoryview, header: Header, kind: Kind = Kind.BATCH) -> Place:
+    def _put(
+        self, queue: QueueKey, data: bytes | memoryview, header: Header, kind: EntryKind = EntryKind.BATCH
+    ) -> Place:
         """Write a batch where its queue ends."""
         end = self._ends.get(queue) or self._state.end(queue)
         stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
@@ -170,7 +172,7 @@ class CommitGroup:
             self._do(BatchStaged(transaction, *number, found), self._now_ms)
         else:
             _check_same_topic(job, topic, found.topic_id)
-            job.status = SendStatus.ALREADY_STORED
+            job.status = AppendStatus.ALREADY_STORED
             if applied:  # as in `_found`
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
@@ -215,7 +217,7 @@ class CommitGroup:
                 continue
             # Queues may have been hidden since; a permission that was taken away does not matter.
             queue = QueueKey(batch.topic_id, batch.queue_id % topics[batch.topic_id].write_queues)
-            place = self._put(queue, data, read_header(data), Kind.PUBLISHED)
+            place = self._put(queue, data, read_header(data), EntryKind.PUBLISHED)
             self._do(BatchApplied(queue, self._ends[queue], place, is_published=True), place.stored_ms)
         job.published = len(staged)
 
@@ -225,7 +227,7 @@ class CommitGroup:
         repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
         if repeated is None:
             return False
-        _answer(job, repeated.place, SendStatus.ALREADY_STORED)
+        _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
         if repeated.applied:  # data on disk stays there, whatever happens to the group
             self.early.append(job)
         return True
@@ -296,6 +298,6 @@ def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
         )
 
 
-def _answer(job: AppendJob, place: Place, status: SendStatus) -> None:
+def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms

@@ -16,7 +16,7 @@ from minimq_common.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LogComparison:
     """The findings of a comparison.
 
     Attributes:
@@ -46,7 +46,7 @@ class Comparison:
         return f"{same}; the {'first' if self.ahead > 0 else 'second'} log is {abs(self.ahead)} bytes longer"
 
 
-def compare_directories(path: Path, other: Path) -> Comparison:
+def compare_directories(path: Path, other: Path) -> LogComparison:
     """Compare the entries of two data directories that no broker has open, over the positions that both hold.
 
     Raises:
@@ -65,7 +65,7 @@ def _open(path: Path, opened: ExitStack) -> CommitLog:
     return opened.enter_context(closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)))
 
 
-def _compare(mine: CommitLog, other: CommitLog) -> Comparison:
+def _compare(mine: CommitLog, other: CommitLog) -> LogComparison:
     start, end = max(mine.start, other.start), min(mine.end, other.end)
     entries = 0
     for left, right in zip_longest(mine.entries(start), other.entries(start)):
@@ -73,9 +73,9 @@ def _compare(mine: CommitLog, other: CommitLog) -> Comparison:
             break
         difference = _difference(left, right)
         if difference is not None:
-            return Comparison(start, end, mine.end - other.end, entries, difference)
+            return LogComparison(start, end, mine.end - other.end, entries, difference)
         entries += 1
-    return Comparison(start, end, mine.end - other.end, entries)
+    return LogComparison(start, end, mine.end - other.end, entries)
 
 
 def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:

@@ -31,7 +31,7 @@ _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 _TRANSACTION = struct.Struct("<qH")
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """The kind of what follows the header of an entry."""
 
     BATCH = 1
@@ -43,21 +43,21 @@ class Kind(IntEnum):
 
 
 #: Those with a batch in a queue, for which there is a row.
-IN_QUEUE = frozenset((Kind.BATCH, Kind.PUBLISHED))
-_KINDS = frozenset(Kind)
+IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.PUBLISHED))
+_KINDS = frozenset(EntryKind)
 
 
 class EntryHeader(NamedTuple):
     """The header of an entry; queue and offset are 0 for a fact, the offset also for a staged batch."""
 
-    kind: Kind
+    kind: EntryKind
     queue: QueueKey
     base_offset: int
     stored_ms: int
 
 
 def batch_entry(
-    queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, kind: Kind = Kind.BATCH
+    queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, kind: EntryKind = EntryKind.BATCH
 ) -> bytes:
     """Return the entry of a batch in a queue."""
     head = _HEADER.pack(0, kind, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
@@ -66,7 +66,7 @@ def batch_entry(
 
 def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
     """Return the entry of a batch that is staged for a queue."""
-    head = _HEADER.pack(0, Kind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
+    head = _HEADER.pack(0, EntryKind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     name = transaction.name.encode()
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
 
@@ -78,7 +78,7 @@ def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
 
 def fact_entry(fact: Fact, stored_ms: int) -> bytes:
     """Return the entry of a fact."""
-    rest = _HEADER.pack(0, Kind.FACT, 0, 0, 0, 0, stored_ms)[_CRC_BYTES:] + encode_fact(fact)
+    rest = _HEADER.pack(0, EntryKind.FACT, 0, 0, 0, 0, stored_ms)[_CRC_BYTES:] + encode_fact(fact)
     return b"".join((google_crc32c.value(rest).to_bytes(_CRC_BYTES, "little"), rest))
 
 
@@ -93,7 +93,9 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
     covered = (
-        entry[_CRC_BYTES:] if kind == Kind.FACT else entry[_CRC_BYTES : _batch_at(entry, kind) + batch.HEADER_BYTES]
+        entry[_CRC_BYTES:]
+        if kind == EntryKind.FACT
+        else entry[_CRC_BYTES : _batch_at(entry, kind) + batch.HEADER_BYTES]
     )
     if google_crc32c.value(bytes(covered)) != crc:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
@@ -102,12 +104,12 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
             f"the entry at position {position} is of kind {kind}, which is not known: it was written by a newer "
             "release, which can open it"
         )
-    return EntryHeader(Kind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
+    return EntryHeader(EntryKind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
 
 def _batch_at(entry: memoryview, kind: int) -> int:
     """Return where in an entry its batch begins."""
-    if kind != Kind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
+    if kind != EntryKind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
         return HEADER_BYTES
     return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
 
@@ -139,14 +141,14 @@ def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
             f"the entry at position {record.position} is another one than was staged there: batch {done.sequence} of "
             f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"
         )
-    return memoryview(data)[_batch_at(memoryview(data), Kind.STAGED) :]
+    return memoryview(data)[_batch_at(memoryview(data), EntryKind.STAGED) :]
 
 
 def transaction_of(entry: memoryview, position: int) -> TransactionId:
     """Return the transaction of the staged batch in the entry at a log position. Raises `CorruptEntry`."""
     try:
         number, _ = _TRANSACTION.unpack_from(entry, HEADER_BYTES)
-        name = str(entry[HEADER_BYTES + _TRANSACTION.size : _batch_at(entry, Kind.STAGED)], "utf-8")
+        name = str(entry[HEADER_BYTES + _TRANSACTION.size : _batch_at(entry, EntryKind.STAGED)], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptEntry(f"the entry at position {position} names no transaction: {error}") from None
     return TransactionId(name, number)
@@ -178,7 +180,7 @@ def opened(data: bytes, position: int) -> OpenedEntry:
     entry = memoryview(data)
     header = read_header(entry, position)
     payload = payload_of(entry, header)
-    if header.kind == Kind.FACT:
+    if header.kind == EntryKind.FACT:
         return OpenedEntry(header, None, read_fact(payload, position))
     try:
         batch.verify(bytes(payload))
@@ -195,7 +197,7 @@ def effect(entry: memoryview, position: int) -> Effect:
     """Return what the entry at a log position does to the state. Raises as `opened`, but for the batch."""
     header = read_header(entry, position)
     payload = payload_of(entry, header)
-    if header.kind == Kind.FACT:
+    if header.kind == EntryKind.FACT:
         return read_fact(payload, position)
     return _done_by(header, _about(payload, position), entry, position)
 
@@ -217,7 +219,7 @@ def stored_ms_of(entry: memoryview) -> int:
 
 def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchApplied | BatchStaged:
     """Return what an entry with a batch does."""
-    if header.kind == Kind.STAGED:
+    if header.kind == EntryKind.STAGED:
         transaction = transaction_of(entry, position)
         number = about.producer_id, about.sequence
         return BatchStaged(
@@ -225,6 +227,6 @@ def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, positi
         )
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
-    if header.kind == Kind.PUBLISHED:
+    if header.kind == EntryKind.PUBLISHED:
         return BatchApplied(header.queue, end, place, is_published=True)
     return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

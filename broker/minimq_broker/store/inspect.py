@@ -20,7 +20,15 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
-from minimq_broker.store.entry import IN_QUEUE, EntryHeader, Kind, payload_of, read_fact, read_header, transaction_of
+from minimq_broker.store.entry import (
+    IN_QUEUE,
+    EntryHeader,
+    EntryKind,
+    payload_of,
+    read_fact,
+    read_header,
+    transaction_of,
+)
 from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
@@ -153,13 +161,13 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
         stored_at = moment(header.stored_ms).isoformat(timespec="milliseconds")
         about: dict[str, Any] = {"position": position, "stored_at": stored_at}
         payload = payload_of(entry, header)
-        if header.kind == Kind.FACT:
+        if header.kind == EntryKind.FACT:
             about["fact"] = msgspec.to_builtins(read_fact(payload, position))
         else:
             about["kind"] = header.kind.name.lower()
             about["topic_id"], about["queue"] = header.queue
             about |= _batch(header, batch.read_header(payload))
-        if header.kind == Kind.STAGED:
+        if header.kind == EntryKind.STAGED:
             about["transaction"], about["number"] = transaction_of(entry, position)
         yield about
 

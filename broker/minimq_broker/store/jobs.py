@@ -15,7 +15,7 @@ from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.batch import Header
 
 
-class SendStatus(IntEnum):
+class AppendStatus(IntEnum):
     """The guarantee that the sender of an acknowledged batch has."""
 
     #: It is on disk.
@@ -40,7 +40,7 @@ class AppendJob(Job):
     header: Header
     done: Callable[[AppendJob], None]
     transaction: TransactionId | None = None
-    status: SendStatus = field(default=SendStatus.OK, init=False)
+    status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
     stored_ms: int = field(default=0, init=False)

@@ -21,7 +21,7 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import HEADER_BYTES, Kind, read_header, stands_at
+from minimq_broker.store.entry import HEADER_BYTES, EntryKind, read_header, stands_at
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
 from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import (
@@ -149,7 +149,7 @@ class Segment:
             last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
             while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may be behind it
                 header = read_header(cursor.value(), position)
-                if header.kind != Kind.FACT:
+                if header.kind != EntryKind.FACT:
                     newest = header.stored_ms
                     break
                 more = cursor.prev()

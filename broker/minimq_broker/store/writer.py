@@ -29,11 +29,11 @@ from minimq_broker.store.disk import is_full
 from minimq_broker.store.jobs import (
     AnyJob,
     AppendJob,
+    AppendStatus,
     Call,
     FactJob,
     PublishJob,
     ReplicaJob,
-    SendStatus,
     groups_of,
     keeps_log,
 )
@@ -328,7 +328,7 @@ class Writer:
         try:
             self._log.append(self.state.position, group.entries, group.rows)
         except Exception:
-            if lost := sum(job.status is SendStatus.NOT_SYNCED for job in group.early):
+            if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
         self.commits += 1

@@ -123,7 +123,7 @@ class BrokerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaReport:
+class SlaveStatus:
     """One slave, as its master sees it.
 
     Attributes:
@@ -171,7 +171,7 @@ class ReplicationReport:
     lease_s: float | None
     connected: bool
     behind_bytes: int | None
-    replicas: tuple[ReplicaReport, ...]
+    replicas: tuple[SlaveStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationRe
         connected=answer.connected,
         behind_bytes=answer.behind_bytes if answer.HasField("behind_bytes") else None,
         replicas=tuple(
-            ReplicaReport(
+            SlaveStatus(
                 replica_id=replica.replica_id,
                 connected=replica.connected,
                 position=replica.position,

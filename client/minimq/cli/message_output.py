@@ -84,7 +84,7 @@ class OutputHalted(Exception):
     """Messages are not written because the reader does not read, and the command has to end."""
 
 
-class _Part(NamedTuple):
+class _WrittenMessages(NamedTuple):
     """Messages that were written together, and the number of bytes written before them."""
 
     messages: list[ReceivedMessage]
@@ -113,7 +113,7 @@ class MessageOutput:
         self._room = select.poll()
         self._room.register(fd, select.POLLOUT)
         self._bytes = 0
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[_WrittenMessages] = deque()
         #: Number of lines that still have to be written one by one.
         self._single = _SINGLE_LINES
 
@@ -126,7 +126,7 @@ class MessageOutput:
             OutputHalted: the reader does not read, and the command has to end.
         """
         if messages:
-            self._parts.append(_Part(messages, self._bytes))
+            self._parts.append(_WrittenMessages(messages, self._bytes))
             self.count += len(messages)
         self._check_reader()
         done = 0

@@ -10,7 +10,7 @@ from minimq.cli.table import Row
 from minimq_common.model import MASTER_ID
 
 if TYPE_CHECKING:
-    from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicaReport, ReplicationReport
+    from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
 
 _KEYS = (
     *("role", "replica", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
@@ -87,7 +87,7 @@ def in_short(row: Row) -> Row:
 
 def _as_its_master_sees_it(
     broker_name: str, about: ReplicationReport, masters: Sequence[BrokerStatus]
-) -> ReplicaReport | None:
+) -> SlaveStatus | None:
     if about.role != "slave":
         return None
     for master in masters:

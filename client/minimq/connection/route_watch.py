@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from minimq.connection.name_servers import NameServers
-from minimq.connection.route_table import RouteTable
+from minimq.connection.watched_routes import WatchedRoutes
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import TopicRoute
@@ -48,7 +48,7 @@ class RouteWatch:
     """
 
     def __init__(
-        self, nameservers: NameServers, table: RouteTable, keep: Callable[[TopicRoute], object], poll_s: float
+        self, nameservers: NameServers, table: WatchedRoutes, keep: Callable[[TopicRoute], object], poll_s: float
     ) -> None:
         self._nameservers = nameservers
         self._table = table

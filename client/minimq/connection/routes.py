@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.route_refresher import RouteRefresher
-from minimq.connection.route_table import RouteTable
 from minimq.connection.route_watch import MOST_WATCHED, RouteWatch
+from minimq.connection.watched_routes import WatchedRoutes
 from minimq_common.errors import SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
@@ -46,7 +46,7 @@ class Routes:
     """
 
     def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
-        self.table = RouteTable()
+        self.table = WatchedRoutes()
         self._loop = loop
         self._nameservers = nameservers
         self._watch = RouteWatch(nameservers, self.table, self._keep, poll_s)

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from minimq.filtering.property_filter import compile_filter
 from minimq.filtering.tag_filter import TagExpression, TagFilter
-from minimq.filtering.tokens import Kind, scan
+from minimq.filtering.tokens import TokenKind, scan
 from minimq_common.batch import tag_hash
 
 
@@ -74,7 +74,7 @@ class MessageFilter:
 def _canonical(where: str) -> str:
     """Return a where-expression with one blank between words and keywords in upper case."""
     return " ".join(
-        str(token.value) if token.kind is Kind.WORD else token.written
+        str(token.value) if token.kind is TokenKind.WORD else token.written
         for token in scan(where)
-        if token.kind is not Kind.END
+        if token.kind is not TokenKind.END
     )

@@ -30,7 +30,7 @@ from minimq.filtering.expression import (
     Truth,
 )
 from minimq.filtering.mistake import mistake
-from minimq.filtering.tokens import Kind, Token, scan
+from minimq.filtering.tokens import Token, TokenKind, scan
 from minimq.filtering.values import Value, number_of
 from minimq_common.errors import InvalidArgument
 
@@ -62,7 +62,7 @@ class _Parser:
 
     def parse(self) -> Expression:
         expression = self._expression()
-        if self._next.kind is not Kind.END:
+        if self._next.kind is not TokenKind.END:
             raise self._unexpected("AND, OR or the end")
         return expression
 
@@ -91,12 +91,12 @@ class _Parser:
 
     def _condition(self) -> Expression:
         match self._next:
-            case Token(kind=Kind.WORD, value="("):
+            case Token(kind=TokenKind.WORD, value="("):
                 return self._group()
-            case Token(kind=Kind.CONSTANT, value=bool(truth)):
+            case Token(kind=TokenKind.CONSTANT, value=bool(truth)):
                 self._advance()
                 return Truth(truth)
-            case Token(kind=Kind.NAME, written=written, value=str(name)):
+            case Token(kind=TokenKind.NAME, written=written, value=str(name)):
                 self._advance()
                 return self._test(_SYSTEM_NAMES.get(written, name))
             case _:
@@ -173,8 +173,8 @@ class _Parser:
 
     def _value(self, *types: type) -> Value:
         token = self._next
-        if token.kind is not Kind.CONSTANT or type(token.value) not in types:
-            is_wrong_type = token.kind is Kind.CONSTANT or len(types) == 1
+        if token.kind is not TokenKind.CONSTANT or type(token.value) not in types:
+            is_wrong_type = token.kind is TokenKind.CONSTANT or len(types) == 1
             raise self._unexpected(" or ".join(_TYPES[kind] for kind in types) if is_wrong_type else "a value")
         self._advance()
         return token.value
@@ -186,7 +186,7 @@ class _Parser:
 
     def _skip(self, word: str) -> bool:
         """Go on behind the word if it is the next one."""
-        found = self._next.kind is Kind.WORD and self._next.value == word
+        found = self._next.kind is TokenKind.WORD and self._next.value == word
         if found:
             self._advance()
         return found
@@ -198,8 +198,8 @@ class _Parser:
     def _unexpected(self, expected: str) -> InvalidArgument:
         after = f" after {self._last}" if self._last else ""
         hint = ""
-        if self._next.kind is Kind.NAME and expected == "a value":
+        if self._next.kind is TokenKind.NAME and expected == "a value":
             hint = "; text stands in single quotes"
-        elif self._next.value == "NULL" and self._next.kind is Kind.WORD:
+        elif self._next.value == "NULL" and self._next.kind is TokenKind.WORD:
             hint = ", which stands only behind IS or IS NOT"
         return mistake(self._text, self._next.start, f"expected {expected}{after} but found {self._next}{hint}")

@@ -29,7 +29,7 @@ _KEYWORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "CONTA
 _SHOWN = 40
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """The kind of a token."""
 
     NAME = "name"
@@ -48,18 +48,18 @@ class Token(NamedTuple):
         value: a constant's value, a name without its quotes, a keyword in upper case.
     """
 
-    kind: Kind
+    kind: TokenKind
     start: int
     written: str
     value: Value
 
     def __str__(self) -> str:
-        if self.kind is Kind.END:
+        if self.kind is TokenKind.END:
             return "the end"
         shown = _shown(self.written)
-        if self.kind is Kind.NAME:
+        if self.kind is TokenKind.NAME:
             return f"the name {shown}"
-        if self.kind is Kind.WORD or isinstance(self.value, bool):
+        if self.kind is TokenKind.WORD or isinstance(self.value, bool):
             return f"'{shown}'"
         return f"the text {shown}" if isinstance(self.value, str) else f"the number {shown}"
 
@@ -75,27 +75,27 @@ def scan(text: str) -> Iterator[Token]:
         if match.lastgroup != "space":
             end = place
             yield _token(text, match)
-    yield Token(Kind.END, end, "", "")
+    yield Token(TokenKind.END, end, "", "")
 
 
 def _token(text: str, match: re.Match[str]) -> Token:
     start, written = match.start(), match.group()
     match match.lastgroup:
         case "text":
-            return Token(Kind.CONSTANT, start, written, written[1:-1].replace("''", "'"))
+            return Token(TokenKind.CONSTANT, start, written, written[1:-1].replace("''", "'"))
         case "quoted":
-            return Token(Kind.NAME, start, written, written[1:-1].replace('""', '"'))
+            return Token(TokenKind.NAME, start, written, written[1:-1].replace('""', '"'))
         case "number":
             number = number_of(written)
             if number is None:
                 raise mistake(text, start, f"{_shown(written)} is no number; text stands in single quotes")
-            return Token(Kind.CONSTANT, start, written, number)
+            return Token(TokenKind.CONSTANT, start, written, number)
         case "name" if (truth := truth_of(written)) is not None:
-            return Token(Kind.CONSTANT, start, written, truth)
+            return Token(TokenKind.CONSTANT, start, written, truth)
         case "name" if written.upper() not in _KEYWORDS:
-            return Token(Kind.NAME, start, written, written)
+            return Token(TokenKind.NAME, start, written, written)
         case _:
-            return Token(Kind.WORD, start, written, written.upper())
+            return Token(TokenKind.WORD, start, written, written.upper())
 
 
 def _shown(written: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import repeat
 
 from minimq.receiving.receipt_handle import ReceiptHandle
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import InternalError
 from minimq_common.model import MessageQueue
 from minimq_common.protocol_bounds import MAX_HAVE
@@ -82,7 +82,7 @@ class OpenedBatches:
         """Return those that are there, by log position."""
         return dict(self._opened)
 
-    def get(self, queue: MessageQueue, stored: StoredBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
+    def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
         """Return a batch, opened. Raises as `ReceivedBatch`.
 
         Args:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from minimq.connection.connection import Connection
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.prefetched import Pace, Prefetched
-from minimq.receiving.takes_in_turn import Taken
+from minimq.receiving.takes_in_turn import TakeResult
 from minimq_common.errors import MiniMQError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Prefetch:
         self,
         connection: Connection,
         limit: int,
-        take: Callable[[int], Awaitable[Taken]],
+        take: Callable[[int], Awaitable[TakeResult]],
         give_back: Callable[[Sequence[PoppedMessage]], None],
     ) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class Prefetch:
             self._ask(most)
         return bool(into)
 
-    def received(self, taken: Taken, most: int) -> None:
+    def received(self, taken: TakeResult, most: int) -> None:
         """Note what a take has brought that somebody waited for."""
         with self._lock:
             self._pace.received(len(taken.messages), time.monotonic())
@@ -86,7 +86,7 @@ class Prefetch:
             self._running = asyncio.create_task(self._fill(count))
 
     async def _fill(self, count: int) -> None:
-        taken, until = Taken([]), time.monotonic() + HELD_S
+        taken, until = TakeResult([]), time.monotonic() + HELD_S
         try:
             taken = await self._take(count)
         except MiniMQError as error:  # whoever waits for messages is told

@@ -15,7 +15,7 @@ from minimq.receiving.changes import Changes
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, Pull
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
@@ -199,7 +199,7 @@ def frame_of(sent: broker_pb2.PullFrame) -> Frame:
     """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
     return Frame(
         [
-            StoredBatch(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
+            EncodedBatch(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
             for stored in sent.batches
         ],
         next_offset=sent.next_offset,

@@ -9,7 +9,7 @@ from enum import Enum, StrEnum, auto
 from typing import Literal, NamedTuple
 
 from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import DamagedMessages, MiniMQError
 from minimq_common.model import MessageQueue
 
@@ -81,7 +81,7 @@ class Frame(NamedTuple):
         failure: why the pull has ended.
     """
 
-    batches: Sequence[StoredBatch] = ()
+    batches: Sequence[EncodedBatch] = ()
     next_offset: int = 0
     min_offset: int = 0
     max_offset: int = 0

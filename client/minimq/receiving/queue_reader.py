@@ -23,7 +23,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
 from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
-from minimq.receiving.received import ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedMessage
 from minimq_common.epochs import granter
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
@@ -339,7 +339,7 @@ class QueueReader:
             self._commits.is_unsaved = True
         return messages
 
-    def take_batch(self) -> tuple[StoredBatch, int] | None:
+    def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """Hand out the next batch as `ReadAhead.take_batch`; not to be mixed with `take`."""
         return self._ahead.take_batch()
 

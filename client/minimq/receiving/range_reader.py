@@ -24,7 +24,7 @@ from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
@@ -219,7 +219,7 @@ class _Reading:
         except MiniMQError as error:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
-    def _take(self) -> tuple[StoredBatch, int] | None:
+    def _take(self) -> tuple[EncodedBatch, int] | None:
         """Return the next batch as `ReadAhead.take_batch` does, None after the last; wait for it as long as allowed.
 
         The next pull begins before, so that the batches after this one are on their way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
@@ -25,7 +25,7 @@ class FetchedBatch:
     __slots__ = ("_check_texts", "_first", "_messages", "_queue", "due", "passed_over", "stored")
 
     def __init__(
-        self, queue: MessageQueue, stored: StoredBatch, first: int, *, check_texts: bool, due: float, passed_over: int
+        self, queue: MessageQueue, stored: EncodedBatch, first: int, *, check_texts: bool, due: float, passed_over: int
     ) -> None:
         self.stored = stored
         self.due = due
@@ -94,7 +94,7 @@ class ReadAhead:
             return True
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
-    def add(self, batches: Sequence[StoredBatch], next_offset: int, now_ms: int, now: float) -> None:
+    def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
         """Take in what was fetched.
 
         Args:
@@ -163,7 +163,7 @@ class ReadAhead:
             self._pass_over()
         return taken
 
-    def take_batch(self) -> tuple[StoredBatch, int] | None:
+    def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """Hand the next batch out as it was stored, with the number of messages that the broker passed over before it.
 
         Returns None when there is none. Not to be mixed with `take`.
@@ -198,7 +198,7 @@ class ReadAhead:
         self._handed_out = 0
         self._next()
 
-    def _next(self) -> tuple[StoredBatch, int]:
+    def _next(self) -> tuple[EncodedBatch, int]:
         fetched = self._batches.popleft()
         self.size -= len(fetched.stored.data)
         self.messages -= fetched.stored.count

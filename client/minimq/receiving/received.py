@@ -19,7 +19,7 @@ _SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBatch:
+class EncodedBatch:
     """A batch as it came from a broker, not opened yet; holds its bytes and nothing else of the answer.
 
     Attributes:
@@ -53,7 +53,7 @@ class ReceivedBatch:
 
     __slots__ = ("_position", "_stored_end", "base_offset", "queue", "records", "stored_ms")
 
-    def __init__(self, queue: MessageQueue, stored: StoredBatch) -> None:
+    def __init__(self, queue: MessageQueue, stored: EncodedBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms

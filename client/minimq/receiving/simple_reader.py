@@ -22,12 +22,12 @@ from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.popped import OpenedBatch, PoppedMessage
 from minimq.receiving.prefetch import HELD_S, Prefetch
 from minimq.receiving.receipts import Receivables, receipts_of
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
 from minimq.receiving.simple_options import SimpleOptions
-from minimq.receiving.takes_in_turn import Taken, TakesInTurn, Wanted
+from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
@@ -163,7 +163,7 @@ class SimpleReader:
                 raise self._errors.pop(0)
             if kept_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
-            taken, failure = await self._takes.first(self._filters, Wanted(most, kept_ms), until)
+            taken, failure = await self._takes.first(self._filters, TakeRequest(most, kept_ms), until)
             if taken.messages:
                 into += taken.messages
                 self._prefetch.received(taken, most)
@@ -186,11 +186,11 @@ class SimpleReader:
             return False
         return self._prefetch.receive(max_messages, into)
 
-    async def _take_ahead(self, count: int) -> Taken:
+    async def _take_ahead(self, count: int) -> TakeResult:
         kept_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
         await self._acks.hurry()
         now = asyncio.get_running_loop().time()
-        return (await self._takes.first(self._filters, Wanted(count, kept_ms, ahead=True), now))[0]
+        return (await self._takes.first(self._filters, TakeRequest(count, kept_ms, ahead=True), now))[0]
 
     def let_go(self, messages: list[PoppedMessage]) -> None:
         """Let others have what a `receive` has brought whose caller was interrupted. On any thread."""
@@ -213,7 +213,7 @@ class SimpleReader:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _take(self, place: PopPlace, wanted: Wanted, wait_s: float) -> Taken:
+    async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         """Take from a topic at one broker."""
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
@@ -239,7 +239,7 @@ class SimpleReader:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if not popped.runs:
-            return Taken([])
+            return TakeResult([])
         try:
             messages, damaged = self._opened(place, stream, popped, kept)
             matching = filtered_by.apply(messages)
@@ -258,7 +258,7 @@ class SimpleReader:
             except BaseException:
                 self._give_back(found)
                 raise
-        return Taken(found, sum(run.count for run in popped.runs), popped.has_more)
+        return TakeResult(found, sum(run.count for run in popped.runs), popped.has_more)
 
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
@@ -268,7 +268,7 @@ class SimpleReader:
         messages: list[PoppedMessage] = []
         damaged: list[Span] = []
         for item in popped.batches:
-            stored = StoredBatch(item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch)
+            stored = EncodedBatch(item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch)
             behind = stored.base_offset + stored.count
             spans = [
                 (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.tries)

@@ -18,7 +18,7 @@ _LOOK_S = 2.0
 _QUICK_S = 0.25
 
 
-class Wanted(NamedTuple):
+class TakeRequest(NamedTuple):
     """The request of a take.
 
     Attributes:
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class TakeResult:
     """The result of a take.
 
     Attributes:
@@ -60,15 +60,17 @@ class TakesInTurn:
     def __init__(
         self,
         client: ClusterClient,
-        take: Callable[[PopPlace, Wanted, float], Coroutine[Any, Any, Taken]],
+        take: Callable[[PopPlace, TakeRequest, float], Coroutine[Any, Any, TakeResult]],
         give_back: Callable[[Sequence[PoppedMessage]], None],
-        run: Callable[[Coroutine[Any, Any, Taken]], asyncio.Task[Taken]],
+        run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
         self._routes = client.connection.routes
         self._places = PopPlaces(client)
         self._take, self._give_back, self._run = take, give_back, run
 
-    async def first(self, topics: Collection[str], wanted: Wanted, until: float) -> tuple[Taken, MiniMQError | None]:
+    async def first(
+        self, topics: Collection[str], wanted: TakeRequest, until: float
+    ) -> tuple[TakeResult, MiniMQError | None]:
         """Return messages from the first broker that has some, and why there may be none.
 
         Args:
@@ -82,8 +84,8 @@ class TakesInTurn:
             try:
                 return await self._take(places[0], wanted, until - loop.time()), None
             except MiniMQError as error:
-                return Taken([]), self._tolerated(places[0], error)
-        taken = Taken([])
+                return TakeResult([]), self._tolerated(places[0], error)
+        taken = TakeResult([])
         answered = False
         for place in self._places.in_turn(places):
             try:
@@ -103,16 +105,16 @@ class TakesInTurn:
         return taken, None if answered and failure is not None and failure.retriable else failure
 
     async def _first_of_all(
-        self, places: Sequence[PopPlace], wanted: Wanted, until: float
-    ) -> tuple[Taken, MiniMQError | None]:
+        self, places: Sequence[PopPlace], wanted: TakeRequest, until: float
+    ) -> tuple[TakeResult, MiniMQError | None]:
         """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for."""
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
-        found = Taken([])
+        found = TakeResult([])
         failure: MiniMQError | None = None
         answered = False
-        pending: set[asyncio.Task[Taken]] = set(tasks)
+        pending: set[asyncio.Task[TakeResult]] = set(tasks)
         try:
             while pending and not found.messages:
                 left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None

@@ -12,7 +12,7 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.replica_liveness import ReplicaLiveness
 from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
-from minimq_nameserver.controller.pace import Pace
+from minimq_nameserver.controller.token_bucket import TokenBucket
 
 #: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move: the lease of its
 #: master waits for each that is on its way to the disk.
@@ -58,12 +58,12 @@ class ControllerTable:
         self._bootstraps: dict[Key, Bootstrap] = {}  # those that were heard of longest ago first
         self._elections: dict[Key, int] = {}
         #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
-        self._pace = Pace(*_SETS_PACE, now)
-        self._paces: dict[Key, Pace] = {}
+        self._pace = TokenBucket(*_SETS_PACE, now)
+        self._paces: dict[Key, TokenBucket] = {}
         for record in records:
             self._records[record.key] = record
             self._liveness[record.key] = ReplicaLiveness(record, now)
-            self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
+            self._paces[record.key] = TokenBucket(*_REPLICAS_PACE, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
         """Return what is decided about a replica set."""
@@ -169,7 +169,7 @@ class ControllerTable:
         if known is None:
             self._bootstraps.pop(record.key, None)
             self._liveness[record.key] = ReplicaLiveness(record, now)
-            self._paces[record.key] = Pace(*_REPLICAS_PACE, now)
+            self._paces[record.key] = TokenBucket(*_REPLICAS_PACE, now)
         else:
             self._liveness[record.key].adopt(record, now)
 

@@ -17,7 +17,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
 from minimq.receiving import redelivery
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common import batch, batch_builder
 from minimq_common.batch import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -294,9 +294,9 @@ def take_in(data: bytes) -> None:
     broker_pb2.StoredBatch(base_offset=0, batch=data, count=header.count)
 
 
-def _stored(data: bytes) -> StoredBatch:
+def _stored(data: bytes) -> EncodedBatch:
     count = min(HEADER.unpack_from(data)[3], 1 << 40) if len(data) >= HEADER_BYTES else 1
-    return StoredBatch(1000, NOW_MS, 0, count, data)
+    return EncodedBatch(1000, NOW_MS, 0, count, data)
 
 
 def receive(data: bytes) -> None:

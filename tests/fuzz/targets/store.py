@@ -61,7 +61,7 @@ def _entries() -> list[bytes]:
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
     for data in valid_batches()[:12]:
         made.append(entries.batch_entry(queue, 100, 5, data))
-        made.append(entries.batch_entry(queue, 100, 5, data, entries.Kind.PUBLISHED))
+        made.append(entries.batch_entry(queue, 100, 5, data, entries.EntryKind.PUBLISHED))
         made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
     return made
 
@@ -103,7 +103,11 @@ def _make_entry(rng: Random) -> bytes:
     data, stored_ms = make_batch(rng), mutation.number(rng)
     if kind < 0.85:
         return entries.batch_entry(
-            queue, mutation.number(rng), stored_ms, data, rng.choice((entries.Kind.BATCH, entries.Kind.PUBLISHED))
+            queue,
+            mutation.number(rng),
+            stored_ms,
+            data,
+            rng.choice((entries.EntryKind.BATCH, entries.EntryKind.PUBLISHED)),
         )
     return entries.staged_entry(
         queue, stored_ms, TransactionId("x" * rng.choice((0, 1, 120, 65_535)), mutation.number(rng)), data
@@ -113,9 +117,9 @@ def _make_entry(rng: Random) -> bytes:
 def _sealed(rest: bytes) -> bytes:
     """Return an entry of a fact, or of what calls itself one, under its checksum."""
     covered = len(rest)
-    if len(rest) > 1 and rest[0] != entries.Kind.FACT:
+    if len(rest) > 1 and rest[0] != entries.EntryKind.FACT:
         at = entries.HEADER_BYTES - 4
-        if rest[0] == entries.Kind.STAGED and len(rest) >= at + 10:
+        if rest[0] == entries.EntryKind.STAGED and len(rest) >= at + 10:
             at += 10 + struct.unpack_from("<H", rest, at + 8)[0]
         covered = at + 50
     return int(google_crc32c.value(rest[:covered])).to_bytes(4, "little") + rest

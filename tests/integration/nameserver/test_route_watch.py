@@ -9,8 +9,8 @@ import time
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.connection.route_table import RouteTable
 from minimq.connection.route_watch import RouteWatch
+from minimq.connection.watched_routes import WatchedRoutes
 from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
@@ -95,15 +95,15 @@ def test_the_watch_survives_what_nobody_foresaw(
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
-    put, failed = RouteTable.put, threading.Event()
+    put, failed = WatchedRoutes.put, threading.Event()
 
-    def fail_once(table: RouteTable, route: TopicRoute, *, asked_at: int | None = None) -> tuple[TopicRoute, bool]:
+    def fail_once(table: WatchedRoutes, route: TopicRoute, *, asked_at: int | None = None) -> tuple[TopicRoute, bool]:
         if asked_at is None and not failed.is_set():
             failed.set()
             raise RuntimeError("a defect")
         return put(table, route, asked_at=asked_at)
 
-    monkeypatch.setattr(RouteTable, "put", fail_once)
+    monkeypatch.setattr(WatchedRoutes, "put", fail_once)
     cache = open_cache(nameserver.address)
     cache.route("orders")
     assert failed.wait(5)

@@ -12,7 +12,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.store import recovery, writer
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.jobs import SendStatus
+from minimq_broker.store.jobs import AppendStatus
 from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
@@ -86,7 +86,7 @@ def test_what_is_not_confirmed_is_neither_answered_nor_read(master: OpenStore) -
 def test_what_is_confirmed_ahead_is_answered_at_once(master: OpenStore) -> None:
     """As on a slave: the confirmed position may be that of entries which are still on their way to it."""
     master.store.confirm(1 << 40)
-    assert master.submit("t", 0, body(1)).result(PATIENCE_S).status is SendStatus.OK
+    assert master.submit("t", 0, body(1)).result(PATIENCE_S).status is AppendStatus.OK
     assert master.store.confirmed == master.store.end
 
 
@@ -115,9 +115,9 @@ def test_a_repeat_waits_until_what_it_repeats_is_confirmed(master: OpenStore) ->
     assert master.store.end == end
     assert is_waiting(first, repeat)
     master.store.confirm(end)
-    assert (first.result(0).status, repeat.result(0).status) == (SendStatus.OK, SendStatus.ALREADY_STORED)
+    assert (first.result(0).status, repeat.result(0).status) == (AppendStatus.OK, AppendStatus.ALREADY_STORED)
     again = master.submit("t", 1, data).result(PATIENCE_S)
-    assert (again.status, again.stored_queue_id, again.base_offset) == (SendStatus.ALREADY_STORED, 0, 0)
+    assert (again.status, again.stored_queue_id, again.base_offset) == (AppendStatus.ALREADY_STORED, 0, 0)
 
 
 def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(stores: Stores) -> None:
@@ -137,7 +137,7 @@ def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(store
     settle(store)
     assert is_waiting(repeat)
     store.store.confirm(store.store.end)
-    assert repeat.result(0).status is SendStatus.ALREADY_STORED
+    assert repeat.result(0).status is AppendStatus.ALREADY_STORED
     assert len(store.read("t", 0, 0)) == 1
 
 

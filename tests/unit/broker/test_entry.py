@@ -10,7 +10,7 @@ from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.state_rows import load_row
 from minimq_broker.store.entry import (
     HEADER_BYTES,
-    Kind,
+    EntryKind,
     batch_entry,
     effect,
     fact_entry,
@@ -58,7 +58,7 @@ def test_a_staged_batch() -> None:
     data = numbered_batch(7, 3, b"a", b"b")
     entry = staged_entry(QUEUE, AT_MS, X, data)
     header, about, done = opened(entry, 100)
-    assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (Kind.STAGED, QUEUE, 0, AT_MS)
+    assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (EntryKind.STAGED, QUEUE, 0, AT_MS)
     assert about is None  # there is no row for it
     record = StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3)
     assert done == BatchStaged(X, 7, 3, record) == effect(memoryview(entry), 100)
@@ -82,7 +82,7 @@ def test_a_staged_batch_that_is_another_one_is_refused(
 
 def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     data = numbered_batch(7, 3)
-    entry = batch_entry(QUEUE, 9, AT_MS, data, Kind.PUBLISHED)
+    entry = batch_entry(QUEUE, 9, AT_MS, data, EntryKind.PUBLISHED)
     header, about, done = opened(entry, 100)
     assert entry[HEADER_BYTES:] == data
     assert about is not None
@@ -97,7 +97,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     "entry",
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
-        batch_entry(QUEUE, 9, AT_MS, numbered_batch(7, 3), Kind.PUBLISHED),
+        batch_entry(QUEUE, 9, AT_MS, numbered_batch(7, 3), EntryKind.PUBLISHED),
         HEADER + BATCH,
         FACT,
     ],

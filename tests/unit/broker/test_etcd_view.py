@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from minimq_broker.replication.etcd_link import Outcome, Stored
+from minimq_broker.replication.etcd_link import EtcdResult, Stored
 from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common.replica_set import ReplicaReport, ReplicaSet, found, repaired
 from support.reports import report
@@ -23,7 +23,7 @@ class ShownLink:
     """Shows what a test says that etcd holds."""
 
     def __init__(self) -> None:
-        self.shown = Outcome(succeeded=True, stored={})
+        self.shown = EtcdResult(succeeded=True, stored={})
         self.puts: list[Mapping[str, bytes]] = []
         self._under_way = 0
 
@@ -34,9 +34,9 @@ class ShownLink:
             f"reports/{name[1:]}": (report(int(name[1:]), last_term=1), revision) for name, revision in reports.items()
         }
         stored = {PREFIX + key: Stored(msgspec.json.encode(value), put) for key, (value, put) in values.items()}
-        self.shown = Outcome(succeeded=True, stored=stored)
+        self.shown = EtcdResult(succeeded=True, stored=stored)
 
-    async def transact(self, _expected: Mapping[str, int], puts: Mapping[str, bytes], _prefix: str) -> Outcome:
+    async def transact(self, _expected: Mapping[str, int], puts: Mapping[str, bytes], _prefix: str) -> EtcdResult:
         assert not self._under_way, "two transactions of one view may overtake each other"
         self._under_way += 1
         await asyncio.sleep(0.01)

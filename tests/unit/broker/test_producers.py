@@ -15,8 +15,8 @@ from minimq_broker.core.producers import (
     MAX_BATCHES,
     PendingBatches,
     Place,
-    Producer,
     ProducerKey,
+    ProducerState,
     ProducerTable,
     Repeated,
 )
@@ -24,7 +24,7 @@ from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import effect
-from minimq_broker.store.jobs import AppendJob, FactJob, SendStatus
+from minimq_broker.store.jobs import AppendJob, AppendStatus, FactJob
 from minimq_common import batch
 from minimq_common.errors import MiniMQError, StaleSequence
 from support.stores import numbered_batch
@@ -130,7 +130,7 @@ def test_who_writes_to_another_topic_under_the_id_of_a_producer_uses_up_none_of_
 
 def test_a_row_of_a_release_that_kept_all_topics_together_is_parted_and_goes() -> None:
     state = State()
-    former = Producer(9, 3, [3, 4, 5], [place(3), place(4, topic_id=2), place(5)])
+    former = ProducerState(9, 3, [3, 4, 5], [place(3), place(4, topic_id=2), place(5)])
     load_row(state, ("producer", 7), msgspec.to_builtins(former))
     assert (remembered(state.producers, 7), remembered(state.producers, 7, 2)) == ([3, 5], [4])
     assert state.producers.settled(key(7, 2)) == 3
@@ -342,7 +342,7 @@ class AppendMachine(RuleBasedStateMachine):
                 group.add_batch(job)
             except MiniMQError as error:
                 job.error = error
-        assert all(job.status is SendStatus.ALREADY_STORED for job in group.early)
+        assert all(job.status is AppendStatus.ALREADY_STORED for job in group.early)
         if fails:
             return
         new: dict[Send, AppendJob] = {}
@@ -373,11 +373,11 @@ class AppendMachine(RuleBasedStateMachine):
                     former = producer[1], its_job.stored_queue_id, its_job.base_offset
         if send.producer_id == 0 or topic is None:
             assert not isinstance(job.error, StaleSequence)
-            assert job.status is SendStatus.OK
+            assert job.status is AppendStatus.OK
         elif isinstance(job.error, StaleSequence):
             assert not known
             assert send.sequence < settled
-        elif job.error is None and job.status is SendStatus.ALREADY_STORED:
+        elif job.error is None and job.status is AppendStatus.ALREADY_STORED:
             assert former == (topic.topic_id, job.stored_queue_id, job.base_offset)
         else:
             assert not known

@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.jobs import SendStatus
+from minimq_broker.store.jobs import AppendStatus
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
@@ -106,10 +106,10 @@ class Simulation:
         job = self.store.submit(topic, queue_id, numbered_batch(producer_id, sequence, body)).result(PATIENCE_S)
         place = topic, job.stored_queue_id, job.base_offset
         if former:
-            assert (place, job.status) == (former, SendStatus.ALREADY_STORED)
+            assert (place, job.status) == (former, AppendStatus.ALREADY_STORED)
             return
         every = self.model.bodies.setdefault((topic, queue_id), [])
-        assert (place, job.status) == ((topic, queue_id, len(every)), SendStatus.OK)
+        assert (place, job.status) == ((topic, queue_id, len(every)), AppendStatus.OK)
         every.append(body)
         self.model.numbered[producer_id, sequence] = place
 

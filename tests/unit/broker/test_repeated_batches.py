@@ -16,7 +16,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
-from minimq_broker.store.jobs import AppendJob, SendStatus
+from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import QueueNotFound, StaleSequence, StoreFull, TopicNotFound
@@ -24,7 +24,7 @@ from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
 P = 0xFEED
-STORED = SendStatus.ALREADY_STORED
+STORED = AppendStatus.ALREADY_STORED
 
 
 class Disk:
@@ -72,7 +72,7 @@ def send(
     return store.submit(topic, queue_id, numbered_batch(P, sequence, b"%d" % sequence, unsettled=unsettled))
 
 
-def answer(future: Future[AppendJob]) -> tuple[SendStatus, int, int]:
+def answer(future: Future[AppendJob]) -> tuple[AppendStatus, int, int]:
     """Return status, queue and offset."""
     job = future.result(PATIENCE_S)
     return job.status, job.stored_queue_id, job.base_offset
@@ -97,7 +97,7 @@ def test_a_repeat_is_answered_with_where_the_batch_is(stores: Stores, store: Ope
     position = store.state.position
     stores.clock.now_ms += 1000
 
-    assert (first.status, first.stored_queue_id, first.base_offset) == (SendStatus.OK, 1, 1)
+    assert (first.status, first.stored_queue_id, first.base_offset) == (AppendStatus.OK, 1, 1)
     for queue_id in (0, 1):
         repeat = send(store, queue_id, 5).result(PATIENCE_S)
         assert (repeat.status, repeat.stored_queue_id, repeat.base_offset) == (STORED, 1, 1)
@@ -108,7 +108,7 @@ def test_a_repeat_is_answered_with_where_the_batch_is(stores: Stores, store: Ope
 
 def test_without_a_producer_id_a_batch_is_stored_as_often_as_it_is_sent(store: OpenStore) -> None:
     data = make_batch([b"x"])
-    assert [answer(store.submit("t", 0, data)) for _ in range(3)] == [(SendStatus.OK, 0, n) for n in range(3)]
+    assert [answer(store.submit("t", 0, data)) for _ in range(3)] == [(AppendStatus.OK, 0, n) for n in range(3)]
     assert list(store.state.producers) == []
 
 
@@ -116,7 +116,7 @@ def test_copies_in_one_group_are_stored_once(store: OpenStore) -> None:
     go_on = hold(store)
     futures = [send(store, number % 2, 7) for number in range(10)]
     go_on.set()
-    assert [answer(future) for future in futures] == [(SendStatus.OK, 0, 0)] + [(STORED, 0, 0)] * 9
+    assert [answer(future) for future in futures] == [(AppendStatus.OK, 0, 0)] + [(STORED, 0, 0)] * 9
     assert store.bodies("t", 0) == [b"7"]
     assert store.bodies("t", 1) == []
 
@@ -128,7 +128,7 @@ def test_a_copy_behind_a_group_that_is_not_committed_yet_waits_for_it(store: Ope
     copies = [send(store, 1, 7) for _ in range(3)]
     assert not any(future.done() for future in (first, *copies))
     disk.let_go()
-    assert answer(first) == (SendStatus.OK, 0, 0)
+    assert answer(first) == (AppendStatus.OK, 0, 0)
     assert {answer(future) for future in copies} == {(STORED, 0, 0)}
     assert store.bodies("t", 1) == []
 
@@ -141,7 +141,7 @@ def test_nothing_of_a_group_is_told_before_its_commit(store: OpenStore, disk: Di
     assert disk.reached.wait(PATIENCE_S)
     assert not any(future.done() for future in futures)
     disk.let_go()
-    assert [answer(future) for future in futures] == [(SendStatus.OK, 0, 0), (STORED, 0, 0)]
+    assert [answer(future) for future in futures] == [(AppendStatus.OK, 0, 0), (STORED, 0, 0)]
 
 
 def test_with_asynchronous_flush_a_repeat_is_still_told_behind_the_commit(stores: Stores, disk: Disk) -> None:
@@ -151,7 +151,7 @@ def test_with_asynchronous_flush_a_repeat_is_still_told_behind_the_commit(stores
     disk.hold()
     first, copy = send(store, 0, 7), send(store, 1, 7)
     go_on.set()
-    assert answer(first) == (SendStatus.NOT_SYNCED, 0, 0)
+    assert answer(first) == (AppendStatus.NOT_SYNCED, 0, 0)
     assert disk.reached.wait(PATIENCE_S)
     assert not copy.done()
     disk.let_go()
@@ -170,7 +170,7 @@ def test_a_group_that_fails_leaves_nothing_to_repeat(stores: Stores, disk: Disk,
     assert isinstance(copy.exception(PATIENCE_S), StoreFull)
     assert isinstance(first.exception(PATIENCE_S), StoreFull if sync else type(None))
     disk.error = None
-    assert answer(send(store, 1, 7)) == (SendStatus.OK, 1, 0)
+    assert answer(send(store, 1, 7)) == (AppendStatus.OK, 1, 0)
     assert answer(send(store, 0, 7)) == (STORED, 1, 0)
 
 
@@ -189,7 +189,7 @@ def test_a_batch_that_was_refused_is_no_repeat(store: OpenStore) -> None:
     refused, accepted = send(store, 2, 7), send(store, 1, 7)
     go_on.set()
     assert isinstance(refused.exception(PATIENCE_S), QueueNotFound)
-    assert answer(accepted) == (SendStatus.OK, 1, 0)
+    assert answer(accepted) == (AppendStatus.OK, 1, 0)
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "at the end", "in between"])
@@ -223,12 +223,12 @@ def test_what_its_producer_has_settled_is_refused_for_good(store: OpenStore, tog
         send(store, 0, 7, unsettled=0),
     )
     go_on.set()
-    assert answer(later) == (SendStatus.OK, 0, 0)
+    assert answer(later) == (AppendStatus.OK, 0, 0)
     error = stale.exception(PATIENCE_S)
     assert isinstance(error, StaleSequence)
     assert not error.retriable
     assert "batch 6 of producer 000000000000feed comes too late" in str(error)
-    assert answer(possible) == (SendStatus.OK, 0, 1)
+    assert answer(possible) == (AppendStatus.OK, 0, 1)
     assert store.bodies("t", 0) == [b"10", b"7"]
 
 
@@ -237,7 +237,7 @@ def test_a_topic_that_is_made_again_gets_the_batch_again(stores: Stores, store: 
     store.delete_topic("t")
     assert isinstance(send(store, 0, 7).exception(PATIENCE_S), TopicNotFound)
     store.create_topic("t", 2)
-    assert answer(send(store, 0, 7)) == (SendStatus.OK, 0, 0)
+    assert answer(send(store, 0, 7)) == (AppendStatus.OK, 0, 0)
     store.close()
     assert answer(send(stores.open(), 1, 7)) == (STORED, 0, 0)
 
@@ -245,7 +245,7 @@ def test_a_topic_that_is_made_again_gets_the_batch_again(stores: Stores, store: 
 def test_numbers_are_apart_in_each_topic(store: OpenStore) -> None:
     store.create_topic("other")
     send(store, 0, 7).result(PATIENCE_S)
-    for status in (SendStatus.OK, STORED):
+    for status in (AppendStatus.OK, STORED):
         assert answer(send(store, 0, 7, topic="other")) == (status, 0, 0)
     assert answer(send(store, 1, 7)) == (STORED, 0, 0)
 

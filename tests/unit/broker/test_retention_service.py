@@ -22,7 +22,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.pop_answers import HandOut, PopReader
+from minimq_broker.services.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
@@ -337,7 +337,7 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
         given_back: list[Settle] = []
         reader = PopReader(kept.engine, PopClock(), lambda _, settle: given_back.append(settle))
         runs = [Run(0, 1, RunState.OUT, 2, 0, 7, "a"), Run(1, 12, RunState.OUT, 1, 0, 7, "a")]
-        hand_out = HandOut(1, 1 << 20, frozenset(), PopKey("g", *kept.key), runs, 7, False)
+        hand_out = DeliveredRuns(1, 1 << 20, frozenset(), PopKey("g", *kept.key), runs, 7, False)
         kept.retention.start()
         kept.clock.now_ms = (kept.engine.store.log.segments[1].newest_ms() or 0) + 1000
         await kept.until(lambda: 1 < kept.engine.store.bounds(kept.key)[0] < 12)

@@ -11,7 +11,7 @@ import pytest
 
 from minimq_broker.core.facts import (
     PermissionSet,
-    StagedPart,
+    StagedSequences,
     Topic,
     TopicSet,
     TransactionDecided,
@@ -25,7 +25,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.inspect import inspect_directory
-from minimq_broker.store.jobs import FactJob, ReplicaJob, SendStatus, keeps_log
+from minimq_broker.store.jobs import AppendStatus, FactJob, ReplicaJob, keeps_log
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import (
     InvalidArgument,
@@ -62,7 +62,7 @@ def test_what_is_staged_is_seen_once_it_is_published(store: OpenStore) -> None:
     store.append("t", 0, b"before")
     first = store.stage("x", 0, "t", 0, numbered_batch(7, 0, b"a", b"b"))
     store.stage("x", 0, "t", 1, numbered_batch(7, 1, b"c"))
-    assert (first.base_offset, first.stored_queue_id, first.status) == (-1, 0, SendStatus.OK)
+    assert (first.base_offset, first.stored_queue_id, first.status) == (-1, 0, AppendStatus.OK)
     assert first.stored_ms == store.clock.now_ms
     store.append("t", 0, b"between")
     assert store.bodies("t", 0) == [b"before", b"between"]
@@ -99,12 +99,12 @@ def test_a_batch_is_staged_once(store: OpenStore) -> None:
     data = numbered_batch(7, 0, b"a")
     together = [store.submit("t", queue_id, data, TransactionId("x", 0)) for queue_id in (0, 1, 0)]
     jobs = [future.result(PATIENCE_S) for future in together] + [store.stage("x", 0, "t", 1, data)]
-    assert [job.status for job in jobs] == [SendStatus.OK] + [SendStatus.ALREADY_STORED] * 3
+    assert [job.status for job in jobs] == [AppendStatus.OK] + [AppendStatus.ALREADY_STORED] * 3
     assert {(job.stored_queue_id, job.stored_ms, job.base_offset) for job in jobs} == {(0, jobs[0].stored_ms, -1)}
     assert store.state.transactions.count == 1
     # Another transaction is another matter, and so is a batch that is not staged.
-    assert store.stage("x", 1, "t", 1, data).status is SendStatus.OK
-    assert store.submit("t", 1, data).result(PATIENCE_S).status is SendStatus.OK
+    assert store.stage("x", 1, "t", 1, data).status is AppendStatus.OK
+    assert store.submit("t", 1, data).result(PATIENCE_S).status is AppendStatus.OK
     store.create_topic("u")
     with pytest.raises(InvalidArgument, match="stored in another topic already, not in 'u'"):
         store.stage("x", 0, "u", 0, data)
@@ -131,9 +131,9 @@ def test_a_full_disk_refuses_what_is_new_and_answers_what_is_staged(
     go_on.set()
     held.result(PATIENCE_S)
     assert [type(future.exception(PATIENCE_S)) for future in sent] == [StoreFull, type(None), StoreFull]
-    assert sent[1].result().status is SendStatus.ALREADY_STORED
+    assert sent[1].result().status is AppendStatus.ALREADY_STORED
     monkeypatch.setattr(Segment, "put", put)
-    assert store.stage("x", 0, "t", 0, numbered_batch(7, 1)).status is SendStatus.OK
+    assert store.stage("x", 0, "t", 0, numbered_batch(7, 1)).status is AppendStatus.OK
 
 
 def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore) -> None:
@@ -142,7 +142,7 @@ def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore
     store.publish("x")
     assert list(store.state.producers) == []
     # Sent as an ordinary one it is another batch, for those who check the directory, too.
-    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is SendStatus.OK
+    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is AppendStatus.OK
     assert store.bodies("t", 0) == [b"7/0"] * 2
 
 
@@ -177,9 +177,9 @@ def test_a_transaction_that_is_decided_takes_no_more(store: OpenStore) -> None:
 def test_staged_batches_are_synced_before_they_are_acknowledged(stores: Stores) -> None:
     store = stores.open(sync=False)
     store.create_topic("t")
-    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is SendStatus.NOT_SYNCED
+    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is AppendStatus.NOT_SYNCED
     job = store.stage("x", 0, "t", 0, numbered_batch(7, 1))
-    assert job.status is SendStatus.OK
+    assert job.status is AppendStatus.OK
     assert store.store.log.end > job.stored_queue_id
     assert store.state.transactions.find(TransactionId("x", 0), 7, 1) is not None  # applied, so it is on disk
 
@@ -338,7 +338,7 @@ def test_a_checkpoint_lets_go_of_what_was_published_before_it(stores: Stores) ->
 
     def publish(number: int) -> int:
         store.submit("t", 0, numbered_batch(7, number), TransactionId("x", number))
-        store.submit_fact(TransactionDecided("x", number, b"", (StagedPart(7, (number,)),)))
+        store.submit_fact(TransactionDecided("x", number, b"", (StagedSequences(7, (number,)),)))
         store.submit_publication("x")
         return end()
 
@@ -364,7 +364,7 @@ def test_no_segment_goes_between_a_decision_and_its_effect(stores: Stores) -> No
         store.append("t", 1, LARGE, LARGE)
     store.close()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
-    wanted = TransactionDecided("x", 0, b"", (StagedPart(7, (0,)),))
+    wanted = TransactionDecided("x", 0, b"", (StagedSequences(7, (0,)),))
     removal = threading.Thread(target=lambda: again.store.remove_first(NOTHING_NEEDED))
 
     def decide(state: State) -> TransactionDecided:

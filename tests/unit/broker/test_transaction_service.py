@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minimq_broker.core.facts import StagedPart, TransactionDecided
+from minimq_broker.core.facts import StagedSequences, TransactionDecided
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
@@ -43,7 +43,7 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
     queue = await make_topic(engine)
     await stage(engine, 0, 0)
     await stage(engine, 0, 1)
-    decided = TransactionDecided("x", 0, b"", (StagedPart(7, (0, 1)),))
+    decided = TransactionDecided("x", 0, b"", (StagedSequences(7, (0, 1)),))
     await engine.writes.record(lambda _: decided)
     return queue
 
@@ -95,7 +95,7 @@ def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         await engine.lead(1, waits_for_replicas=False)
         queue = await stage_and_decide(engine)
         await stage(engine, 0, 2, "y")
-        await engine.writes.record(lambda _: TransactionDecided("y", 0, b"", (StagedPart(7, (2,)),)))
+        await engine.writes.record(lambda _: TransactionDecided("y", 0, b"", (StagedSequences(7, (2,)),)))
         loop = asyncio.get_running_loop()
         texts = (f"no space is left for this test, {number} bytes" for number in itertools.count())
         service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
@@ -121,7 +121,7 @@ def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         service.look()
         await until_published(engine, queue, 3)
         await stage(engine, 1, 3)
-        await engine.writes.record(lambda _: TransactionDecided("x", 1, b"", (StagedPart(7, (3,)),)))
+        await engine.writes.record(lambda _: TransactionDecided("x", 1, b"", (StagedSequences(7, (3,)),)))
         await refuse()
         assert engine.store.bounds(queue) == (0, 3)
         await service.stop()

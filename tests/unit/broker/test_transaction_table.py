@@ -14,7 +14,7 @@ from minimq_broker.core.facts import (
     IdleTransactionsExpired,
     PublicationBegun,
     PublicationSkipped,
-    StagedPart,
+    StagedSequences,
     TopicDeleted,
     TopicSet,
     TransactionDecided,
@@ -42,7 +42,7 @@ def staged(position: int, name: str = "x", number: int = 0, producer_id: int = 7
 
 
 def decided(name: str, number: int, *parts: tuple[int, tuple[int, ...]], decision: bytes = b"d") -> TransactionDecided:
-    return TransactionDecided(name, number, decision, tuple(StagedPart(*part) for part in parts))
+    return TransactionDecided(name, number, decision, tuple(StagedSequences(*part) for part in parts))
 
 
 def table(**bounds: int) -> TransactionTable:

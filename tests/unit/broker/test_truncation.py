@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.jobs import SendStatus
+from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError, StaleSequence
 from support.states import rows, rows_from_scratch
@@ -90,7 +90,7 @@ def test_a_numbered_batch_that_was_cut_off_is_stored_when_it_is_sent_again(store
     store.store.truncate(position)
     store.store.lead(2)
     found = [store.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S) for number in (1, 2)]
-    assert [(job.status, job.base_offset) for job in found] == [(SendStatus.ALREADY_STORED, 0), (SendStatus.OK, 1)]
+    assert [(job.status, job.base_offset) for job in found] == [(AppendStatus.ALREADY_STORED, 0), (AppendStatus.OK, 1)]
 
 
 def test_a_checkpoint_behind_the_position_is_kept(stores: Stores) -> None:

@@ -19,7 +19,7 @@ from minimq_broker.core.facts import (
     Fact,
     GroupDeleted,
     OffsetsCommitted,
-    StagedPart,
+    StagedSequences,
     Topic,
     TopicDeleted,
     TopicSet,
@@ -148,7 +148,9 @@ class Pair:
         """Decide on most of what was acknowledged; nobody tries again if that fails."""
         staged = [each for each in self.staging if each[3].done() and each[3].exception(0) is None]
         kept = [each for each in staged if self.chance.random() < 0.8]
-        decided = TransactionDecided("x", len(self.deciding), b"", (StagedPart(9, tuple(each[0] for each in kept)),))
+        decided = TransactionDecided(
+            "x", len(self.deciding), b"", (StagedSequences(9, tuple(each[0] for each in kept)),)
+        )
 
         def decide(state: State) -> Fact | None:
             is_complete = not state.transactions.missing(decided, self.master.store.log.start)

@@ -12,7 +12,7 @@ from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryL
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
 from minimq.receiving.listener import Verdict, mistake_in, verdict
 from minimq.receiving.process_queue import InFlightLimits
-from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.chance import SEED
@@ -23,7 +23,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 def messages(first: int, count: int, queue: MessageQueue = QUEUE) -> list[ReceivedMessage]:
     builder = BatchBuilder(1 << 20)
     builder.add([Message("orders", bytes(10))] * count)
-    stored = StoredBatch(first, 0, 0, count, builder.build(1, 1, 0))
+    stored = EncodedBatch(first, 0, 0, count, builder.build(1, 1, 0))
     return ReceivedBatch(queue, stored).messages(first)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minimq.cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common import batch_builder
 from minimq_common.model import Message, MessageQueue
 
@@ -23,7 +23,7 @@ QUEUES = [MessageQueue("t", "b", number) for number in range(2)]
 
 def messages(queue: MessageQueue, first: int, count: int, size: int = 9) -> list[ReceivedMessage]:
     data = batch_builder.encode([Message("t", b"x" * size)] * count, 0, 0, 0, 10)
-    return ReceivedBatch(queue, StoredBatch(first, 0, 0, count, data)).messages(first)
+    return ReceivedBatch(queue, EncodedBatch(first, 0, 0, count, data)).messages(first)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from minimq.receiving.in_flight import InFlightDeliveries
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
 
@@ -45,7 +45,7 @@ def test_it_says_what_happened(reset: OffsetReset, text: str) -> None:
 
 def messages(first: int, count: int) -> list[ReceivedMessage]:
     batch = encode([one(body=b"%d" % number) for number in range(first, first + count)])
-    return ReceivedBatch(QUEUE, StoredBatch(first, 0, 0, count, batch)).messages(first)
+    return ReceivedBatch(QUEUE, EncodedBatch(first, 0, 0, count, batch)).messages(first)
 
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])

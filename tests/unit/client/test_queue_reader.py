@@ -11,7 +11,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import (
     CorruptBatch,
     Fenced,
@@ -32,14 +32,14 @@ NO_LEASE = Grant(0, 0, 0)
 FIRST, SECOND = 1 << 32, 2 << 32
 
 
-def stored(first: int, count: int, stored_ms: int = 0) -> StoredBatch:
+def stored(first: int, count: int, stored_ms: int = 0) -> EncodedBatch:
     data = encode([one(body=b"%d" % number) for number in range(first, first + count)])
-    return StoredBatch(first, stored_ms, 0, count, data)
+    return EncodedBatch(first, stored_ms, 0, count, data)
 
 
-def damaged(first: int, count: int) -> StoredBatch:
+def damaged(first: int, count: int) -> EncodedBatch:
     whole = stored(first, count)
-    return StoredBatch(first, 0, 0, count, whole.data[:-1] + bytes([whole.data[-1] ^ 1]))
+    return EncodedBatch(first, 0, 0, count, whole.data[:-1] + bytes([whole.data[-1] ^ 1]))
 
 
 def reader_from(
@@ -51,7 +51,7 @@ def reader_from(
     return reader
 
 
-def fetched(first: int, *batches: StoredBatch, max_offset: int | None = None) -> QueueReader:
+def fetched(first: int, *batches: EncodedBatch, max_offset: int | None = None) -> QueueReader:
     """Return a reader that has fetched batches and handed nothing out; its pull goes on."""
     reader = reader_from(first)
     end = batches[-1].base_offset + batches[-1].count if batches else first
@@ -99,7 +99,7 @@ def test_what_is_ahead_of_a_damaged_batch_comes_first_and_a_seek_leads_past_it()
 
 
 def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() -> None:
-    reader = fetched(0, stored(0, 3), StoredBatch(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
+    reader = fetched(0, stored(0, 3), EncodedBatch(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
     assert len(offsets(reader)) == 3
     with pytest.raises(CorruptBatch, match=r"a batch of 2 records stands where 3 should.*seek to 6"):
         reader.take(9, 0.0)
@@ -148,7 +148,7 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
 
 def test_a_message_shows_the_beginning_of_its_body() -> None:
     data = encode([one(body=b"caf\xc3\xa9"), one(body=b"x" * 5000)])
-    short, long = fetched(0, StoredBatch(0, 0, 0, 2, data)).take(2, 0.0)
+    short, long = fetched(0, EncodedBatch(0, 0, 0, 2, data)).take(2, 0.0)
     assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
     assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
 

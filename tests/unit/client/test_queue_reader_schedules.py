@@ -12,7 +12,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Decision, FetchOptions, Frame, Pull
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
@@ -35,7 +35,7 @@ class World:
         self.rng = rng
         self.now = 0.0
         self.expected = 0 if end is None else rng.randrange(end)
-        self.log: list[StoredBatch] = []
+        self.log: list[EncodedBatch] = []
         self.first = 0
         self.pull: Pull | None = None
         self.fetched_to = 0
@@ -51,7 +51,7 @@ class World:
     def append(self, batches: int) -> None:
         for _ in range(batches):
             count = self.rng.choice(SIZES)
-            self.log.append(StoredBatch(self.end, 0, 0, count, data_of(count)))
+            self.log.append(EncodedBatch(self.end, 0, 0, count, data_of(count)))
 
     def do(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
@@ -89,7 +89,7 @@ class World:
     def send(self, pull: Pull) -> None:
         start = self.fetched_to - pull.offset
         left = pull.max_messages - start
-        batches: list[StoredBatch] = []
+        batches: list[EncodedBatch] = []
         for stored in self.log:
             if stored.base_offset + stored.count > self.fetched_to and left > 0 and len(batches) < 3:
                 batches.append(stored)
@@ -105,7 +105,7 @@ class World:
     def send_old(self) -> None:
         """Send a frame of a pull that is over, which is dropped."""
         number = self.pull.number if self.pull is not None else self.reader._number + 1
-        frame = Frame([StoredBatch(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
+        frame = Frame([EncodedBatch(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
         assert self.reader.frame_arrived(self.rng.randrange(number), frame, self.now) == []
 
     def take(self) -> None:
@@ -182,7 +182,7 @@ def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
 def test_a_range_is_handed_out_whole(number: int) -> None:
     rng = Random(SEED * 1000 + number)
     world = World(rng, end=60)
-    start, got = world.expected, list[StoredBatch]()
+    start, got = world.expected, list[EncodedBatch]()
     for _ in range(2000):
         rng.choice((world.answer, world.answer, world.wait, world.send_old))()
         if rng.random() < 0.3 and (found := world.reader.take_batch()) is not None:

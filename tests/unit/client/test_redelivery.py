@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue, ReceivedMessage
-from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.receiving.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
 from minimq_common.batch_builder import BatchBuilder
 
@@ -18,7 +18,7 @@ def received(message: Message, queue_offset: int = 7, producer_id: int = 5) -> R
     builder = BatchBuilder(1 << 20)
     builder.add([message])
     data = builder.build(producer_id, 3, 0)
-    stored = StoredBatch(queue_offset, 1_700_000_000_000, 0, 1, data)
+    stored = EncodedBatch(queue_offset, 1_700_000_000_000, 0, 1, data)
     [found] = ReceivedBatch(MessageQueue(message.topic, "broker-a", 2), stored).messages(queue_offset)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 from minimq import Message, MessageQueue, ReceivedMessage
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
 from minimq.receiving.process_queue import InFlightLimits
-from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.receiving.retry_worker import Failed, RetryWorker
 from minimq_common.batch_builder import BatchBuilder
 from support.waiting import wait_until
@@ -20,7 +20,7 @@ KEPT, LOST = (MessageQueue("orders", "broker-a", number) for number in range(2))
 def take(in_flight: InFlightDeliveries, queue: MessageQueue, count: int) -> Delivery:
     builder = BatchBuilder(1 << 20)
     builder.add([Message(queue.topic, b"x")] * count)
-    taken = ReceivedBatch(queue, StoredBatch(0, 0, 0, count, builder.build(1, 1, 0))).messages(0)
+    taken = ReceivedBatch(queue, EncodedBatch(0, 0, 0, count, builder.build(1, 1, 0))).messages(0)
     in_flight.start(queue, 0)
     in_flight.blocked()
     [delivery] = in_flight.take(taken, [taken], lambda _: None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minimq.filtering.tag_filter import Spelling, TagFilter
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common import batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
@@ -18,7 +18,7 @@ TAGS = ["paid", None, "refunded", "paid", "Paid", "re"]
 @pytest.fixture(scope="module")
 def messages() -> list[ReceivedMessage]:
     data = batch_builder.encode([Message("t", b"x", tag) for tag in TAGS], 0, 0, 0, 10)
-    stored = StoredBatch(0, 0, 0, len(TAGS), data)
+    stored = EncodedBatch(0, 0, 0, len(TAGS), data)
     return ReceivedBatch(MessageQueue("t", "b", 0), stored).messages(0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
-from minimq_common.first_requests import Arrivals, Begun
+from minimq_common.first_requests import AwaitedRequests, Begun
 from minimq_common.large_requests import Decoder, LargeRequest
 
 PATIENCE_S = 20.0
@@ -65,7 +65,7 @@ def test_streams_take_turns() -> None:
     asyncio.run(run())
 
 
-async def outcome(arrivals: Arrivals, requests: Requests, peer: str) -> Any:  # noqa: ANN401 - of any call
+async def outcome(arrivals: AwaitedRequests, requests: Requests, peer: str) -> Any:  # noqa: ANN401 - of any call
     try:
         return await arrivals.receive(requests, "Echo", peer)
     except MiniMQError as error:
@@ -74,7 +74,7 @@ async def outcome(arrivals: Arrivals, requests: Requests, peer: str) -> Any:  # 
 
 def test_a_call_whose_request_does_not_come_gives_way_to_those_that_wait() -> None:
     async def run() -> None:
-        arrivals, calls = Arrivals(1, patience_s=0.05), [Requests() for _ in range(2)]
+        arrivals, calls = AwaitedRequests(1, patience_s=0.05), [Requests() for _ in range(2)]
         calls[1].sent.set()
         first, second = (asyncio.ensure_future(outcome(arrivals, each, "ipv4:127.0.0.1:1")) for each in calls)
         async with asyncio.timeout(PATIENCE_S):
@@ -87,7 +87,7 @@ def test_a_call_whose_request_does_not_come_gives_way_to_those_that_wait() -> No
 
 def test_calls_of_one_connection_wait_for_each_other_and_others_do_not_wait_for_them() -> None:
     async def run() -> None:
-        arrivals, order = Arrivals(1, patience_s=PATIENCE_S), []
+        arrivals, order = AwaitedRequests(1, patience_s=PATIENCE_S), []
         first = Requests()
 
         async def call(requests: Requests, name: str) -> None:
@@ -117,7 +117,7 @@ def sent() -> Requests:
 
 def test_who_was_prompt_does_not_wait_for_requests_of_others() -> None:
     async def run() -> None:
-        arrivals = Arrivals(8, patience_s=PATIENCE_S)
+        arrivals = AwaitedRequests(8, patience_s=PATIENCE_S)
         assert await outcome(arrivals, sent(), "prompt") == b"late"
         slow = [Requests() for _ in range(20)]
         calls = [asyncio.ensure_future(outcome(arrivals, each, f"peer-{number}")) for number, each in enumerate(slow)]
@@ -138,7 +138,7 @@ def test_whose_request_was_too_large_is_not_prompt_any_more() -> None:
             return Decoder(None, most=1)(b"far too large")
 
     async def run() -> None:
-        arrivals = Arrivals(4, patience_s=PATIENCE_S)
+        arrivals = AwaitedRequests(4, patience_s=PATIENCE_S)
         for peer in ("small", "large"):
             assert await outcome(arrivals, sent(), peer) == b"late"
         assert isinstance(await outcome(arrivals, TooLarge(), "large"), LargeRequest)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq.receiving.received import ReceivedBatch, StoredBatch
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common import batch
 from minimq_common.batch import MAX_RECORDS, RecordBatch, Section
 from minimq_common.compression import MAX_CONTENT_BYTES, Compression
@@ -29,7 +29,7 @@ MOST_BYTES = 4 * MAX_CONTENT_BYTES
 def read(data: bytes) -> int:
     """Look at all that a consumer can ask a batch for; return how many messages it has."""
     received = ReceivedBatch(
-        MessageQueue("t", "broker-a", 0), StoredBatch(0, 0, 0, batch.HEADER.unpack_from(data)[3], data)
+        MessageQueue("t", "broker-a", 0), EncodedBatch(0, 0, 0, batch.HEADER.unpack_from(data)[3], data)
     ).messages(0)
     for message in received:
         _ = message.keys, message.properties, message.born_at, message.message_id, message.tag

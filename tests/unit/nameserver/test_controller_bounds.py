@@ -13,9 +13,9 @@ from minimq_common.replica_bounds import MAX_REPLICAS, check_record
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
-from minimq_nameserver.controller.pace import Pace
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.controller.table import ControllerTable
+from minimq_nameserver.controller.token_bucket import TokenBucket
 from support.reports import report
 
 KEY = ("default", "broker-a")
@@ -141,7 +141,7 @@ def test_a_set_without_a_record_has_no_more_replicas_than_there_may_be() -> None
 
 
 def test_a_pace_lets_some_by_and_then_goes_on_steadily() -> None:
-    pace = Pace(3, 2.0, now=10)
+    pace = TokenBucket(3, 2.0, now=10)
     assert [pace.take(10) for _ in range(5)] == [True, True, True, False, False]
     assert [pace.take(10.5), pace.take(10.5)] == [True, False]
     assert [pace.take(1000) for _ in range(5)] == [True, True, True, False, False]

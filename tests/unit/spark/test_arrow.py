@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
-from minimq.receiving.received import StoredBatch
+from minimq.receiving.received import EncodedBatch
 from minimq_common import batch_builder
 from minimq_common.batch import RecordBatch
 from minimq_common.compression import Compression
@@ -52,7 +52,7 @@ def encoded(
 
 
 def received(data: bytes, count: int, base_offset: int = 1000) -> ReceivedBatch:
-    return ReceivedBatch(QUEUE, StoredBatch(base_offset, STORED_MS, 0, count, data))
+    return ReceivedBatch(QUEUE, EncodedBatch(base_offset, STORED_MS, 0, count, data))
 
 
 def stored(

@@ -12,7 +12,7 @@ from minimq import Credentials, MessageQueue
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
-from pyspark_minimq.connection_options import Connection
+from pyspark_minimq.connection_options import ConnectionOptions
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
@@ -96,7 +96,7 @@ def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection("127.0.0.1:9")
+    connection = ConnectionOptions("127.0.0.1:9")
     first = range_reader(connection, 60.0)
     assert range_reader(connection, 60.0) is first
     monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_minimq.connection_options import Connection
+from pyspark_minimq.connection_options import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import (
@@ -54,7 +54,7 @@ def stream_refusal(**options: str) -> str:
 
 def test_defaults() -> None:
     assert parse_read_options({"topic": "t"}) == ReadOptions(
-        connection=Connection(),
+        connection=ConnectionOptions(),
         subscription=Subscription(("t",)),
         tags=None,
         starting=EARLIEST,

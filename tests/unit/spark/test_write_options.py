@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from minimq import ProducerOptions
 from minimq.connectors import Transaction
-from pyspark_minimq.connection_options import Connection
+from pyspark_minimq.connection_options import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
@@ -64,7 +64,7 @@ def column_refusal(ddl: str, topic: str | None = "t") -> str:
 @pytest.mark.parametrize("mode", Mode)
 def test_defaults(mode: Mode) -> None:
     assert parse_write_options({}, mode) == WriteOptions(
-        connection=Connection(),
+        connection=ConnectionOptions(),
         topic=None,
         transactional=mode is Mode.STREAM,
         transaction=None,
@@ -89,7 +89,7 @@ def test_all_options_in_any_case() -> None:
         Mode.STREAM,
     )
     assert options == WriteOptions(
-        connection=Connection("a:1,b:2"),
+        connection=ConnectionOptions("a:1,b:2"),
         topic="t",
         transactional=False,
         transaction=None,

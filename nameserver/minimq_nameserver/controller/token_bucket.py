@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Pace:
+class TokenBucket:
     """Lets something happen some times in a row, and then at a steady rate.
 
     Args:

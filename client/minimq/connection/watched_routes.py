@@ -9,7 +9,7 @@ from types import MappingProxyType
 from minimq_common.model import TopicRoute
 
 
-class RouteTable:
+class WatchedRoutes:
     """Routes by topic. Thread-safe; a route is never changed, only replaced.
 
     A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
