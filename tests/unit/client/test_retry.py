@@ -24,6 +24,8 @@ TABLE = {
     "NoPermission": ("again route -", "tries again", "tries again"),
     "NotDrained": ("again - -", "tries again", "tries again"),
     "OffsetOutOfRange": ("- - -", "gives up", "gives up"),
+    "ConnectionMismatch": ("- - -", "gives up", "gives up"),
+    "DamagedMessages": ("- - -", "gives up", "gives up"),
     "CorruptBatch": ("- - -", "gives up", "gives up"),
     "StaleSequence": ("- - -", "gives up", "gives up"),
     "TransactionEnded": ("- - -", "gives up", "gives up"),
