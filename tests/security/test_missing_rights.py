@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,3 +73,18 @@ def test_an_advice_helps_after_a_wildcard_was_denied_and_allow_warns_of_it(
         assert "`minimq user deny vera --write 'ord*' --remove`" in denied.value.message
         run(secure, "user", "deny", "vera", "--write", "ord*", "--remove")
         producer.send(Message("orders", b"x"))
+
+
+def test_a_new_authority_names_the_users_of_the_cluster_whom_it_does_not_reach(
+    secure: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    folder = tmp_path / "secrets"
+    shutil.copytree(secure.data_dir / "secrets", folder)  # those of the servers stay as they are
+    admin.add_user("elsewhere")
+    added = CliRunner().invoke(main, ["secure", "renew", str(folder), "--ca", "add"])
+    assert added.exit_code == 0, added.output
+    [line] = [line for line in added.stdout.splitlines() if line.startswith("Credentials that are not in")]
+    assert re.search(r": those of (\S+, )*elsewhere\b", line)
+    assert "only the running cluster" not in line
+    used = CliRunner().invoke(main, ["secure", "renew", str(folder), "--ca", "use"])
+    assert line in used.stderr

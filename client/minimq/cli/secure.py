@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import click
 
 from minimq.cli.base import confirm, duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
@@ -19,6 +20,9 @@ _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=P
 _CERTIFICATES = Table(
     "no certificate", {"certificate": "Certificate", "names": "Names", "ends_at": "Ends at", "left": "Time left"}
 )
+
+#: Seconds in which the cluster has to say which users it has.
+_ANSWER_S = 2.0
 
 #: The steps of --ca, and descriptions of their results.
 _STEPS = {
@@ -147,13 +151,12 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None, yes: bool) ->
     "-n",
     "--nameserver",
     "nameservers",
-    default="127.0.0.1:9876",
-    show_default=True,
+    show_default="those of the former file, or of admin",
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster, for the credentials.",
 )
-@option("--force", is_flag=True, help="Replace an existing credentials file.")
-def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
+@option("--force", is_flag=True, help="Replace an existing credentials file; its key stays.")
+def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
     Give the file to the user, who needs nothing else; anyone who has it can act as the user.
@@ -161,13 +164,18 @@ def issue(directory: Path, user: str, nameservers: str, force: bool) -> None:
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
     from minimq.local.certificate_authority import CertificateAuthority
-    from minimq.options import nameserver_addresses
+    from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 
+    authority = CertificateAuthority(directory)
     if (directory / f"{user}.minimq").exists() and not force:
         raise InvalidArgument(
             f"{directory / user}.minimq exists: --force replaces it, which does not revoke the former one"
         )
-    click.echo(CertificateAuthority(directory).issue(user, nameserver_addresses(nameservers)))
+    given = nameservers if nameservers is not None else authority.nameservers(user) or DEFAULT_NAMESERVER
+    written = authority.issue(user, nameserver_addresses(given))
+    click.echo(written)
+    if not authority.has_key(user):
+        click.echo("note: there is no key in it: copy the line `key` of the user's former credentials there", err=True)
     if (directory / "server" / ACCESS).exists():
         from minimq.local.access_file import AccessFile
 
@@ -224,17 +232,31 @@ def show_certificates(directory: Path, output: str) -> None:
 
 def _not_changed(directory: Path) -> str:
     """Return whose credentials a new authority does not reach by itself, in a sentence."""
-    known = ""
-    if (directory / "server" / ACCESS).exists():
+    users, are_all = _users(directory)
+    absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
+    parts = [f"those of {', '.join(absent)}"] if absent else []
+    if not are_all:
+        parts.append(
+            "those of users that only the running cluster has, which does not answer here (`minimq user list`)"
+        )
+    if not parts:
+        return f"The credentials of all users are in {directory}."
+    return f"Credentials that are not in {directory} are not changed: {', and '.join(parts)}."
+
+
+def _users(directory: Path) -> tuple[Collection[str], bool]:
+    """Return the users of the running cluster and True, or those of access.toml and False if it does not answer."""
+    from minimq.admin import Admin
+
+    try:
+        with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:
+            return admin.access().users, True
+    except MiniMQError:
+        if not (directory / "server" / ACCESS).exists():
+            return (), False
         from minimq.local.access_file import AccessFile
 
-        users = AccessFile(directory).read().users
-        absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
-        known = f"those of {', '.join(absent)}, and " if absent else ""
-    return (
-        f"Credentials that are not in {directory} are not changed: {known}those of users that only the running cluster "
-        "has (`minimq user list`)."
-    )
+        return AccessFile(directory).read().users, False
 
 
 def _remedy(directory: Path, name: str) -> str:

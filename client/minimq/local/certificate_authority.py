@@ -146,10 +146,16 @@ class CertificateAuthority:
             pair = self._signer().sign_user(user) if (self._authority / _OWN_KEY).exists() else None
             return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
 
-    def nameservers(self) -> tuple[str, ...]:
-        """Return the name servers that the credentials of `admin` say; none without that file."""
-        admin = self._users().get(self.admin)
-        return () if admin is None else admin.nameservers
+    def nameservers(self, user: str = ADMIN) -> tuple[str, ...]:
+        """Return the name servers that the credentials of a user say, or else those of `admin`; none without files."""
+        users = self._users()
+        found = users.get(self.directory / f"{user}.minimq") or users.get(self.admin)
+        return () if found is None else found.nameservers
+
+    def has_key(self, user: str) -> bool:
+        """Return whether the credentials of a user are here, with a key."""
+        found = self._users().get(self.directory / f"{user}.minimq")
+        return found is not None and found.trust().bearer is not None
 
     def add_successor(self) -> list[Path]:
         """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.

@@ -17,6 +17,7 @@ from minimq.cli.main import main
 from minimq.errors import InvalidArgument
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.server_process import free_port
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.server_secrets import ServerSecrets
@@ -197,9 +198,24 @@ def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: 
     assert "mq1" in CertificateAuthority(tmp_path).server_certificate().names
 
 
+def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_path: Path) -> None:
+    run("init", tmp_path, "-n", "mq1:9876")
+    made = CredentialsFile(Credentials(str(tmp_path / "admin.minimq")))
+    key = made.trust().bearer
+    assert run("issue", tmp_path, "admin", "--force").stderr == ""
+    again = CredentialsFile(Credentials(str(tmp_path / "admin.minimq")))
+    assert (again.nameservers, again.trust().bearer) == (("mq1:9876",), key)
+    run("issue", tmp_path, "admin", "--force", "-n", "mq2:9876,mq3:9876")
+    run("issue", tmp_path, "admin", "--force")
+    assert CredentialsFile(Credentials(str(tmp_path / "admin.minimq"))).nameservers == ("mq2:9876", "mq3:9876")
+    issued = run("issue", tmp_path, "alice")
+    assert "there is no key in it" in issued.stderr
+    assert CredentialsFile(Credentials(str(tmp_path / "alice.minimq"))).nameservers == ("mq2:9876", "mq3:9876")
+
+
 def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: Path) -> None:
     folder, bob = tmp_path / "secrets", tmp_path / "bob.minimq"
-    run("init", folder)
+    run("init", folder, "-n", f"127.0.0.1:{free_port()}")
     for name, file in (("alice", folder / "alice.minimq"), ("bob", bob)):
         add = ["user", "add", name, "--to", str(file), "--secrets", str(folder)]
         assert CliRunner().invoke(main, add).exit_code == 0
