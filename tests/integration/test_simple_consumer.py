@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer, aio
+from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SimpleConsumer, aio
 from minimq.errors import (
     Closed,
     CorruptBatch,
@@ -28,6 +28,7 @@ from minimq.errors import (
     HandleExpired,
     InvalidArgument,
     MiniMQError,
+    QueueNotFound,
     TopicNotFound,
 )
 from minimq_common.batch import DIRECTORY, HEADER_BYTES
@@ -282,6 +283,60 @@ def test_wrong_uses_are_told_and_change_nothing(
     consumer.close()
     with pytest.raises(Closed):
         consumer.receive()
+
+
+@pytest.mark.parametrize("call", ["ack", "release", "extend"])
+def test_a_wrong_handle_among_good_ones_changes_nothing(
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, call: str
+) -> None:
+    with Admin(pair.nameserver) as admin:
+        queue, other = sorted(admin.route(topic).read_queues())
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+        messages = consumer.receive(5)
+        receipt = messages[0].receipt
+
+        def in_flight() -> tuple[int, int, int]:
+            """Return how many messages are in flight, unsettled, and in flight in the first queue."""
+            found = admin.describe_group(topic)
+            [popped] = [item.popped for item in found.queues if item.queue == queue]
+            assert popped is not None
+            return found.in_flight, found.lag, popped.in_flight + popped.returned + popped.settled_ahead
+
+        assert in_flight() == (5, 5, 5)
+        for wrong, error in (
+            (messages[0].handle[:-4], "is no receipt handle"),
+            ("", "is no receipt handle"),
+            (str(receipt._replace(group="another")), "a handle of group 'another' cannot be settled"),
+            (str(receipt._replace(offset=1 << 40)), "handed out end at 4"),
+        ):
+            with pytest.raises(InvalidArgument, match=error):
+                getattr(consumer, call)([*messages, wrong])
+            assert in_flight() == (5, 5, 5), wrong
+        nowhere = str(receipt._replace(queue=MessageQueue(topic, other.broker_name, 7)))
+        with pytest.raises(QueueNotFound, match="has no queue 7"):
+            getattr(consumer, call)(nowhere)
+        assert in_flight() == (5, 5, 5)
+    consumer.ack(messages)
+
+
+@pytest.mark.parametrize("duration_s", [-1, 0.9, 43_201, float("inf"), float("nan"), "5", None])
+def test_durations_out_of_their_bounds_are_refused_and_change_nothing(
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, duration_s: float
+) -> None:
+    fill(producer, topic, 2)
+    message = consumer.receive(1)[0]
+    with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
+        SimpleConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
+    if duration_s is not None:  # that of the consumer
+        for call in (lambda: consumer.extend(message, duration_s), lambda: consumer.receive(1, invisible_s=duration_s)):
+            with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
+                call()
+    if duration_s != 0.9:
+        with pytest.raises(InvalidArgument, match=r"delay_s is .*it must be"):
+            consumer.release(message, duration_s)
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).in_flight == 1
+    consumer.ack(message)
 
 
 def test_members_with_queues_of_their_own_are_another_kind(pair: LocalCluster, producer: Producer, topic: str) -> None:
