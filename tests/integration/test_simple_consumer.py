@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import pickle
 import random
 import re
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ from minimq.errors import (
     CorruptBatch,
     CorruptEntry,
     GroupConflict,
+    GroupNotFound,
     HandleExpired,
     InvalidArgument,
     MiniMQError,
@@ -33,11 +36,13 @@ from minimq.errors import (
 )
 from minimq_common.batch import DIRECTORY, HEADER_BYTES
 from support.chance import SEED
+from support.command import environment
 from support.waiting import wait_until
 
 T = TypeVar("T")
 
 CANCELLATIONS = 1_000
+CROWD = Path(__file__).parents[1] / "support" / "worker_crowd.py"
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,34 @@ def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer:
     assert done == Counter(b"%d" % number for number in range(2_000))
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(topic).lag == 0
+
+
+def test_a_hundred_members_in_two_processes_do_each_message_once(
+    pair: LocalCluster, producer: Producer, new_name: Callable[[], str]
+) -> None:
+    topic, processes, members, count = new_name(), 2, 50, 5_000
+    command = [sys.executable, str(CROWD), pair.nameserver, topic, topic, str(members)]
+    with Admin(pair.nameserver) as admin, ExitStack() as ends:
+        admin.create_topic(topic, queues=2)  # on each of two brokers
+        crowds = []
+        for _ in range(processes):
+            crowd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+            ends.callback(crowd.wait)
+            ends.callback(crowd.kill)  # first
+            crowds.append(crowd)
+
+        def members_there() -> int:
+            with suppress(GroupNotFound):  # until the first one has come
+                return len(admin.describe_group(topic).members)
+            return 0
+
+        wait_until(lambda: members_there() == processes * members, 60)
+        fill(producer, topic, count)
+        wait_until(lambda: admin.describe_group(topic).lag == 0, 60)
+        done = [numbers for crowd in crowds for numbers in json.loads(crowd.communicate(timeout=60)[0])]
+        assert Counter(number for numbers in done for number in numbers) == Counter(range(count))
+        assert len(done) == processes * members
+        assert admin.describe_group(topic).dead_letters == 0
 
 
 def test_what_is_released_comes_again_and_says_how_often(
