@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from minimq_common.election import found, takeover_after
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_bounds import MAX_REPLICAS
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, found, takeover_after
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 
 
 class Bootstrap:

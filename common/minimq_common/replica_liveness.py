@@ -9,16 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from minimq_common.election import elect, may_lead, takeover_after
 from minimq_common.errors import BrokerConflict
-from minimq_common.replica_set import (
-    ReplicaReport,
-    ReplicaSet,
-    elect,
-    leads_term,
-    may_lead,
-    renews_lease,
-    takeover_after,
-)
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, leads_term, renews_lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ Pure: the name server's controller and a broker that goes by etcd decide with th
 A *term* is the time in which one run of one replica is the master. The safety of everything else rests on two promises.
 
 **No two masters in one term.** A record is replaced only as a whole, by one authority: the file of the name server's
-controller, synced before the decision is told, or one key of etcd, by compare-and-set. Only `found` and `elect` name a
-master, both with a term that was never given before. The record names the *run* of the master too: a process that was
-started anew does not go on in the term of its forerunner, whose last writes it may not have.
+controller, synced before the decision is told, or one key of etcd, by compare-and-set. Only `found` and `elect`, in
+`election.py`, name a master, both with a term that was never given before. The record names the *run* of the master
+too: a process that was started anew does not go on in the term of its forerunner, whose last writes it may not have.
 
 **No two masters at one time.** The master holds a *lease* of `lease_s` seconds, renewed by every report.
 
@@ -29,20 +29,16 @@ out of the record before the master stops waiting for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from minimq_common.errors import (
     InvalidArgument,
-    NotInSync,
     ReplicaSetChanged,
     StaleTerm,
     TermEnding,
 )
 from minimq_common.replica_bounds import check_in_sync, check_place, check_report, check_terms
-
-#: By how much longer than the lease an authority waits, as a share of it.
-_MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,32 +179,6 @@ def shown_id_of_slave(replica_id: int, master_id: int) -> int:
     return replica_id or master_id
 
 
-def takeover_after(lease_s: float) -> float:
-    """Return how long after the last report of a master another may be given a term, in seconds."""
-    return lease_s * (1 + _MARGIN)
-
-
-def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
-    """Return the first record of a replica set, with the reporter as its master; None unless it may found one."""
-    if not report.founds or report.resigns:
-        return None
-    return ReplicaSet(
-        cluster=report.cluster,
-        broker_name=report.broker_name,
-        term=report.last_term + 1,
-        master_id=report.replica_id,
-        master_run=report.run,
-        in_sync=frozenset({report.replica_id}),
-        version=1,
-        sync=report.sync,
-        min_in_sync=report.min_in_sync,
-        lease_s=lease_s,
-        addresses={report.replica_id: report.address},
-        log_term=report.last_term,
-        log_id=report.log_id,
-    )
-
-
 def renew(replica_set: ReplicaSet, report: ReplicaReport) -> ReplicaSet:
     """Return the record after a report: the same one, or one with what it tells anew.
 
@@ -302,16 +272,6 @@ def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
     )
 
 
-def what_was_promoted(replica_set: ReplicaSet, replica_id: int) -> tuple[bool, str]:
-    """Return whether a promotion, which `promote` has recorded, may lose what was acknowledged, and a line about it."""
-    is_unclean = replica_id not in replica_set.in_sync
-    what = "unclean promotion, acknowledged messages that the replica does not have are lost"
-    return is_unclean, (
-        f"{what if is_unclean else 'promotion'} broker={replica_set.broker_name} cluster={replica_set.cluster} "
-        f"to={replica_id} term={replica_set.term} in_sync={sorted(replica_set.in_sync)}"
-    )
-
-
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
     """Return the record with another in-sync set; the same one when this was done since the master knew the record.
 
@@ -342,106 +302,3 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
     if known.version != replica_set.version or replica_set.successor is not None:
         raise ReplicaSetChanged(f"the record of {replica_set} has changed meanwhile: report, and ask again")
     return replace(replica_set, in_sync=wanted, version=replica_set.version + 1)
-
-
-def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-    """Return the record with a replica that shall be the next master; the same one when it is the master already.
-
-    From then on the lease of the master is renewed no more; once it is over, `elect` ends the promotion.
-
-    Args:
-        replica_set: the record as it is.
-        replica_id: the replica that is promoted.
-        unclean: also when it is not in sync: what it does not have is lost.
-
-    Raises:
-        NotInSync: it is not in sync, and `unclean` is not given.
-        ReplicaSetChanged: another replica is being promoted at this moment.
-    """
-    if replica_id == (replica_set.master_id if replica_set.successor is None else replica_set.successor):
-        return replica_set
-    if replica_set.successor is not None:
-        raise ReplicaSetChanged(f"replica {replica_set.successor} of {replica_set} is being promoted: try again")
-    if replica_id not in replica_set.in_sync and not unclean:
-        known = ", ".join(map(str, sorted(replica_set.in_sync)))
-        raise NotInSync(
-            f"replica {replica_id} of {replica_set} is not in sync ({known}), so it may lack acknowledged messages: "
-            "promote one that is in sync, wait until this one is, or add --unclean and lose the messages that it lacks"
-        )
-    return replace(
-        replica_set,
-        # Whoever is not a member is elected whatever it has.
-        in_sync=replica_set.in_sync - {replica_id} if unclean else replica_set.in_sync,
-        successor=replica_id,
-        version=replica_set.version + 1,
-    )
-
-
-def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
-    """Check how the promotion of a replica ended.
-
-    Raises:
-        ReplicaSetChanged: another one was elected.
-    """
-    if replica_set.master_id != replica_id:
-        raise ReplicaSetChanged(
-            f"replica {replica_id} of {replica_set} was not elected: it stopped reporting, and replica "
-            f"{replica_set.master_id} is the master; look at its log, and try again"
-        )
-
-
-def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
-    """Say whether a replica may be elected: it is in sync, and its log is still the one that made it a member.
-
-    Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
-    its data since. A master that is alone in its set may have ended before it began: its log has to be no older than
-    when it was elected. A log with another identity is that of another replica set, whatever it knows; one without an
-    identity lacks even the beginning of a set whose log has one.
-    """
-    if report.resigns or report.replica_id not in replica_set.in_sync:
-        return False
-    if replica_set.log_id and report.log_id != replica_set.log_id:
-        return False
-    known = replica_set.log_term if len(replica_set.in_sync) == 1 else replica_set.term
-    return report.last_term >= known
-
-
-def elect(
-    replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None
-) -> ReplicaSet | None:
-    """Return the record with a new master, or None if there is no candidate.
-
-    The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
-    one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the
-    present master is over.
-
-    Args:
-        replica_set: the record as it is.
-        alive: the latest report of each replica that has been heard of lately.
-        lease_s: the length of leases from now on, if it is another.
-    """
-    reports = {report.replica_id: report for report in alive if not report.resigns}
-    winner = None if replica_set.successor is None else reports.get(replica_set.successor)
-    if winner is None or (winner.replica_id in replica_set.in_sync and not may_lead(replica_set, winner)):
-        candidates = [report for report in reports.values() if may_lead(replica_set, report)]
-        if not candidates:
-            return None
-        winner = min(candidates, key=lambda report: (-report.last_term, -report.log_end, report.replica_id))
-    # If the record was put back to an old copy, a later term was given out. It must not have two beginnings in logs.
-    known = [each.last_term for each in reports.values() if each.log_id and each.log_id == replica_set.log_id]
-    return replace(
-        replica_set,
-        # The log of a replica that was on its own, or unclean, may know a later term.
-        term=max(replica_set.term, winner.last_term, *known) + 1,
-        master_id=winner.replica_id,
-        master_run=winner.run,
-        in_sync=frozenset({winner.replica_id}),
-        version=replica_set.version + 1,
-        sync=winner.sync if winner.founds else replica_set.sync,
-        min_in_sync=winner.min_in_sync if winner.founds else replica_set.min_in_sync,
-        lease_s=lease_s or replica_set.lease_s,
-        addresses={**replica_set.addresses, winner.replica_id: winner.address},
-        log_term=winner.last_term,
-        successor=None,
-        common_end=min(replica_set.common_end, winner.log_end),
-    )

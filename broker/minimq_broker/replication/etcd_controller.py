@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
+from minimq_common import election
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
@@ -66,23 +67,23 @@ class EtcdController:
         """Make a replica the master, and return the new record."""
         view = self._view((cluster, broker_name))
         await view.look()
-        deadline = time.monotonic() + rules.takeover_after(view.existing().lease_s)
+        deadline = time.monotonic() + election.takeover_after(view.existing().lease_s)
         while not view.is_alive(replica_id):
             if time.monotonic() >= deadline:
                 raise InvalidArgument(f"replica {replica_id} of {view.record} does not report: start it first")
             await view.wait(deadline)
         while True:
             known = view.existing()
-            promoted = rules.promote(known, replica_id, unclean=unclean)
+            promoted = election.promote(known, replica_id, unclean=unclean)
             if promoted is known:  # it is the master already, or about to be
                 break
             if await view.replace(promoted):
-                is_unclean, what = rules.what_was_promoted(promoted, replica_id)
+                is_unclean, what = election.what_was_promoted(promoted, replica_id)
                 log.log(logging.ERROR if is_unclean else logging.INFO, "controller: %s", what)
                 break
         while (record := view.existing()).successor is not None:
             await view.wait()
-        rules.check_promoted(record, replica_id)
+        election.check_promoted(record, replica_id)
         return record
 
     async def close(self) -> None:

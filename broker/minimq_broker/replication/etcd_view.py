@@ -27,9 +27,10 @@ import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, EtcdResult
 from minimq_common.bootstrap import Bootstrap
+from minimq_common.election import takeover_after
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_liveness import ReplicaLiveness, check_same
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, repaired, takeover_after, what_was_repaired
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, repaired, what_was_repaired
 
 log = logging.getLogger(__name__)
 

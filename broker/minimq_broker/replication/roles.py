@@ -24,9 +24,10 @@ from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
+from minimq_common.election import takeover_after
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave, takeover_after
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from minimq_common import election
 from minimq_common import replica_set as rules
 from minimq_common.bootstrap import Bootstrap
 from minimq_common.errors import InvalidArgument, SystemBusy
@@ -140,7 +141,7 @@ class ControllerTable:
         record, liveness = self._find(key), self._liveness[key]
         if replica_id not in liveness.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
-        return liveness.completed(rules.promote(record, replica_id, unclean=unclean), record)
+        return liveness.completed(election.promote(record, replica_id, unclean=unclean), record)
 
     def elections(self, now: float) -> list[ReplicaSet]:
         """Return the records of those replica sets that get another master now, or their first."""

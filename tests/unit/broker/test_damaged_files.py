@@ -28,8 +28,8 @@ from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common.batch import RecordBatch
+from minimq_common.election import found
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
-from minimq_common.replica_set import found
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.chance import SEED
 from support.reports import report

@@ -24,7 +24,7 @@ TABLE = {
     "NoPermission": ("again route -", "tries again", "tries again"),
     "NotDrained": ("again - -", "tries again", "tries again"),
     "OffsetOutOfRange": ("- - -", "gives up", "gives up"),
-    "ConnectionMismatch": ("- - -", "gives up", "gives up"),
+    "ConnectionMismatch": ("- route avoid", "tries again", "gives up"),
     "DamagedMessages": ("- - -", "gives up", "gives up"),
     "CorruptBatch": ("- - -", "gives up", "gives up"),
     "StaleSequence": ("- - -", "gives up", "gives up"),

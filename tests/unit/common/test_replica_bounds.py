@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire
+from minimq_common.election import elect, found
 from minimq_common.epochs import first_epoch
 from minimq_common.errors import InvalidArgument
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, change_in_sync, elect, found, repaired
+from minimq_common.replica_set import ReplicaReport, ReplicaSet, change_in_sync, repaired
 from support.reports import report
 
 LARGEST = (1 << 63) - 1

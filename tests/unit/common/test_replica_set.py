@@ -6,17 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from minimq_common.election import check_promoted, elect, found, promote
 from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
 from minimq_common.replica_set import (
     ReplicaReport,
     ReplicaSet,
     change_in_sync,
     check_not_ending,
-    check_promoted,
-    elect,
-    found,
     is_news,
-    promote,
     renew,
     renews_lease,
     repaired,
