@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common import rpc
 from minimq_common.channels import NAMESERVER_OPTIONS, Channels
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
+from minimq_common.peer_role import explained
 from minimq_common.security.access_exchange import exchange
 from minimq_common.security.channel_security import ChannelSecurity
 from minimq_common.security.shared_access import SharedAccess
@@ -78,7 +78,7 @@ class AccessLinks:
                     await exchange(self._shared, peer, stream, stream.write, agreed)
                     raise Unavailable(f"{peer} ended the stream")
                 except grpc.RpcError as error:
-                    cause: Exception = rpc.from_rpc_error(error, peer)
+                    cause: Exception = await explained(error, "name server", address, self._security.trust())
                 except Exception as error:  # noqa: BLE001 - whatever it is, the broker would miss all changes
                     cause = error
                 finally:

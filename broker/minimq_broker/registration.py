@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common import rpc
 from minimq_common.bound_check import check_answer
 from minimq_common.channels import Channels
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
+from minimq_common.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
@@ -153,7 +153,11 @@ class _Link:
                     await self._hold(channels.stub(self.address).Register())
                 except Exception as error:  # noqa: BLE001 - whatever it is, without this link nobody finds the broker
                     was_connected = self.connected
-                    self._lost(error)
+                    self._lost(
+                        await explained(error, "name server", self.address, self._security.trust())
+                        if isinstance(error, grpc.RpcError)
+                        else error
+                    )
                     # A link that worked is retried at once; one that did not, ever more slowly.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
@@ -219,8 +223,7 @@ class _Link:
         self.master_address = master_address or None
         self.connected = True
 
-    def _lost(self, error: Exception) -> None:
-        cause = rpc.from_rpc_error(error, f"name server {self.address}") if isinstance(error, grpc.RpcError) else error
+    def _lost(self, cause: Exception) -> None:
         if not self._leaving.is_set():
             message = "not registered, trying again nameserver=%s reason=%r"
             if isinstance(cause, MiniMQError):

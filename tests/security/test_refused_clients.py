@@ -31,6 +31,8 @@ from minimq.cli.main import main
 from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_broker.replication.backup import take_snapshot
+from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
@@ -158,6 +160,16 @@ def test_a_client_is_told_at_once_what_is_wrong(case: str, use: str, clients: di
     assert CASES[case] in raised.value.message
     assert "waited" not in raised.value.message
     assert len(raised.value.message.splitlines()) == 1
+
+
+def test_a_name_server_is_no_broker_to_copy(secure: LocalCluster, tmp_path: Path) -> None:
+    security = open_credentials(secure.credentials)
+    assert security is not None
+    copying = take_snapshot(secure.nameserver, tmp_path / "copy", 1 << 20, lambda _start, _end: print, security)
+    with pytest.raises(
+        MiniMQError, match=f"^{secure.nameserver} is a name server, not a broker: `minimq cluster status`"
+    ):
+        asyncio.run(copying)
 
 
 # ---- A key that is revoked while it is used -----------------------------------------------------

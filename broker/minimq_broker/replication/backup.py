@@ -19,6 +19,7 @@ from minimq_broker.store.copy import check_free
 from minimq_broker.store.message_store import Snapshot
 from minimq_common import rpc
 from minimq_common.errors import SystemBusy
+from minimq_common.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.unsent import Unsent
@@ -160,6 +161,6 @@ async def take_snapshot(
             )
             return first.copy.start, end
         except grpc.RpcError as error:
-            raise rpc.from_rpc_error(error, peer) from None
+            raise await explained(error, "broker", address, security.trust()) from None
         finally:
             stream.cancel()

@@ -19,6 +19,7 @@ from minimq_broker.replication.backup import Moved, take_snapshot
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
+from minimq_common.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
@@ -83,7 +84,7 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
             try:
                 status = await stub.GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
             except grpc.RpcError as error:
-                raise rpc.from_rpc_error(error, f"broker {address}") from None
+                raise await explained(error, "broker", address, security.trust()) from None
             _check_master(status, address, owner, directory)
             if owner.id not in status.replication.in_sync:
                 return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from minimq.connection.wrong_peer import not_a_name_server, why_closed
+from minimq.connection.closed_connection import why_closed
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
@@ -30,6 +30,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_common.names import check_address
+from minimq_common.peer_role import explained
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
@@ -191,10 +192,10 @@ class NameServers:
         try:
             answer = await self._channels.call(address, method, request, timeout_s)
         except grpc.aio.AioRpcError as failure:
-            error = rpc.from_rpc_error(failure, peer)
+            error = await explained(failure, "name server", address, self._channels.trust())
             if isinstance(error, TransportError):
                 raise _NoAnswerError(await self._why_silent(address, failure, timeout_s)) from None
-            raise await self._meant(address, failure, error) from None
+            raise error from None
         try:
             return read(check_answer(answer, peer))
         except (InvalidArgument, InternalError) as error:  # of what came: a false name server, or a damaged one
@@ -355,13 +356,7 @@ class NameServers:
         try:
             return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
         except grpc.aio.AioRpcError as failure:
-            raise await self._meant(address, failure, rpc.from_rpc_error(failure, peer)) from None
-
-    async def _meant(self, address: str, failure: grpc.aio.AioRpcError, error: MiniMQError) -> MiniMQError:
-        """Return an error of one that has answered, in better words if it seems to be no name server."""
-        if failure.code() is not grpc.StatusCode.UNIMPLEMENTED:
-            return error
-        return error.with_message(await not_a_name_server(address, self._channels.trust()))
+            raise await explained(failure, "name server", address, self._channels.trust()) from None
 
     async def _why_silent(self, address: str, failure: grpc.aio.AioRpcError, waited_s: float) -> str:
         code, details = rpc.status_of(failure)

@@ -1,12 +1,10 @@
-"""What listens where a name server was called in vain: asked when a call has failed as if there were another server."""
+"""Why a server closes each connection: gRPC says only that it does."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
-
-import grpc.aio
+from typing import TYPE_CHECKING
 
 from minimq_common import rpc
 
@@ -46,32 +44,3 @@ async def _first_byte(address: str) -> bytes | None:
                 writer.close()
     except (OSError, TimeoutError):
         return None
-
-
-async def not_a_name_server(address: str, trust: Trust | None) -> str:
-    """Return what a server is that does not know a call to name servers, and what to do about it.
-
-    Its health tells, for which nobody needs a key.
-    """
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415 - for who has a wrong address
-
-    async with rpc.open_aio_channel(address, trust) as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-
-        async def serves(service: str) -> bool:
-            try:
-                await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=_ANSWER_S)
-            except grpc.aio.AioRpcError:
-                return False
-            return True
-
-        if await serves("minimq.v1.NameServer"):
-            return (
-                f"name server {address} does not know this call: it is of an older release than this client, upgrade it"
-            )
-        if await serves("minimq.v1.Broker"):
-            return (
-                f"{address} is a broker, not a name server: give the address that brokers have as --nameserver, with "
-                "port 9876 unless you have chosen another"
-            )
-    return f"{address} is no name server of minimq: check the address"
