@@ -13,10 +13,11 @@ from minimq import MiniMQError, errors
 from minimq.connectors import Transaction
 from pyspark_minimq import transaction_names
 from pyspark_minimq.connections import transaction_committer
+from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.write_options import WriteOptions
-from pyspark_minimq.writing import TaskCommit, in_one_line, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,9 @@ class MinimqWriter:
     @without_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition, in a task; raises `MinimqSparkError`."""
+        # Not needed to plan and to commit: with it come Arrow and pandas, half a second of a processor.
+        from pyspark_minimq.writing import write
+
         return write(self._options, iterator, self.transaction() if self._options.transactional else None)
 
     def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:

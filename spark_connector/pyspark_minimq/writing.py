@@ -5,40 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from minimq import MiniMQError, errors
-from minimq.connectors import BatchReceipt, RecordsSender, StagedPart, Transaction, staged_parts
+from minimq.connectors import BatchReceipt, RecordsSender, Transaction, staged_parts
 from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.destinations import Destination, Destinations
+from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.text_columns import refused
 from pyspark_minimq.write_options import WriteOptions
 
 #: Bytes of rows that wait, over all destinations, until there are enough for a batch.
 GATHERED_BYTES: Final = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCommit(WriterCommitMessage):
-    """The report of a task that has written.
-
-    Attributes:
-        transaction: under which it is staged; None when it is there for all to see.
-        topics: where rows went.
-        parts: what is staged; empty without a transaction.
-        decided: whether a broker said that the transaction is decided, by an attempt before this one.
-    """
-
-    transaction: Transaction | None
-    topics: frozenset[str]
-    parts: tuple[StagedPart, ...]
-    decided: bool = False
 
 
 def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> TaskCommit:
@@ -166,11 +149,3 @@ class _Gathered:
         if len(self._parts) == 1:
             return self._parts[0]
         return pa.concat_batches(self._parts)
-
-
-def in_one_line(error: MiniMQError) -> str:
-    """Return the cause of an error, and of the last try where there were several: Spark shows nothing but text."""
-    text = error.message.splitlines()[0]
-    if isinstance(error, errors.SendFailed) and error.tries:
-        return f"{text} (tries: {len(error.tries)}; {error.tries[-1]}); sendTimeout says how long to try"
-    return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def test_our_variables_reach_a_copy_and_others_start_a_command(
     nameserver: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINIMQ_NAMESERVER_LOG_LEVEL", "debug")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     nameserver.restart()
     assert "server_template" in command_of(nameserver)
     assert "DEBUG" in nameserver.log_tail()

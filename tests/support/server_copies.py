@@ -26,8 +26,8 @@ import pytest
 from minimq.local import server_process
 
 _TEMPLATE = Path(__file__).with_name("server_template.py")
-#: Variables that a server reads when it is a copy already, and those of the test that runs.
-_READ_LATER = ("MINIMQ_", "PYTEST_")
+#: Variables that a server reads when it is a copy already, and those that it does not read.
+_READ_LATER = ("MINIMQ_", "PYTEST_", "PYSPARK_", "SPARK_")
 _SET_CHILD_SUBREAPER = 36
 _start_command = server_process.start_command
 
@@ -142,4 +142,6 @@ def real_commands() -> Iterator[None]:
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a process reads too early to be changed in a copy."""
-    return {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
+    fixed = {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
+    folders = fixed.pop("PYTHONPATH", "").split(os.pathsep)
+    return {**fixed, "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder not in sys.path)}

@@ -277,6 +277,12 @@ def test_discovery_imports_nothing_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
 
 
+def test_planning_and_committing_a_write_import_neither_arrow_nor_pandas() -> None:
+    code = "import sys, pyspark_minimq.sink; print(sorted({'pandas', 'pyarrow'} & sys.modules.keys()))"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
+
+
 def rows_of_table(heading: str) -> list[list[str]]:
     section = DOCS.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]

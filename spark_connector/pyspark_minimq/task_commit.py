@@ -1,0 +1,26 @@
+"""The report of a writing task to the driver, which has to know no more of the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from minimq.connectors import StagedPart, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCommit(WriterCommitMessage):
+    """The report of a task that has written.
+
+    Attributes:
+        transaction: under which it is staged; None when it is there for all to see.
+        topics: where rows went.
+        parts: what is staged; empty without a transaction.
+        decided: whether a broker said that the transaction is decided, by an attempt before this one.
+    """
+
+    transaction: Transaction | None
+    topics: frozenset[str]
+    parts: tuple[StagedPart, ...]
+    decided: bool = False
