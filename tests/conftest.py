@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import itertools
 import logging
 import os
@@ -79,6 +80,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _copies_key in config.stash:
         config.stash[_copies_key].close()
+
+
+def pytest_collection_finish() -> None:
+    # All that belongs to thousands of tests stays to the end: whoever collects garbage need not look at it.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
