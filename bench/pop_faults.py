@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -194,9 +195,17 @@ def run(name: str, rounds: int, rate: int, chance: random.Random) -> Verdict:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(TOPIC, queues=1)
         try:
-            return trial.run(rounds, SCENARIOS[name])
+            verdict = trial.run(rounds, SCENARIOS[name])
         finally:
             trial.close()
+        for broker in cluster.brokers:
+            broker.stop()
+            command = [sys.executable, "-m", "minimq_broker", "check", str(broker.data_dir)]
+            checked = subprocess.run(command, capture_output=True, text=True, check=False)
+            if checked.returncode:
+                verdict.damaged += 1
+                verdict.find(checked.stdout, checked.stderr)
+        return verdict
 
 
 @click.command()

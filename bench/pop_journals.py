@@ -164,6 +164,8 @@ class Verdict:
         again: hand-outs that were asked for after the message had been acknowledged.
         tries: hand-outs that were counted wrongly.
         repeated: hand-outs that were not the first.
+        damaged: data directories in which `minimq-broker check` finds something; also what is saved of the queue, if it
+            does not follow from the log.
         examples: some findings as text.
     """
 
@@ -174,6 +176,7 @@ class Verdict:
     again: int = 0
     tries: int = 0
     repeated: int = 0
+    damaged: int = 0
     examples: list[str] = field(default_factory=list)
 
     def find(self, *what: object) -> None:
@@ -182,7 +185,7 @@ class Verdict:
 
     @property
     def is_sound(self) -> bool:
-        return not (self.lost or self.two_hands or self.again or self.tries)
+        return not (self.lost or self.two_hands or self.again or self.tries or self.damaged)
 
 
 class _Hand:
