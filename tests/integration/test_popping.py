@@ -18,6 +18,7 @@ from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
 from support.raw_sender import RawSender
 from support.reading import check_brokers
+from support.scraping import Scrape, metrics_address
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -27,7 +28,8 @@ EXTEND, RETURN = broker_pb2.POP_OUTCOME_EXTEND, broker_pb2.POP_OUTCOME_RETURN
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("popping")) as cluster:
+    options = {"metrics": "127.0.0.1:0", "log_format": "json"}
+    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("popping"), broker_options=options) as cluster:
         yield cluster
 
 
@@ -398,6 +400,28 @@ def test_takes_that_do_not_wait_are_not_told_that_there_is_nothing_while_there_i
     popper.begin(settles=[popper.settling(again)], takes=[popper.taking(1, wait_s=0) for _ in range(3)])
     results = [popper.answer() for _ in range(4)]
     assert not any(result.HasField("popped") for result in results)
+
+
+def test_a_message_is_handed_out_to_who_waits_in_the_commit_that_stores_it(
+    single: LocalCluster, new_name: Callable[[], str]
+) -> None:
+    def commits() -> float:
+        return Scrape(metrics_address(single.brokers[0].log_path)).value("minimq_broker_commits_total")
+
+    name, count = new_name(), 20
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(name, queues=1)
+    with Producer(single.nameserver) as producer, RawPopper(single.brokers[0].address, name, "a", name) as popper:
+        assert popper.take() == []
+        before = commits()
+        for number in range(count):
+            popper.begin(takes=[popper.taking(wait_s=60)])
+            assert popper.take() == []  # the first one waits by now
+            producer.send(Message(name, b"%d" % number))
+            [message] = popped(popper.answer())
+            assert (message.offset, message.body, message.tries) == (number, b"%d" % number, 1)
+        # It would take two for each; one of them now and then if the broker pauses between the two.
+        assert count <= commits() - before < 1.5 * count
 
 
 def test_a_take_that_is_cancelled_is_answered_with_nothing(popper: RawPopper) -> None:

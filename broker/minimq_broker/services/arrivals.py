@@ -22,6 +22,8 @@ class Arrivals:
         self._loop = asyncio.get_running_loop()
         #: Called with each queue that has grown, and with None to make all readers check again; must not raise.
         self.listeners: list[Callable[[QueueKey | None], None]] = []
+        #: Called with each queue for which a batch is on its way to the disk; must not raise.
+        self.early_listeners: list[Callable[[QueueKey], None]] = []
 
     def __len__(self) -> int:
         return len(self._long_poll)

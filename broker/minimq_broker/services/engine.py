@@ -21,7 +21,7 @@ from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
-from minimq_broker.store.jobs import AnyJob
+from minimq_broker.store.jobs import AnyJob, AppendJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
@@ -188,6 +188,13 @@ class Engine:
     def queue_grew(self, queue: QueueKey) -> None:
         """Wake the readers that wait for a queue; see `WriteObserver`."""
         self.arrivals.wake(queue)
+
+    def queue_grows(self, job: AppendJob) -> None:
+        """Let others join the commit of a batch; see `WriteObserver`."""
+        topic = self._store.state.topics.get(job.topic)
+        if topic is not None and job.transaction is None:
+            for listener in self.arrivals.early_listeners:
+                listener(QueueKey(topic.topic_id, job.queue_id))
 
     def recorded(self, fact: Fact) -> None:
         """React to a fact that is recorded; see `WriteObserver`."""

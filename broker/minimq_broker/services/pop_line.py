@@ -21,7 +21,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.services.pop_clock import PopClock
-from minimq_broker.store.pop_drafts import PopJob, PopStep
+from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
@@ -172,6 +172,13 @@ class PopLine:
             if self._waiting:
                 self._serve()
 
+    def join(self, queue_id: int) -> None:
+        """Hear that a batch for a queue is on its way to the disk: who waits takes of it in the same commit."""
+        take = next(iter(self._waiting), None)
+        if take is not None and not take.tags and take not in self._late and queue_id < self._topic.queues:
+            with suppress(MiniMQError, lmdb.Error):  # it is served later, or told
+                self._ask(take, queue_id, AS_WRITTEN)
+
     def returning(self) -> None:
         """Hear that messages are being given back: nobody is told that there is nothing meanwhile."""
         self._returning += 1
@@ -217,20 +224,26 @@ class PopLine:
             take = next(iter(self._waiting))
             if (queue_id := self._next(take.answers)) is None:
                 break
-            self._leave(take)
-            step = self._step(take, queue_id)
-            job = PopJob(self._group, (step,), self._clock.now_ms(), partial(self.taken, take, step))
-            try:
-                self._engine.writes.pop(job)
-            except MiniMQError as error:
-                self._asked[queue_id] -= take.most
-                self._under_way[queue_id] -= 1
-                take.answers.fail(take.id, error)
+            self._ask(take, queue_id)
         if self._late and not self._returning and not any(self._under_way.values()):
             for take in [*self._late]:
                 self._leave(take)
                 take.answers.add(broker_pb2.PopResult(id=take.id))
         self._arm()
+
+    def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
+        """Take from a queue for a waiting take, as far as the queue goes for readers unless it is told."""
+        step = self._step(take, queue_id)
+        self._leave(take)
+        if end is not None:
+            step.stored = step.stored[0], end
+        job = PopJob(self._group, (step,), self._clock.now_ms(), partial(self.taken, take, step))
+        try:
+            self._engine.writes.pop(job)
+        except MiniMQError as error:
+            self._asked[queue_id] -= take.most
+            self._under_way[queue_id] -= 1
+            take.answers.fail(take.id, error)
 
     def _leave(self, take: WaitingTake) -> None:
         del self._waiting[take]

@@ -77,12 +77,14 @@ class PopService:
         self._is_full = False
         self._is_retired = False
         engine.arrivals.listeners.append(self._arrived)
+        engine.arrivals.early_listeners.append(self._arriving)
         self._clients.expect_holders(self._clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
         """Stop releasing and serving: another role has begun."""
         self._is_retired = True
         self._engine.arrivals.listeners.remove(self._arrived)
+        self._engine.arrivals.early_listeners.remove(self._arriving)
         for line in self._lines.values():
             line.end(None)
         self._lines.clear()
@@ -386,6 +388,11 @@ class PopService:
                 line.look_again()
             except MiniMQError as error:
                 self._drop_line(group, topic_id, error)
+
+    def _arriving(self, queue: QueueKey) -> None:
+        """Hear that a queue is about to grow."""
+        for line in self._lines_of.get(queue.topic_id, {}).values():
+            line.join(queue.queue_id)
 
     def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
         line = self._lines.pop((group, topic_id))

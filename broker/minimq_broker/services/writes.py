@@ -36,6 +36,9 @@ class WriteObserver(Protocol):
     def queue_grew(self, queue: QueueKey) -> None:
         """Hear that readers see a queue grown."""
 
+    def queue_grows(self, job: AppendJob) -> None:
+        """Hear that a batch is handed to the writer: what is handed in at once is committed along with it."""
+
     def recorded(self, fact: Fact) -> None:
         """Hear of a fact that is recorded here."""
 
@@ -125,6 +128,7 @@ class Writes:
                     ) from None
         self._pending_bytes += job.size
         self._submit(job)
+        self._observer.queue_grows(job)
 
     def _has_room(self, job: AppendJob) -> bool:
         return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes

@@ -63,7 +63,7 @@ class CommitGroup:
         #: What the group adds to what is staged, and to which parts.
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
-        self._pops = PopDrafts(state)
+        self._pops = PopDrafts(state, self._ends)
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal

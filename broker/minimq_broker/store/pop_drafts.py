@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from minimq_broker.core.pop_draft import PopDraft, PopKey
 from minimq_broker.core.pop_queue import PopQueue, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run
-from minimq_broker.core.state import State
+from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.job import Job
 from minimq_common.errors import MiniMQError, TopicNotFound
+
+#: In place of where a queue ends.
+AS_WRITTEN = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +25,8 @@ class PopStep:
         id: by which the consumer is answered.
         key: the queue, and the group.
         what: a `Take`, a `Settle`, or the id of a client that is gone: its messages are released.
-        stored: first offset that is stored, and where the queue ends for readers.
+        stored: first offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with
+            what the same commit writes, so that both are on disk or neither is.
 
     Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
     were redelivered before a late settle; the number of messages that were deleted unsettled.
@@ -67,10 +72,12 @@ class PopDrafts:
 
     Args:
         state: as it is before.
+        ends: of the queues to which the commit has added batches so far.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
         self._state = state
+        self._ends = ends
         self._drafts: dict[PopKey, PopDraft] = {}
 
     def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
@@ -97,11 +104,17 @@ class PopDrafts:
         step.missed = draft.drop_before(step.stored[0])
         match what:
             case Take():
-                step.runs = draft.take(what, job.now_ms, step.stored[1], job.epoch)
+                step.runs = draft.take(what, job.now_ms, self._readable_end(step), job.epoch)
             case Settle():
                 step.expired = draft.settle(what)
             case client:
                 step.runs = draft.free(client)
+
+    def _readable_end(self, step: PopStep) -> int:
+        if step.stored[1] != AS_WRITTEN:
+            return step.stored[1]
+        queue = QueueKey(step.key.topic_id, step.key.queue_id)
+        return (self._ends.get(queue) or self._state.end(queue)).offset
 
     def _draft(self, key: PopKey, now_ms: int) -> PopDraft:
         draft = self._drafts.get(key)

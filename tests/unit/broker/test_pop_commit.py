@@ -1,0 +1,64 @@
+"""Takes from a queue in the commit that writes to it: they hand out what it stores, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_queue import Take
+from minimq_broker.core.state import State
+from minimq_broker.store.commit_group import CommitGroup
+from minimq_broker.store.entry import opened
+from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
+from minimq_common import batch
+from minimq_common.errors import QueueNotFound
+from support.stores import make_batch
+
+KEY = PopKey("g", 17, 0)
+
+
+@pytest.fixture
+def state() -> State:
+    made = State()
+    made.apply(TopicSet(Topic("orders", 17, 1, 1)), 100)
+    return made
+
+
+def append(queue_id: int, count: int) -> AppendJob:
+    data = make_batch([b"x"] * count)
+    return AppendJob("orders", queue_id, data, batch.read_header(data), lambda _: None)
+
+
+def taking(most: int) -> PopJob:
+    return PopJob("g", (PopStep(1, KEY, Take("c", most, 10_000), (0, AS_WRITTEN)),), 1_000, lambda _: None)
+
+
+def taken(job: PopJob) -> list[tuple[int, int]]:
+    return [(run.first, run.end) for run in job.steps[0].runs]
+
+
+def test_a_take_gets_what_the_same_commit_writes_before_it(state: State) -> None:
+    group = CommitGroup(state, state.position, 1_000, ahead=False)
+    jobs = [taking(5), taking(2), taking(5), taking(5)]
+    group.add_fact(jobs[0])
+    group.add_batch(append(0, 3))
+    group.add_fact(jobs[1])
+    group.add_batch(append(0, 1))
+    group.add_fact(jobs[2])
+    group.add_fact(jobs[3])
+    assert [taken(job) for job in jobs] == [[], [(0, 2)], [(2, 4)], []]
+    for position, entry in group.entries:  # as a slave or a start reads it
+        state.apply(opened(entry, position).effect, position + len(entry))
+    assert [(run.first, run.end) for run in state.popped[KEY].runs] == [(0, 2), (2, 4)]
+
+
+def test_what_is_refused_is_not_handed_out(state: State) -> None:
+    group = CommitGroup(state, state.position, 1_000, ahead=False)
+    with pytest.raises(QueueNotFound):
+        group.add_batch(append(1, 3))
+    job = taking(5)
+    group.add_fact(job)
+    assert taken(job) == []
+    assert not group.entries
