@@ -28,13 +28,21 @@ class NameServerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        service = self._service
-        counters, clusters = service.counters, Counter(broker.cluster for broker in service.registered())
         yield info(PREFIX, "Release of this server.", {"version": daemon.version()})
+        yield from self._of_the_table()
+        yield from self._of_clients()
+        yield from self._of_calls()
+        if self._controller is not None:
+            yield from self._controller.collect()
+
+    def _of_the_table(self) -> Iterator[Metric]:
+        table = self._service.registrations
+        clusters = Counter(broker.cluster for broker in table.registered())
+        away = Counter(away.broker.cluster for away in table.away())
         yield gauge(
             f"{PREFIX}_settled",
             "1 once running brokers have had time to register after the start of this server.",
-            service.settled,
+            self._service.settled,
         )
         yield gauges(
             f"{PREFIX}_brokers",
@@ -46,15 +54,17 @@ class NameServerMetrics:
             f"{PREFIX}_brokers_away",
             "Remembered brokers that have left, or came back without some of their topics.",
             ("cluster",),
-            (
-                ((cluster,), number)
-                for cluster, number in sorted(Counter(away.broker.cluster for away in service.away()).items())
-            ),
+            (((cluster,), number) for cluster, number in sorted(away.items())),
         )
-        yield gauge(f"{PREFIX}_topics", "Topics that have a route.", service.topics)
+        yield gauge(f"{PREFIX}_topics", "Topics that have a route.", table.topics)
         yield gauge(
-            f"{PREFIX}_conflicts", "Brokers that were refused because another one has their place.", service.conflicts
+            f"{PREFIX}_conflicts",
+            "Brokers that were refused because another one has their place.",
+            len(table.conflicts()),
         )
+
+    def _of_clients(self) -> Iterator[Metric]:
+        service = self._service
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
         yield gauge(
             f"{PREFIX}_watched_topics",
@@ -77,6 +87,9 @@ class NameServerMetrics:
             ("reason",),
             ((("unread",), service.unsent.ended), (("incoming",), self._intake.ended)),
         )
+
+    def _of_calls(self) -> Iterator[Metric]:
+        counters = self._service.counters
         yield counter(f"{PREFIX}_registrations_total", "Topic tables that brokers registered.", counters.registrations)
         yield counter(f"{PREFIX}_registrations_refused_total", "Registrations that were refused.", counters.refusals)
         yield counter(
@@ -90,5 +103,3 @@ class NameServerMetrics:
             "Look-ups of the route of a topic that has none.",
             counters.unknown_look_ups,
         )
-        if self._controller is not None:
-            yield from self._controller.collect()

@@ -119,7 +119,7 @@ class NameServer:
         nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, entry)
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
-                self._options.controller_dir, self._options.term_lease_s, self._service.note_conflict
+                self._options.controller_dir, self._options.term_lease_s, self._service.registrations.note_conflict
             )
             controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, entry)
         services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
@@ -203,4 +203,4 @@ class NameServer:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._options.scan_every_s)
-            self._service.expire()
+            self._service.registrations.expire()

@@ -1,20 +1,16 @@
-"""The gRPC face of the name server: messages in, the route table, messages out."""
+"""The gRPC face of the name server: calls of brokers and clients, answered out of one route table."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
-from typing import Any
 
 import grpc.aio
 
 from minimq_common import connections, rpc
 from minimq_common.errors import (
-    BrokerConflict,
     InvalidArgument,
     MiniMQError,
     SystemBusy,
@@ -28,19 +24,16 @@ from minimq_common.security.access_exchange import exchange
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.unsent import SMALL_BYTES, Unsent
-from minimq_common.wire import broker_to_wire
-from minimq_nameserver.away import RememberedBroker
+from minimq_common.unsent import Unsent
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.conflicts import Conflict
+from minimq_nameserver.cluster_answers import ClusterAnswers
 from minimq_nameserver.counters import CallCounters
+from minimq_nameserver.large_answers import LargeAnswers
 from minimq_nameserver.listing import TopicLists
-from minimq_nameserver.loop_share import LoopShare
-from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.registrations import Registrations
 from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
-from minimq_nameserver.route_table import Change, RouteTable
+from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.table_tidying import TableTidying
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -50,8 +43,6 @@ log = logging.getLogger(__name__)
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
-#: So fast gRPC takes an answer over, while everybody else waits.
-_COPIED_BYTES_PER_S = 400 << 20
 
 
 class NameServerService(nameserver_pb2_grpc.NameServerServicer):
@@ -64,54 +55,28 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self._table = table
-        self._clock = clock
-        #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
-        self._began = clock(), time.time()
-        self._events = RouteEvents(table, self._away_to_wire)
+        self._cluster = ClusterAnswers(table, clock)
+        self._events = RouteEvents(table, self._cluster.away_to_wire)
         self._tidying = TableTidying(table)
         self._lists = TopicLists(table, self._events, self._tidying)
-        self._cluster: tuple[int, bytes] | None = None  # the brokers of that edition of the table
         self._unsent = Unsent(MAX_UNSENT_BYTES)
+        self._large = LargeAnswers(self._unsent)
         self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded, self._unsent)
         self._watchers = Watchers(self._writer.ready)
         self._settled = False
-        self._session_ids = itertools.count(1)
-        self._streams: dict[int, asyncio.Task[object]] = {}
-        self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
         self._watches: set[asyncio.Task[object]] = set()
         self._access: SharedAccess | None = None
         self._access_streams: set[asyncio.Task[object]] = set()
-        self._reader = RegistrationReader()
-        # Of the table, by registrations with many topics, and by others: hundreds of those may come at once.
-        self._changes, self._brief_changes = LoopShare(), LoopShare()
-        self._handing_out = LoopShare()
         self._stopping = False
         self.counters = CallCounters()
+        self.registrations = Registrations(table, clock, self.counters, self._changed)
 
-    # What metrics show: any thread may ask.
+    # ---- what metrics show: any thread may ask ---------------------------------------------------
 
     @property
     def settled(self) -> bool:
         """True if a topic that is not in the table does not exist."""
         return self._settled
-
-    def registered(self) -> list[BrokerState]:
-        """Return what every broker told that is registered."""
-        return self._table.registered()
-
-    @property
-    def topics(self) -> int:
-        """Number of topics that have a route."""
-        return len(self._table.known_topics())
-
-    @property
-    def conflicts(self) -> int:
-        """Number of brokers whose place another one has."""
-        return len(self._table.conflicts(self._clock()))
-
-    def away(self) -> list[RememberedBroker]:
-        """Return the brokers that have gone."""
-        return self._table.away()
 
     @property
     def watchers(self) -> int:
@@ -128,13 +93,6 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Large routes and lists that clients have not taken yet."""
         return self._unsent
 
-    def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        """Remember a broker that the controller in this name server refuses."""
-        self._table.note_conflict(refused, holder, conflict.message, self._clock())
-        log.log(
-            logging.DEBUG if self._was_told(conflict) else logging.WARNING, "report refused reason=%r", conflict.message
-        )
-
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
         self._settled = True
@@ -142,18 +100,18 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             self._access.settle()
         self._watchers.release()
 
-    def expire(self) -> None:
-        """Remove the brokers that have been silent for too long, and end their streams."""
-        self._carry_out(self._table.expire(self._clock()))
-
     def end_streams(self) -> None:
         """Tell every stream that this name server stops; watchers get no news of brokers that leave because of it."""
         self._stopping = True
-        for session, task in self._streams.items():
-            self._reasons[session] = _STOPPING
-            task.cancel()
+        self.registrations.end(_STOPPING)
         for task in (*self._watches, *self._access_streams):
             task.cancel()
+
+    def _changed(self, topics: Collection[str]) -> None:
+        self._events.forget(topics)
+        self._tidying.begin()
+        if not self._stopping:
+            self._watchers.publish(topics)
 
     def share_access(self, shared: SharedAccess) -> None:
         """Tell brokers from now on of users and rules, and take theirs."""
@@ -167,89 +125,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
     ) -> None:
         """Keep a broker in the table for as long as its stream lasts."""
-        session = next(self._session_ids)
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams[session] = task
-        stopped = False
-        try:
-            try:
-                async for request in request_iterator:
-                    answer, stopped = await self._register(session, request)
-                    await rpc.write(context, answer)
-            finally:
-                # Before anything is answered: a broker whose stream broke must not be found any more.
-                self._leave(session, stopped=stopped)
-        except asyncio.CancelledError:
-            reason = self._reasons.pop(session, None)
-            if reason is None:
-                raise
-            await rpc.abort(context, Unavailable(reason))
-        except MiniMQError as error:
-            self.counters.refusals += 1
-            level = logging.DEBUG if self._was_told(error) else logging.WARNING
-            log.log(level, "registration refused reason=%r", error.message)
-            raise
-        finally:
-            self._reasons.pop(session, None)
-
-    async def _register(
-        self, session: int, request: nameserver_pb2.RegisterRequest | bytes
-    ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
-        """Take in what a broker tells; return the answer, and whether it stops."""
-        if isinstance(request, bytes):
-            state = await self._reader.read_encoded(request, self._table.known_topics())
-            await self._changes.step(lambda: self._enter(session, state))
-            return self._registered(state.broker_name), False
-        if not request.heartbeat_only:
-            state = await self._reader.read(request, self._table.known_topics())
-            async with self._brief_changes:
-                self._enter(session, state)
-        elif not self._table.heartbeat(session, request.data_version, self._clock()):
-            raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
-        return self._registered(request.broker_name), request.leaving
-
-    def _enter(self, session: int, state: BrokerState) -> None:
-        self.expire()  # so that a silent broker does not stand in the way
-        known = self._table.broker(session)
-        self._carry_out(self._table.register(session, state, self._clock()))
-        self.counters.registrations += 1
-        level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
-        log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
-        missing = self._table.missing_from(state.broker_name)
-        if missing and known is None:
-            text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
-            log.warning(text, state, len(missing), min(missing))
-
-    def _registered(self, broker_name: str) -> nameserver_pb2.RegisterResponse:
-        return nameserver_pb2.RegisterResponse(
-            master_address=self._table.master_of(broker_name) or "",
-            expire_after_ms=round(self._table.expire_after_s * 1000),
-        )
-
-    def _was_told(self, error: MiniMQError) -> bool:
-        """Say whether a conflict is known: a refused broker tries again every second."""
-        known = self._table.conflicts(self._clock())
-        return any(conflict.times > 1 and conflict.reason == error.message for conflict in known)
-
-    def _leave(self, session: int, *, stopped: bool) -> None:
-        del self._streams[session]
-        state = self._table.broker(session)
-        if state is not None:
-            log.info("broker left broker=%s stopped=%s", state, stopped)
-        self._carry_out(self._table.unregister(session, self._clock(), stopped=stopped))
-
-    def _carry_out(self, change: Change) -> None:
-        self._events.forget(change.topics)
-        self._tidying.begin()
-        if not self._stopping:
-            self._watchers.publish(change.topics)
-        for session, reason in change.ended:
-            self.counters.removals += 1
-            log.warning("broker removed reason=%r", reason)
-            if session in self._streams:
-                self._reasons[session] = reason
-                self._streams[session].cancel()
+        await self.registrations.keep(request_iterator, context)
 
     async def SyncAccess(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
@@ -305,7 +181,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
         caller = current_caller()
         sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
-        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
+        return await self._large.hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
 
     async def GetCluster(  # type: ignore[override]  # encoded, as the route
         self,
@@ -313,59 +189,10 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
-        return await self._hand_out(self._describe_cluster, context)
+        return await self._large.hand_out(self._describe_cluster, context)
 
     async def _describe_cluster(self) -> bytes:
-        if self._cluster is None or self._cluster[0] != self._table.edition:
-            brokers = nameserver_pb2.GetClusterResponse(
-                brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
-                versions=[
-                    nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
-                    for (name, broker_id), version in self._table.versions().items()
-                ],
-                away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
-            )
-            self._cluster = self._table.edition, brokers.SerializeToString()
-        may_see = current_caller().sees(Resource.CLUSTER, "")
-        conflicts = self._table.conflicts(self._clock()) if may_see else []
-        rest = nameserver_pb2.GetClusterResponse(
-            conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
-            settled=self._settled,
-            access_version=0 if self._access is None else self._access.rank.version,
-            access_digest="" if self._access is None else self._access.rank.digest,
-            access_only_reports=self._access is not None and self._access.only_reports,
-        )
-        # Encoded messages one after the other are the message that has the fields of both.
-        return self._cluster[1] + rest.SerializeToString()
-
-    async def _hand_out(
-        self, make: Callable[[], Awaitable[bytes]], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
-        """Return an answer to the call of the present task: a large one when there is room, one after the other.
-
-        It takes its room until the task has ended.
-        """
-        answer = await make()
-        if len(answer) <= SMALL_BYTES:
-            return answer
-        del answer  # whoever waits holds none that is older than that of others
-        task = asyncio.current_task()
-        assert task is not None
-        size = 0
-        await self._handing_out.begin()
-        try:
-            while True:
-                answer = await make()
-                size = len(answer)
-                if self._unsent.has_room(size):
-                    break
-                del answer
-                await self._unsent.room(size)
-            write = self._unsent.begin(context.peer(), size)
-            task.add_done_callback(lambda _: self._unsent.end(write))
-            return answer
-        finally:
-            self._handing_out.rest(size / _COPIED_BYTES_PER_S)
+        return self._cluster.get(self._access, settled=self._settled)
 
     async def ForgetBroker(
         self,
@@ -373,12 +200,11 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         context: grpc.aio.ServicerContext[nameserver_pb2.ForgetBrokerRequest, nameserver_pb2.ForgetBrokerResponse],
     ) -> nameserver_pb2.ForgetBrokerResponse:
         """Remember a broker that is away no longer."""
-        change = self._table.forget(check_broker(request.broker_name))
-        if change is not None:
+        is_forgotten = self.registrations.forget(check_broker(request.broker_name))
+        if is_forgotten:
             text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
             log.info(text, request.broker_name, connections.address_of(context.peer()), extra=ALWAYS_WRITTEN)
-            self._carry_out(change)
-        return nameserver_pb2.ForgetBrokerResponse(forgotten=change is not None)
+        return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,
@@ -408,29 +234,3 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             self._writer.abandon(watcher)
             self._watches.discard(task)
             self._watchers.remove(watcher)
-
-    def _away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
-        return nameserver_pb2.AwayBroker(
-            broker=broker_to_wire(away.broker),
-            since_ms=self._time_of_day_ms(away.since),
-            stopped=away.stopped,
-            queues=queues,
-        )
-
-    def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:
-        return nameserver_pb2.BrokerConflictReport(
-            cluster=conflict.cluster,
-            broker_name=conflict.broker_name,
-            broker_id=conflict.broker_id,
-            address=conflict.address,
-            holder_address=conflict.holder_address,
-            reason=conflict.reason,
-            first_ms=self._time_of_day_ms(conflict.first_at),
-            last_ms=self._time_of_day_ms(conflict.last_at),
-            times=conflict.times,
-        )
-
-    def _time_of_day_ms(self, moment: float) -> int:
-        """Return a moment of the clock in ms since 1970: the same at each call."""
-        began, began_at = self._began
-        return round((began_at + moment - began) * 1000)

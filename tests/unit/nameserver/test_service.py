@@ -33,7 +33,7 @@ def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.Mon
         return conflict.first_ms, conflict.last_ms
 
     now += 1
-    service.note_conflict(refused, holder, BrokerConflict("two of them"))
+    service.registrations.note_conflict(refused, holder, BrokerConflict("two of them"))
     first = times()
     assert first == (1_800_000_001_000, 1_800_000_001_000)
     now, day_s = now + 5.0, day_s + 7.25  # the time of day is adjusted meanwhile

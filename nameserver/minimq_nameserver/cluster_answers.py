@@ -1,0 +1,87 @@
+"""The brokers of a name server as they are told: those that are registered, away or refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
+from minimq_common.security.shared_access import SharedAccess
+from minimq_common.wire import broker_to_wire
+from minimq_nameserver.away import RememberedBroker
+from minimq_nameserver.conflicts import Conflict
+from minimq_nameserver.route_table import RouteTable
+from minimq_proto.v1 import nameserver_pb2
+
+
+class ClusterAnswers:
+    """Answers to `GetCluster`. The larger part is made once for each edition of the table.
+
+    Args:
+        table: has the brokers.
+        clock: that of the table.
+    """
+
+    def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
+        self._table = table
+        self._clock = clock
+        #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
+        self._began = clock(), time.time()
+        self._latest: tuple[int, bytes] | None = None  # the brokers of that edition of the table
+
+    def get(self, access: SharedAccess | None, *, settled: bool) -> bytes:
+        """Return the encoded answer, as the present caller may see it.
+
+        Args:
+            access: users and rules of this name server, if it has any.
+            settled: whether a topic that is not in the table does not exist.
+        """
+        if self._latest is None or self._latest[0] != self._table.edition:
+            brokers = nameserver_pb2.GetClusterResponse(
+                brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
+                versions=[
+                    nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
+                    for (name, broker_id), version in self._table.versions().items()
+                ],
+                away=[self.away_to_wire(away, away.queues) for away in self._table.away()],
+            )
+            self._latest = self._table.edition, brokers.SerializeToString()
+        may_see = current_caller().sees(Resource.CLUSTER, "")
+        conflicts = self._table.conflicts(self._clock()) if may_see else []
+        rest = nameserver_pb2.GetClusterResponse(
+            conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
+            settled=settled,
+            access_version=0 if access is None else access.rank.version,
+            access_digest="" if access is None else access.rank.digest,
+            access_only_reports=access is not None and access.only_reports,
+        )
+        # Encoded messages one after the other are the message that has the fields of both.
+        return self._latest[1] + rest.SerializeToString()
+
+    def away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
+        """Return what is told of a broker that is away, and of its queues."""
+        return nameserver_pb2.AwayBroker(
+            broker=broker_to_wire(away.broker),
+            since_ms=self._time_of_day_ms(away.since),
+            stopped=away.stopped,
+            queues=queues,
+        )
+
+    def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:
+        return nameserver_pb2.BrokerConflictReport(
+            cluster=conflict.cluster,
+            broker_name=conflict.broker_name,
+            broker_id=conflict.broker_id,
+            address=conflict.address,
+            holder_address=conflict.holder_address,
+            reason=conflict.reason,
+            first_ms=self._time_of_day_ms(conflict.first_at),
+            last_ms=self._time_of_day_ms(conflict.last_at),
+            times=conflict.times,
+        )
+
+    def _time_of_day_ms(self, moment: float) -> int:
+        """Return a moment of the clock in ms since 1970: the same at each call."""
+        began, began_at = self._began
+        return round((began_at + moment - began) * 1000)

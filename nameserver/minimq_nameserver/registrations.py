@@ -1,0 +1,185 @@
+"""The brokers that register: the streams by which they stand in the route table, and what takes them out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Collection
+
+import grpc.aio
+
+from minimq_common import rpc
+from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
+from minimq_nameserver.away import RememberedBroker
+from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.conflicts import Conflict
+from minimq_nameserver.counters import CallCounters
+from minimq_nameserver.loop_share import LoopShare
+from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.route_table import Change, RouteTable
+from minimq_proto.v1 import nameserver_pb2
+
+log = logging.getLogger(__name__)
+
+
+class Registrations:
+    """Keeps brokers in the route table for as long as their streams last. Lives on one event loop.
+
+    Args:
+        table: which only this changes.
+        clock: seconds that never go back.
+        counters: of registrations, refusals and removals.
+        changed: called with the topics whose routes have changed.
+    """
+
+    def __init__(
+        self,
+        table: RouteTable,
+        clock: Callable[[], float],
+        counters: CallCounters,
+        changed: Callable[[Collection[str]], None],
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._counters = counters
+        self._changed = changed
+        self._session_ids = itertools.count(1)
+        self._streams: dict[int, asyncio.Task[object]] = {}
+        self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
+        self._reader = RegistrationReader()
+        # Of the table, by registrations with many topics, and by others: hundreds of those may come at once.
+        self._changes, self._brief_changes = LoopShare(), LoopShare()
+
+    # ---- what metrics show: any thread may ask ---------------------------------------------------
+
+    def registered(self) -> list[BrokerState]:
+        """Return what every broker told that is registered."""
+        return self._table.registered()
+
+    @property
+    def topics(self) -> int:
+        """Number of topics that have a route."""
+        return len(self._table.known_topics())
+
+    def conflicts(self) -> list[Conflict]:
+        """Return the brokers whose place another one has."""
+        return self._table.conflicts(self._clock())
+
+    def away(self) -> list[RememberedBroker]:
+        """Return the brokers that have gone."""
+        return self._table.away()
+
+    # ---- streams ---------------------------------------------------------------------------------
+
+    async def keep(
+        self,
+        requests: AsyncIterator[nameserver_pb2.RegisterRequest | bytes],
+        context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
+    ) -> None:
+        """Serve the stream of one broker."""
+        session = next(self._session_ids)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[session] = task
+        stopped = False
+        try:
+            try:
+                async for request in requests:
+                    answer, stopped = await self._register(session, request)
+                    await rpc.write(context, answer)
+            finally:
+                # Before anything is answered: a broker whose stream broke must not be found any more.
+                self._leave(session, stopped=stopped)
+        except asyncio.CancelledError:
+            reason = self._reasons.pop(session, None)
+            if reason is None:
+                raise
+            await rpc.abort(context, Unavailable(reason))
+        except MiniMQError as error:
+            self._counters.refusals += 1
+            level = logging.DEBUG if self._was_told(error) else logging.WARNING
+            log.log(level, "registration refused reason=%r", error.message)
+            raise
+        finally:
+            self._reasons.pop(session, None)
+
+    async def _register(
+        self, session: int, request: nameserver_pb2.RegisterRequest | bytes
+    ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
+        """Take in what a broker tells; return the answer, and whether it stops."""
+        if isinstance(request, bytes):
+            state = await self._reader.read_encoded(request, self._table.known_topics())
+            await self._changes.step(lambda: self._enter(session, state))
+            return self._registered(state.broker_name), False
+        if not request.heartbeat_only:
+            state = await self._reader.read(request, self._table.known_topics())
+            async with self._brief_changes:
+                self._enter(session, state)
+        elif not self._table.heartbeat(session, request.data_version, self._clock()):
+            raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
+        return self._registered(request.broker_name), request.leaving
+
+    def _enter(self, session: int, state: BrokerState) -> None:
+        self.expire()  # so that a silent broker does not stand in the way
+        known = self._table.broker(session)
+        self._carry_out(self._table.register(session, state, self._clock()))
+        self._counters.registrations += 1
+        level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
+        log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
+        missing = self._table.missing_from(state.broker_name)
+        if missing and known is None:
+            text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
+            log.warning(text, state, len(missing), min(missing))
+
+    def _registered(self, broker_name: str) -> nameserver_pb2.RegisterResponse:
+        return nameserver_pb2.RegisterResponse(
+            master_address=self._table.master_of(broker_name) or "",
+            expire_after_ms=round(self._table.expire_after_s * 1000),
+        )
+
+    def _was_told(self, error: MiniMQError) -> bool:
+        """Say whether a conflict is known: a refused broker tries again every second."""
+        return any(conflict.times > 1 and conflict.reason == error.message for conflict in self.conflicts())
+
+    def _leave(self, session: int, *, stopped: bool) -> None:
+        del self._streams[session]
+        state = self._table.broker(session)
+        if state is not None:
+            log.info("broker left broker=%s stopped=%s", state, stopped)
+        self._carry_out(self._table.unregister(session, self._clock(), stopped=stopped))
+
+    def _carry_out(self, change: Change) -> None:
+        self._changed(change.topics)
+        for session, reason in change.ended:
+            self._counters.removals += 1
+            log.warning("broker removed reason=%r", reason)
+            if session in self._streams:
+                self._reasons[session] = reason
+                self._streams[session].cancel()
+
+    # ---- the end of registrations ----------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Remove the brokers that have been silent for too long, and end their streams."""
+        self._carry_out(self._table.expire(self._clock()))
+
+    def forget(self, broker_name: str) -> bool:
+        """Remember a broker that is away no longer; return whether it was."""
+        change = self._table.forget(broker_name)
+        if change is not None:
+            self._carry_out(change)
+        return change is not None
+
+    def end(self, reason: str) -> None:
+        """End all streams."""
+        for session, task in self._streams.items():
+            self._reasons[session] = reason
+            task.cancel()
+
+    def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
+        """Remember a broker that the controller in this name server refuses."""
+        self._table.note_conflict(refused, holder, conflict.message, self._clock())
+        log.log(
+            logging.DEBUG if self._was_told(conflict) else logging.WARNING, "report refused reason=%r", conflict.message
+        )
