@@ -123,18 +123,16 @@ class LetterReader:
                     at = batch.end_offset
                     yield len(messages), messages
             except DamagedMessages as error:
-                if on_damage is None or error.next_offset is None or error.next_offset <= at:
+                if on_damage is None:
                     raise
-                self._tell(error, on_damage)
-                yield min(error.next_offset, end) - at, []
-                at = error.next_offset
-
-    def _tell(self, error: DamagedMessages, on_damage: OnDamage) -> None:
-        if error.queue is not None and error.offset is not None:
-            place = error.queue, error.offset
-            if place not in self._known_damage:
-                self._known_damage.add(place)
-                on_damage(error)
+                behind = error.next_offset
+                if behind is None or behind <= at:
+                    behind = end  # it is not known where the next one begins: other queues go on
+                if (queue, at) not in self._known_damage:
+                    self._known_damage.add((queue, at))
+                    on_damage(error.at(queue, at, behind))
+                yield min(behind, end) - at, []
+                at = behind
 
     def _add(self, message: ReceivedMessage, found: Mapping[MessageQueue, SettledLetters]) -> None:
         try:
