@@ -419,7 +419,10 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Sign
         assert f"export MINIMQ_NAMESERVER={address}" in said.decode()
         [broker] = minimq.json("cluster", "status")
         assert f"broker-a      {broker['address']}" in said.decode()
-        assert "cannot listen at" in minimq("local", "--port", address.rpartition(":")[2], status=1)
+        assert minimq("local", "--secure", "--port", address.rpartition(":")[2], status=1) == (
+            f"error: nameserver-1 cannot listen at {address}: the port is in use; stop the process that has it, or "
+            "choose another port (--port, or port= of LocalCluster; 0 takes a free one)\n"
+        )
         running.send_signal(number)
         _, errors = running.communicate(timeout=60)
     assert (errors, running.returncode) == (b"", 0)

@@ -59,7 +59,7 @@ def test_rows_are_written_and_read_with_a_file_or_its_content(
         bob = admin.add_user("bob", ["allow read topic other"])
     # Tasks follow each other in the processes of Spark: what admin has opened there must not serve bob.
     refused = spark.read.format("minimq").options(credentialsSecret=bob, topic="t").load()
-    with pytest.raises(Exception, match="user bob may not describe topic t") as raised:
+    with pytest.raises(Exception, match="user bob has no right to topic t") as raised:
         refused.collect()
     assert not found_in(str(raised.value).encode(), secrets_in(bob.encode()))
     with Admin(credentials=cluster.credentials) as admin:

@@ -89,7 +89,7 @@ def bench() -> None:
     """Measure throughput and latency; CPU time is that of the client process alone."""
 
 
-@bench.command("produce")
+@bench.command("produce", short_help="Measure sending in batches.")
 @_count_option(1_000_000)
 @_size_option
 @_batch_option
@@ -110,7 +110,7 @@ def bench_produce(  # noqa: PLR0913 - by name
         _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
 
 
-@bench.command("consume")
+@bench.command("consume", short_help="Measure reading.")
 @_count_option(1_000_000)
 @_size_option
 @_batch_option
@@ -150,7 +150,7 @@ def bench_consume(
         _show_rate(output, "consume", received, read_bytes / max(received, 1), seconds, cpu)
 
 
-@bench.command("latency")
+@bench.command("latency", short_help="Measure the time until a receipt, and until delivery.")
 @_count_option(1_000)
 @_size_option
 @_queues_option

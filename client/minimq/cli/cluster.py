@@ -56,7 +56,7 @@ def cluster() -> None:
     """Show the brokers, and set what clients may do with each."""
 
 
-@cluster.command()
+@cluster.command(short_help="Show the status of each broker.")
 @output_option
 @click.pass_obj
 def status(nameserver: str, output: str) -> None:
@@ -86,7 +86,7 @@ def status(nameserver: str, output: str) -> None:
         show_table(_BROKERS, [{**row, **_in_short(row), **in_short(row)} for row in rows], without=_uninformative(rows))
 
 
-@cluster.command()
+@cluster.command(short_help="Show brokers that claim the place of another.")
 @output_option
 @click.pass_obj
 def conflicts(nameserver: str, output: str) -> None:
@@ -138,7 +138,7 @@ def permission(nameserver: str, broker: str, allowed: str) -> None:
     click.echo(f"broker {broker}: permission {allowed}")
 
 
-@cluster.command()
+@cluster.command(short_help="Forget a BROKER that will not come back.")
 @click.argument("broker")
 @click.pass_obj
 def forget(nameserver: str, broker: str) -> None:

@@ -90,7 +90,7 @@ def _choice_options(command: F) -> F:
 # ---- List ---------------------------------------------------------------------------------------
 
 
-@dlq.command("list")
+@dlq.command("list", short_help="Count the open dead letters.")
 @click.argument("group", required=False, shell_complete=complete_groups)
 @output_option
 @click.pass_obj

@@ -24,7 +24,7 @@ _ROUTE = Table(
 )
 
 
-@click.command()
+@click.command(short_help="Show the brokers of a topic, as clients see them.")
 @click.argument("topic", shell_complete=complete_topics)
 @output_option
 @click.pass_obj

@@ -48,7 +48,7 @@ def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
     )(command)
 
 
-@click.group()
+@click.group(short_help="Make certificates and credentials.")
 def secure() -> None:
     """Make certificates for the servers of a cluster, and credentials for its users.
 
@@ -56,7 +56,7 @@ def secure() -> None:
     """
 
 
-@secure.command()
+@secure.command(short_help="Make an authority, certificates, and the user admin.")
 @_FOLDER
 @_hosts_option
 @option(
@@ -93,7 +93,7 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     click.echo(f"  minimq user add alice --write 'orders*' --secrets {directory} --to alice.minimq")
 
 
-@secure.command()
+@secure.command(short_help="Make a new certificate for the servers.")
 @_FOLDER
 @_hosts_option
 @option(
@@ -144,7 +144,7 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None, yes: bool) ->
     click.echo(f"made a certificate for {', '.join(made.names)}, valid until {_moment(made.ends_at)}")
 
 
-@secure.command()
+@secure.command(short_help="Write the credentials of a USER with a certificate.")
 @_FOLDER
 @click.argument("user")
 @option(
@@ -186,7 +186,7 @@ def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> N
             )
 
 
-@secure.command()
+@secure.command(short_help="Print a new key for cluster.key.")
 def new_key() -> None:
     """Print a new key, for another line of cluster.key: servers send the first one, and accept all of them.
 
@@ -197,7 +197,7 @@ def new_key() -> None:
     click.echo(issue_key().key.text)
 
 
-@secure.command("show")
+@secure.command("show", short_help="Show the certificates in DIR, and the users.")
 @_FOLDER
 @output_option
 def show_certificates(directory: Path, output: str) -> None:

@@ -86,7 +86,7 @@ def topic() -> None:
     """Create, list, describe, change and delete topics."""
 
 
-@topic.command()
+@topic.command(short_help="Create a topic.")
 @click.argument("name")
 @_count_option("--queues", default=8, show_default=True, help="Queues on each broker.")
 @_read_option
@@ -198,7 +198,7 @@ def update(
         sys.exit(1)
 
 
-@topic.command()
+@topic.command(short_help="Delete a topic with all its messages.")
 @click.argument("name", shell_complete=complete_topics)
 @_cluster_option
 @_broker_option
@@ -283,7 +283,7 @@ def list_topics(nameserver: str, with_own: bool, output: str) -> None:
         click.echo(f"\nnot shown: {hidden} of consumer groups{with_dead}; --all shows all")
 
 
-@topic.command()
+@topic.command(short_help="Show the settings and queues of a topic.")
 @click.argument("name", shell_complete=complete_topics)
 @output_option
 @click.pass_obj

@@ -85,7 +85,7 @@ def user() -> None:
     """
 
 
-@user.command()
+@user.command(short_help="Add a user, and write its credentials.")
 @_NAME
 @_rights_options
 @_role_option
@@ -133,7 +133,7 @@ def allow(
     _change_rules(context, name, secrets, _rules("allow", given), roles, remove=remove)
 
 
-@user.command()
+@user.command(short_help="Deny a user something, whatever else is allowed.")
 @_NAME
 @_rights_options
 @_remove_option
@@ -150,7 +150,7 @@ def deny(context: click.Context, /, name: str, secrets: Path | None, remove: boo
     _change_rules(context, name, secrets, _rules("deny", given), (), remove=remove)
 
 
-@user.command()
+@user.command(short_help="Make a new key for a user.")
 @_NAME
 @option("--drop-old", is_flag=True, help="Revoke all former keys at once, for example after a leak.")
 @_key_options
@@ -182,10 +182,10 @@ def drop_old_keys(context: click.Context, name: str, secrets: Path | None) -> No
     """
     from minimq.administration.access_edits import drop_former_keys
 
-    _change(context, secrets, drop_former_keys(name), f"user {name} has only its latest key")
+    _change(context, secrets, drop_former_keys(name), f"former keys of user {name} revoked")
 
 
-@user.command()
+@user.command(short_help="Lock a user out.")
 @_NAME
 @secrets_option
 @click.pass_context
@@ -231,7 +231,7 @@ def remove(context: click.Context, name: str, secrets: Path | None, yes: bool) -
     _change(context, secrets, remove_user(name), f"user {name} removed")
 
 
-@user.command("list")
+@user.command("list", short_help="List the users with their keys, roles and rules.")
 @secrets_option
 @output_option
 @click.pass_context
@@ -294,7 +294,7 @@ def _warn(document: AccessDocument, name: str, given: Iterable[str]) -> None:
 def _change(context: click.Context, secrets: Path | None, edit: AccessEdit, done: str) -> None:
     with open_source(context, secrets) as source:
         later = source.change(edit)
-    click.echo(f"{done} (version {later.version})")
+    click.echo(f"{done}; users and rules have version {later.version} now")
 
 
 def _issue(
@@ -304,7 +304,7 @@ def _issue(
     with open_source(context, secrets) as source:
         # Before there is a file: it may be in the folder of the source, which reads all files there.
         text = source.credentials(name, key.key, given_nameservers(context))
-        with _target(to) as write:
+        with _target(to, name) as write:
             try:
                 source.change(edit)
             except DeadlineExceeded:  # it is in force, but not everywhere yet
@@ -314,7 +314,7 @@ def _issue(
 
 
 @contextmanager
-def _target(to: Path | None) -> Iterator[Callable[[str], None]]:
+def _target(to: Path | None, name: str) -> Iterator[Callable[[str], None]]:
     """Yield a writer of the credentials; a file is created before the change, and removed if the change fails."""
     if to is None:
         yield lambda text: click.echo(text, nl=False)
@@ -322,12 +322,15 @@ def _target(to: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         opened = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise InvalidArgument(f"cannot write {to}: {error.strerror}") from None
+        reason = error.strerror
+        if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
+            reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
+        raise InvalidArgument(f"cannot write {to}: {reason}") from None
     with os.fdopen(opened, "w") as file:
 
         def write(text: str) -> None:
             file.write(text)
-            click.echo(to)
+            click.echo(f"{to}: the credentials of user {name}; keep the file private")
 
         try:
             yield write

@@ -285,7 +285,11 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             return Unavailable(f"{self.name} was not ready after {_READY_S} s; its log {self.log_path} may say why")
         tail = self.log_tail()
-        cls: type[MiniMQError] = CannotListen if "cannot listen at" in tail else Unavailable
+        refusals = [line for line in tail.splitlines() if "cannot listen at" in line]
+        if refusals and not self._may_move:  # the user has chosen the port, and nothing else of the log concerns it
+            reason = refusals[-1].removeprefix("error: ")
+            return CannotListen(f"{self.name} {reason} (--port, or port= of LocalCluster; 0 takes a free one)")
+        cls: type[MiniMQError] = CannotListen if refusals else Unavailable
         if "Usage:" in tail:
             cls = InvalidArgument
         return cls(f"{self.name} ended with status {status} before it was ready; the end of its log:\n{tail}")

@@ -30,14 +30,20 @@ def refused(user: str, decision: AccessDecision) -> str:
     A rule that denies is named: its pattern is a name that the caller has asked for, or the begin of it.
     """
     need = of_group(decision.need)
-    what = f"may not {need}"
+    what = "may not see or change users and rules" if need.verb is Verb.ACCESS else f"may not {need}"
     if not user:
         return f"a caller without a key {what}: give the credentials of an administrator"
     if user.startswith("%"):
         return f"a server {what}"
     if decision.rule is not None:
         return f"user {user} {what}, whatever else is allowed: {denied_by(user, decision.rule, decision.source)}"
-    return f"user {user} {what}: an administrator gives the right by `minimq user allow {user} {_rights(need)}`"
+    if need.verb is Verb.ACCESS:  # whoever has this right can have all others
+        return f"user {user} {what}: only administrators may, and `minimq user allow {user} {_rights(need)}` makes one"
+    grant = f"an administrator can grant it with `minimq user allow {user} "
+    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # the first step of every use of a topic
+        write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
+        return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
+    return f"user {user} {what}: {grant}{_rights(need)}`"
 
 
 def denied_by(user: str, rule: Rule, source: str) -> str:
@@ -51,18 +57,16 @@ def denied_by(user: str, rule: Rule, source: str) -> str:
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)
         remedy = (
-            f"an administrator takes that role away by `minimq user allow {user} --role {role} --remove`, or changes "
-            "it by `minimq access apply`"
+            f"an administrator can take that role away with `minimq user allow {user} --role {role} --remove`, or "
+            "change it with `minimq access apply`"
         )
     else:
         right = _right(rule.verb, rule.resource, rule.pattern)
-        remedy = f"an administrator removes that rule by `minimq user deny {user} {right} --remove`"
+        remedy = f"an administrator can remove that rule with `minimq user deny {user} {right} --remove`"
     return f"the rule '{rule}' of {source} denies it; {remedy}"
 
 
 def _rights(need: Need) -> str:
-    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # which follows from what is really wanted
-        return f"--read {need.name}`, or `--write {need.name}"
     if need.resource is Resource.TRANSACTION and need.name.startswith(ONE_TIME_TRANSACTIONS):
         return _right(need.verb, need.resource, f"{ONE_TIME_TRANSACTIONS}*")  # this very name comes never again
     return _right(need.verb, need.resource, need.name)

@@ -177,7 +177,7 @@ class AccessControl:
                 del self._users[key_hash]
                 caller.revoke()
                 reason = found.value if isinstance(found, Refusal) else "the key is another user's"
-                log.info("access: a caller is let go user=%s reason=%r", caller.user, reason)
+                log.info("access: the key of a caller is no longer in force user=%s reason=%r", caller.user, reason)
             else:
                 self._users[key_hash] = found, caller
 
@@ -252,7 +252,8 @@ def _decide_of_unknown(need: Need) -> AccessDecision:
 
 def _why(refusal: Refusal, user: str) -> str:
     if refusal is Refusal.EXPIRED:
-        return f"the key of user {user} has expired: an administrator makes a new one by `minimq user rotate {user}`"
+        remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
+        return f"the key of user {user} has expired: {remedy}"
     if refusal is Refusal.DISABLED:
-        return f"user {user} is disabled: an administrator lets them in again by `minimq user enable {user}`"
+        return f"user {user} is disabled: an administrator can admit it again with `minimq user enable {user}`"
     return _NO_USER

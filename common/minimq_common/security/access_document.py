@@ -211,9 +211,7 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
 
 def _check_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(
-            f"the {kind} {name!r} has no name for one: write letters, digits, '.', '_' and '-', at most 63 of them"
-        )
+        raise InvalidArgument(f"{name!r} is no name for a {kind}: use letters, digits, '.', '_' and '-', 63 at most")
     if kind == "role" and name in BUILT_IN:
         raise InvalidArgument(f"the role {name} already exists, and cannot be changed: choose another name")
 

@@ -112,33 +112,39 @@ def parse_rule(text: str) -> Rule:
     Raises:
         InvalidArgument: it is none; the text says what is wrong, and what would be right.
     """
-    words = text.split()
+    words, what = text.split(), f"the rule {text!r}"
     if len(words) not in (3, 4) or words[0] not in ("allow", "deny"):
-        raise InvalidArgument(f"the rule {text!r} is invalid: write allow or deny, a verb, a resource and a name, "
-        "such as "
+        raise InvalidArgument(f"{what} is invalid: write allow or deny, a verb, a resource and a name, such as "
                               "'allow read topic orders*', or 'allow manage cluster'")  # fmt: skip
-    try:
-        resource = Resource(words[2])
-    except ValueError:
-        known = ", ".join(each.value for each in Resource)
-        raise InvalidArgument(f"the rule {text!r} is about {words[2]!r}, which is no resource: write {known}") from None
-    verbs = {each.value: each for each in VERBS[resource]}
-    if words[1] not in verbs:
-        raise InvalidArgument(f"the rule {text!r} has no verb of a {resource.value}: write {', '.join(verbs)}")
-    if (resource is Resource.CLUSTER) != (len(words) == 3):
-        wanted = "no name, there is one cluster" if resource is Resource.CLUSTER else "a name, or * for all"
-        raise InvalidArgument(f"the rule {text!r} is about a {resource.value}: give it {wanted}")
-    pattern = words[3] if len(words) == 4 else ""
-    if len(pattern) > _MOST_LETTERS or not _PATTERN.fullmatch(pattern.replace(USER, "u")):
-        raise InvalidArgument(
-            f"the rule {text!r} has a name that nothing can have: a * may stand at the end only, {USER} for the user"
-        )
-    return Rule(words[0] == "allow", verbs[words[1]], resource, pattern)
+    return Rule(words[0] == "allow", *_right_of(words[1:], what))
 
 
 def need_of(verb: str, resource: str, name: str = "") -> Need:
     """Return the need in three words. Raises `InvalidArgument` as `parse_rule`, and when the name is a pattern."""
-    rule = parse_rule(f"allow {verb} {resource} {name}")
-    if "*" in rule.pattern or USER in rule.pattern:
+    asked = [verb, resource, name] if name else [verb, resource]
+    right = _right_of(asked, repr(" ".join(asked)))
+    if "*" in right[2] or USER in right[2]:
         raise InvalidArgument(f"{name!r} is a pattern: ask about one name")
-    return Need(rule.verb, rule.resource, rule.pattern)
+    return Need(*right)
+
+
+def _right_of(words: list[str], what: str) -> tuple[Verb, Resource, str]:
+    """Return the verb, the resource and the pattern in some words; `what` names these for errors."""
+    try:
+        resource = Resource(words[1])
+    except ValueError:
+        known = ", ".join(each.value for each in Resource)
+        raise InvalidArgument(f"{what} is about {words[1]!r}, which is no resource; use one of: {known}") from None
+    verbs = {each.value: each for each in VERBS[resource]}
+    if words[0] not in verbs:
+        known = ", ".join(verbs)
+        raise InvalidArgument(f"{what} has {words[0]!r}, which is no verb of a {resource.value}; use one of: {known}")
+    if (resource is Resource.CLUSTER) != (len(words) == 2):
+        wanted = "no name, there is one cluster" if resource is Resource.CLUSTER else "a name, or * for all"
+        raise InvalidArgument(f"{what} is about a {resource.value}: give it {wanted}")
+    pattern = words[2] if len(words) == 3 else ""
+    if len(pattern) > _MOST_LETTERS or not _PATTERN.fullmatch(pattern.replace(USER, "u")):
+        raise InvalidArgument(
+            f"{what} has a name that nothing can have: a * may stand at the end only, {USER} for the user"
+        )
+    return verbs[words[0]], resource, pattern

@@ -118,6 +118,8 @@ def test_a_user_is_added_with_credentials_that_open(folder: Path) -> None:
         ("access cluster", 1, "no: no rule allows to access cluster"),
     ):
         assert run("can", "alice", *question.split(), "--secrets", folder, status=status).stdout.strip() == answer
+    unclear = run("can", "alice", "write", "topic", "--secrets", folder, status=2).stderr
+    assert unclear == "error: 'write topic' is about a topic: give it a name, or * for all\n"
     said = json.loads(run("can", "bob", "read", "topic", "a", "--secrets", folder, "--output", "json", status=1).stdout)
     assert said == {"allowed": False, "reason": "there is no user bob", "version": 2}
     again = run("user", "add", "alice", "--secrets", folder, status=2)
@@ -130,12 +132,15 @@ def test_the_folder_of_a_server_alone_is_enough(folder: Path, tmp_path: Path) ->
     alice = tmp_path / "alice.minimq"
     for place, name in ((folder, "alice"), (folder / "server", "bob")):
         to = alice.with_stem(name)
-        assert run("-n", "mq2:1", "user", "add", name, "--secrets", place, "--to", to).stdout.strip() == str(to)
+        assert run("-n", "mq2:1", "user", "add", name, "--secrets", place, "--to", to).stdout.startswith(
+            f"{to}: the credentials of user {name}"
+        )
         opened = CredentialsFile(Credentials(str(to)))
         assert opened.nameservers == ("mq2:1",)
         assert opened.trust().pair is None
         assert stat.S_IMODE(to.stat().st_mode) == 0o600
-    assert "File exists" in run("user", "add", "carol", "--secrets", folder, "--to", alice, status=2).stderr
+    refused = run("user", "add", "carol", "--secrets", folder, "--to", alice, status=2).stderr
+    assert "the file already exists; give another name, or remove" in refused
     assert "carol" not in policy(folder).document.users
     assert "has no access.toml" in run("user", "list", "--secrets", tmp_path, status=2).stderr
 
@@ -163,7 +168,7 @@ def test_rights_come_and_go(folder: Path) -> None:
         (("allow", "alice", "--read", "a*b"), "has a name that nothing can have"),
         (("allow", "alice", "--role", "boss"), "has the role 'boss', which the document does not have"),
         (("allow", "alice", "--read", "b*", "--remove"), "does not have 'allow read topic b*'"),
-        (("deny", "alice", "--right", "fly topic a"), "has no verb of a topic"),
+        (("deny", "alice", "--right", "fly topic a"), "'fly', which is no verb of a topic"),
     ):
         assert reason in run("user", *wrong, "--secrets", folder, status=2).stderr
     assert (folder / "server" / "access.toml").read_bytes() == before

@@ -47,6 +47,7 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
         ("read group g", ()),
         ("manage group g", ()),
         ("backup cluster", ()),
+        ("access cluster", ()),
         (f"write transaction {ONE_WRITE}", ()),
         ("read topic %RETRY%g", ()),
         ("write topic orders-1", ("deny write topic orders*",)),
@@ -70,6 +71,25 @@ def test_the_advice_for_a_name_that_is_used_once_is_about_all_such_names() -> No
     document = follow(document_of(), refused("alice", denied))
     assert Policy(document).decide("alice", need_of("write transaction spark-batch-another")).allowed
     assert not Policy(document).decide("alice", need_of("write transaction other")).allowed
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "describe topic payroll",
+            "user alice has no right to topic payroll: an administrator can grant it with `minimq user allow alice "
+            "--write payroll`, for sending, or `--read payroll`, for reading",
+        ),
+        (
+            "access cluster",
+            "user alice may not see or change users and rules: only administrators may, and `minimq user allow alice "
+            "--right 'access cluster'` makes one",
+        ),
+    ],
+)
+def test_a_refusal_says_what_was_wanted(what: str, said: str) -> None:
+    assert refused("alice", Policy(document_of("allow write topic orders*")).decide("alice", need_of(what))) == said
 
 
 def test_a_rule_of_a_role_is_named_with_the_role() -> None:
