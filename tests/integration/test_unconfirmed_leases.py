@@ -106,7 +106,9 @@ def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(cluster: LocalCl
         consumer.commit()
 
 
-def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster, relay: Relay) -> None:
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster, relay: Relay, orderly: bool) -> None:
+    """Not in order, the next call waits already for the only thread."""
     [broker] = cluster.brokers
     seen: list[int] = []
 
@@ -123,7 +125,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
 
     with (
         RawMember(broker.address, "heir") as heir,
-        PushConsumer(cluster.nameserver, group="g", orderly=True, batch_size=1) as consumer,
+        PushConsumer(cluster.nameserver, group="g", orderly=orderly, threads=1, batch_size=1) as consumer,
     ):
         lead(consumer, {broker.address: relay.address})
         consumer.subscribe("t")

@@ -81,7 +81,8 @@ class DeliveryOutcomes:
 
     def begin(self, delivery: Delivery) -> bool:
         """Note that the listener is about to be called; return whether it is to be, and not another member's."""
-        self._in_flight.begin(delivery, time.monotonic())
+        if not self._in_flight.begin(delivery, time.monotonic()):
+            return False
         if delivery.queue.topic != self.retry_topic or delivery.messages[0].topic not in self._topics_of_others():
             return True
         # It waited for another try of a topic that others of the group know. It waits again until it comes to one of

@@ -141,6 +141,12 @@ class HandOut:
                     damaged = batch
                     break
 
+    def may_use(self, queue: MessageQueue) -> bool:
+        """Tell whether what was taken of a queue before may be given to a listener: its lease holds still."""
+        with self._lock:
+            reader = self._readers.get(queue)
+            return reader is not None and reader.is_trusted(time.monotonic(), self._until(queue))
+
     def is_current(self, queue: MessageQueue) -> bool:
         """Tell whether the latest `take` was of this queue, and nobody has sought or begun it anew since."""
         with self._lock:
@@ -174,9 +180,12 @@ class HandOut:
 
     def _next_reader(self, now: float, but: Collection[MessageQueue]) -> QueueReader | None:
         for queue, reader in self._readers.items():
-            if reader.may_hand_out(now, self._trusted_until.get(queue.broker_name, math.inf)) and queue not in but:
+            if reader.may_hand_out(now, self._until(queue)) and queue not in but:
                 return reader
         return None
+
+    def _until(self, queue: MessageQueue) -> float:
+        return self._trusted_until.get(queue.broker_name, math.inf)
 
     def _take(self, reader: QueueReader, max_messages: int, now: float) -> list[ReceivedMessage]:
         # First: Ctrl-C may come anywhere from here on.

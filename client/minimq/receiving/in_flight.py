@@ -272,10 +272,23 @@ class InFlightDeliveries:
             self._deactivate(delivery)
         self._notify_changed()
 
-    def begin(self, delivery: Delivery, now: float) -> None:
-        """Note that the listener is called."""
+    def begin(self, delivery: Delivery, now: float) -> bool:
+        """Note that the listener is about to be called; return whether it is to be, and the queue is not lost."""
         with self._changed:
-            delivery.began_at = now
+            if is_current := self._is_current(delivery):
+                delivery.began_at = now
+            else:
+                self._deactivate(delivery)
+        if not is_current:
+            self._notify_changed()
+        return is_current
+
+    def postpone(self, delivery: Delivery, until: float) -> None:
+        """Make a call that has not begun at that time, if the queue is not lost by then."""
+        with self._changed:
+            heapq.heappush(self._waiting, _Waiting(until, next(self._numbers), delivery))
+            self._deactivate(delivery)
+        self._notify_changed()
 
     def answered(self, delivery: Delivery) -> bool:
         """Note that the listener has answered; return whether its answer still matters."""

@@ -311,12 +311,19 @@ class QueueDispatcher(Consumer):
         if self._calls is not None:
             self._calls.submit(delivery)
 
+    def _may_begin(self, delivery: Delivery) -> bool:
+        """Tell whether the listener is to be called; no more once the queue may be another member's."""
+        if self._fetcher.hand_out.may_use(delivery.queue):
+            return self._outcomes.begin(delivery)
+        self._in_flight.postpone(delivery, time.monotonic() + _WAIT_S)
+        return False
+
     def _deliver(self, listener: ListenerAdapter, delivery: Delivery) -> None:
-        if self._outcomes.begin(delivery):
+        if self._may_begin(delivery):
             self._outcomes.answered(delivery, listener.ask(delivery.queue, delivery.messages))
 
     async def _deliver_async(self, listener: AsyncListenerAdapter, delivery: Delivery) -> None:
-        if self._outcomes.begin(delivery):
+        if self._may_begin(delivery):
             try:
                 verdict = await listener.ask(delivery.queue, delivery.messages)
             except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call

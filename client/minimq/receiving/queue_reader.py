@@ -122,14 +122,14 @@ class QueueReader:
         """When `tick` begins the next pull after a failure; infinite when none is to begin."""
         return self._retry_at if self.state is _WAITING else math.inf
 
-    def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
-        """Tell whether `take` has something, and may hand it out under the lease.
+    def is_trusted(self, now: float, until: float) -> bool:
+        """Tell whether the lease holds. None of its broker does after `until`, as the member may not know yet."""
+        return not self.lease.epoch or now < min(until, self.expires_at)
 
-        After `trusted_until` no lease of the broker is trusted; the member may not know it yet, as after a long sleep.
-        """
-        if self._is_paused or self.error or self.state is _LEAVING or not self._ahead.is_due(now):
-            return False
-        return not self.lease.epoch or now < min(trusted_until, self.expires_at)
+    def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
+        """Tell whether `take` has something, and may hand it out under the lease; see `is_trusted`."""
+        is_held_back = self._is_paused or self.error is not None or self.state is _LEAVING
+        return not is_held_back and self._ahead.is_due(now) and self.is_trusted(now, trusted_until)
 
     def error_to_tell(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""

@@ -190,6 +190,29 @@ def test_a_call_that_hangs_is_told_once(give_up: bool) -> None:
     assert account.in_flight.answered(delivery) == (not give_up)
 
 
+def test_a_call_that_waits_is_not_made_once_the_queue_is_lost() -> None:
+    account = Account()
+    [first] = account.take(0, 1)
+    [waiting] = account.take(1, 1)
+    [later] = account.take(2, 1)
+    assert account.in_flight.begin(first, 0.0)
+    account.in_flight.postpone(later, until=5.0)
+    account.in_flight.drop([QUEUE])
+    account.in_flight.start(QUEUE, 0)  # the same messages come again
+    assert not account.in_flight.begin(waiting, 1.0)
+    assert account.in_flight.due(5.0) == []
+    assert account.in_flight.active == 1
+
+
+def test_a_call_that_was_postponed_is_made_if_the_queue_stays() -> None:
+    account = Account(one_at_a_time=True)
+    [delivery] = account.take(0, 1)
+    account.in_flight.postpone(delivery, until=5.0)
+    assert (account.in_flight.active, account.in_flight.blocked()) == (0, {QUEUE})
+    assert account.in_flight.due(5.0) == [delivery]
+    assert account.in_flight.begin(delivery, 5.0)
+
+
 def test_a_call_that_was_given_up_is_another_one_when_it_is_made_again() -> None:
     account = Account()
     [delivery] = account.take(0, 1)
