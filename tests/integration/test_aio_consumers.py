@@ -364,7 +364,7 @@ def test_a_thousand_listeners_are_awaited_at_once_without_a_thread_for_each(clus
             consumer.subscribe(topic)
             await consumer.start(listen)
             await asyncio.wait_for(all_found.wait(), PATIENCE_S)
-            with pytest.raises(InvalidArgument, match="start once"):
+            with pytest.raises(InvalidArgument, match="start it once"):
                 await consumer.start(listen)
         assert most == 1_000
         assert threads < 100

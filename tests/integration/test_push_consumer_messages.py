@@ -394,7 +394,7 @@ def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalClust
         wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
         with pytest.raises(InvalidArgument, match="before the first message"):
             consumer.subscribe("other")
-        with pytest.raises(InvalidArgument, match="start once"):
+        with pytest.raises(InvalidArgument, match="start it once"):
             consumer.start(close)
         with pytest.raises(InvalidArgument, match="state to hand over"):
             consumer.state_saved([])
