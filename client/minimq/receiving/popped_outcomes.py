@@ -46,6 +46,10 @@ class PoppedOutcomes:
 
     async def settle(self, delivery: PoppedDelivery, found: Verdict) -> None:
         """Acknowledge what has succeeded, and have the rest tried again, or make dead letters of it."""
+        if not found.again:  # so it is of most
+            delivery.is_answered = True
+            await self._finish(delivery, delivery.messages)
+            return
         again = set(found.again)
         done = [message for index, message in enumerate(delivery.messages) if index not in again]
         failed = [delivery.messages[index] for index in found.again]
