@@ -124,12 +124,12 @@ class SparkDriver:
 
     @property
     def executors(self) -> list[Descendant]:
-        """Those of Java that run tasks and nothing else."""
+        """The processes of Java that run tasks and nothing else."""
         return [process for process in self.tree if _EXECUTOR in process.command]
 
     @property
     def workers(self) -> list[Descendant]:
-        """Those of Python that read and write for the tasks."""
+        """The processes of Python that read and write for the tasks."""
         alike = [process for process in self.tree if process.command.rstrip().endswith(_WORKER)]
         origins = {process.pid for process in alike}
         return [process for process in alike if process.parent in origins]
@@ -205,7 +205,7 @@ def _spark_home(folder: Path) -> Path:
 
 
 class Drivers:
-    """Those that take jobs now, of both kinds, started when they are needed.
+    """The drivers that take jobs now, of both kinds, started when they are needed.
 
     Args:
         folder: for their logs.

@@ -44,7 +44,7 @@ def address_of(peer: str) -> str:
 
 
 def cut(addresses: Collection[str]) -> list[str]:
-    """End the connections to some addresses at once; return those that were found. It takes time: not for a loop.
+    """End the connections to some addresses at once; return the ones that were found. It takes time: not for a loop.
 
     Whatever is on its way there is lost, and what gRPC holds for it is given back. The other end sees that the
     connection broke.

@@ -140,7 +140,7 @@ class TopicNotFound(ServerError):
 class TopicUnavailable(ServerError):
     """All brokers that carry the topic are away, or no broker is registered at all.
 
-    `away` holds those that are known to carry it.
+    `away` holds the brokers that are known to carry it.
     """
 
     code = "TOPIC_UNAVAILABLE"

@@ -22,7 +22,7 @@ _PATIENCE_S, _LAST_CHANCE_S = 0.1, 0.005
 #: Peers that are known to be prompt.
 _MOST_PROMPT = 5_000
 
-#: Those that wait, by peer.
+#: Calls that wait, by peer.
 _Waiting = dict[str, deque[asyncio.Future[None]]]
 
 

@@ -1,4 +1,4 @@
-"""Bounds on requests that a server has not taken in yet: those that arrived in part, and those that wait.
+"""Bounds on requests that a server has not taken in yet: they have arrived in part, or wait.
 
 gRPC receives as many requests at once as there are calls, each up to the largest one that is allowed, and tells nobody
 how much of them there is. The kernel tells how many bytes a connection has received, and `CallLimits` how many of them

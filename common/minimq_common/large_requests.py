@@ -22,7 +22,7 @@ from minimq_common.list_bounds import ListCut, lists_of
 
 #: Requests from that size on are large.
 LARGE_BYTES = 64 << 10
-#: Those that are refused for what they are are answered at this rate, all together.
+#: Requests that are refused for what they are get their answers at this rate, all together.
 REFUSED_BYTES_PER_S = 16 << 20
 
 #: Opening takes no more than one in so many parts of the time, and one more.

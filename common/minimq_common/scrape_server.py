@@ -17,7 +17,7 @@ from minimq_common.security.server_secrets import ServerSecrets
 MAX_CONNECTIONS = 16
 #: Seconds for which a connection may say nothing, or take nothing of its answer.
 _SILENCE_S = 5.0
-#: Seconds for which a new connection waits for the threads of those that were closed for it.
+#: Seconds for which a new connection waits for the threads of the connections that were closed for it.
 _ROOM_S = 1.0
 
 

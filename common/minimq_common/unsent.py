@@ -64,7 +64,7 @@ class Unsent:
         self._cut = cut
         self._outage = OutageLog(log)
         self._writes: dict[Write, None] = {}  # in the order in which they began
-        #: Those that wait for room.
+        #: Answers that wait for room.
         self._small: deque[asyncio.Future[None]] = deque()
         self._large: deque[asyncio.Future[None]] = deque()
         self._looking: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class Unsent:
                 if waiting:
                     waiting.popleft().set_result(None)
 
-    # ---- those that do not read -----------------------------------------------------------------
+    # ---- clients that do not read ---------------------------------------------------------------
 
     async def _look(self) -> None:
         """End connections that are stuck for as long as somebody waits."""

@@ -43,7 +43,7 @@ class AwayBrokers:
 
     Args:
         keep_s: seconds for which a broker is remembered; 0 remembers none.
-        most: how many are remembered; of more, those that went last. All together have a bounded number of topics, too.
+        most: how many are remembered; of more, the latest. All together have a bounded number of topics, too.
     """
 
     def __init__(self, keep_s: float, most: int) -> None:
@@ -105,7 +105,7 @@ class AwayBrokers:
         return [away for _, away in sorted(self._by_name.copy().items())]
 
     def of(self, topic: str) -> list[RememberedBroker]:
-        """Return those that carried a topic, sorted by name."""
+        """Return the brokers that carried a topic, sorted by name."""
         return [away for away in self.all() if topic in away.topics] if self._by_name else []
 
 

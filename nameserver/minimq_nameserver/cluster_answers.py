@@ -1,4 +1,4 @@
-"""The brokers of a name server as they are told: those that are registered, away or refused."""
+"""The brokers that a name server knows, as it tells clients: registered, away or refused."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from minimq_nameserver.broker_state import BrokerState
 
-#: How many conflicts are remembered; of more, those that were seen last.
+#: How many conflicts are remembered; of more, the latest.
 MOST_KEPT = 20
 #: Seconds for which a conflict is shown that is not seen again. A refused broker tries every second, so one that is
 #: silent for so long has been stopped, or set up anew.
@@ -81,5 +81,5 @@ class ConflictLog:
         }
 
     def recent(self, now: float) -> list[Conflict]:
-        """Return those that are not over, the one that was seen last at the end; any thread may ask."""
+        """Return the open conflicts, the one that was seen last at the end; any thread may ask."""
         return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < KEPT_S]

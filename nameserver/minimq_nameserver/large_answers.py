@@ -19,7 +19,7 @@ class LargeAnswers:
     """Hands answers out. Lives on one event loop.
 
     Args:
-        unsent: bounds those that are not taken yet.
+        unsent: bounds the answers that are not taken yet.
     """
 
     def __init__(self, unsent: Unsent) -> None:

@@ -11,7 +11,7 @@ from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
-#: Bytes of routes that are kept; those that were asked for last.
+#: Bytes of routes that are kept: the latest that were asked for.
 _KEPT_BYTES = 16 << 20
 #: What keeping one takes besides its bytes.
 _OVERHEAD_BYTES = 300

@@ -42,7 +42,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def stubs(lone: LocalCluster) -> Iterator[tuple[Any, Any]]:
-    """Those of the broker and the name server, as the administrator calls them."""
+    """The stubs of the broker and the name server, as the administrator calls them."""
     trust = trust_of(lone.credentials)
     with rpc.open_channel(lone.brokers[0].address, trust) as broker, rpc.open_channel(lone.nameserver, trust) as other:
         yield broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(other)

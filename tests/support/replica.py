@@ -36,7 +36,7 @@ class Replica:
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """Those in sync, as the master knows them; none when this is not the master."""
+        """The replicas in sync, as the master knows them; none when this is not the master."""
         return self.roles.leadership.in_sync.members if self.roles.leadership else frozenset()
 
 

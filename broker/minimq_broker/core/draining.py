@@ -50,7 +50,7 @@ def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collecti
 
     Args:
         state: topics and offsets.
-        queues: those that are about to go out of sight, with their bounds.
+        queues: the queues that are about to be hidden, with their bounds.
         ignored: groups that do not count.
     """
     topic_ids = {queue.topic_id for queue in queues}

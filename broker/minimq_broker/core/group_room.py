@@ -56,7 +56,7 @@ def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
 
 
 class GroupRoom:
-    """The shares of all members, of those that were refused too. Used by one thread."""
+    """The shares of all members, refused ones included. Used by one thread."""
 
     def __init__(self) -> None:
         self._shares: dict[str, dict[str, Share]] = {}

@@ -186,7 +186,7 @@ class GroupTable:
         return self._changed(group, entry)
 
     def admissible(self, group: str, now: float = 0.0) -> list[str]:
-        """Return those that were refused and would not be now; each is told once unless it is refused again."""
+        """Return the refused members that would be accepted now; each is told once unless it is refused again."""
         refused = self._refused.get(group, {}).items()
         admitted = [client_id for client_id, config in refused if self._admits(group, client_id, config, now)]
         for client_id in admitted:

@@ -90,7 +90,7 @@ class ProducerState(msgspec.Struct, array_like=True):
 class ProducerTable:
     """The producers that wrote to one broker, each once for each topic, within bounds.
 
-    Those that wrote least recently are forgotten first.
+    The one that wrote least recently is forgotten first.
     What it holds depends only on what was added in which order. Used by the thread that changes the state.
     """
 

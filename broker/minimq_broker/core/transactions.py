@@ -300,7 +300,7 @@ class TransactionTable:
         self._changed.add(("staged", *key))
 
     def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
-        """Count batches that come to those which wait for a decision, or leave the table."""
+        """Count batches that join what waits for a decision, or leave the table."""
         number, size = sign * len(batches), sign * sum(batch.size for batch in batches)
         self.open.add(key.name, key.producer_id, Staged(number, size))
         self.count += number

@@ -19,7 +19,7 @@ class TopicDepth:
     """The messages of a topic, in all of its queues.
 
     Attributes:
-        stored: those that are still there.
+        stored: the messages that are still there.
         appended: all that there ever were.
     """
 

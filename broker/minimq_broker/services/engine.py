@@ -64,7 +64,7 @@ class Engine:
         streams: the receivers of open streams.
         arrivals: long polls.
         tables: groups, leases and versions of the present role.
-        offsets: those that groups commit.
+        offsets: the offsets that groups commit.
         observer: as given.
         unsent: limits the bytes that clients have not read.
         intake: limits the bytes of incomplete requests.

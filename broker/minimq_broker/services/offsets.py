@@ -1,4 +1,4 @@
-"""Offsets: by time, and those that groups have committed."""
+"""Offsets: by time, and the committed offsets of groups."""
 
 from __future__ import annotations
 

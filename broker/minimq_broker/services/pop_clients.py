@@ -54,7 +54,7 @@ class PopClients:
         self._poppers = engine.tables.poppers
 
     def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
-        """Count those who have messages as there for the grace: members with queues to themselves would get these.
+        """Count consumers that have messages as present for the grace: other members would get their queues.
 
         Args:
             now_ms: by which deadlines are over.

@@ -31,7 +31,7 @@ _AGAIN_S = 2.0
 class Scrub:
     """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
 
-    First it looks once at the pages of those that were not looked at when they were opened, then it goes in rounds.
+    First it looks once at all pages that were not looked at when their segment was opened, then it goes in rounds.
 
     Args:
         handle: has the store to check.

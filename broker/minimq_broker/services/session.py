@@ -295,7 +295,7 @@ class SessionService:
             self._lists.tell_all_soon(group)
 
     def _changed(self, group: str) -> None:
-        """Keep what a group agrees on now, and tell those who contradict it no longer that they may ask again."""
+        """Keep what a group agrees on now, and tell members that no longer contradict it to ask again."""
         self.agreements.keep(group)
         for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
             self.may_ask_again(group, client_id)

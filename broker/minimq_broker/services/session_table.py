@@ -30,7 +30,7 @@ class Session:
         self.events = SessionEvents()
         #: Where its groups begin if they are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
-        #: Those that it is in, or waits for after it was refused.
+        #: The groups that it is in, or waits for after it was refused.
         self.groups: set[str] = set()
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:

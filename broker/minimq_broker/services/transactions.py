@@ -58,7 +58,7 @@ class TransactionService:
     Args:
         handle: has the store that has them.
         writes: record decisions and publish batches.
-        counters: count those that expire.
+        counters: count expired transactions.
         broker_name: by which a decision names this broker.
         expiry_s: seconds for which staged batches wait for a decision.
         clock_ms: the time of day in ms since 1970.

@@ -109,7 +109,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
 
 
 def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
-    """Verify the pages of all files that LMDB has to follow, and return the names of those that are damaged."""
+    """Verify the pages of all files that LMDB has to follow, and return the names of the damaged ones."""
     damaged: set[str] = set()
     for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
         try:

@@ -1,4 +1,4 @@
-"""Figures of the writer, for those who watch a broker."""
+"""Figures of the writer, for the metrics of a broker."""
 
 from __future__ import annotations
 

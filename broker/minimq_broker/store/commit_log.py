@@ -50,7 +50,7 @@ class LogObserver:
     damage_found: Callable[[int, str], None]
 
 
-#: Of those who go by what is raised, such as tools.
+#: For callers that go by what is raised, such as tools.
 UNOBSERVED = LogObserver(str, lambda start, reason: None)
 
 
@@ -328,7 +328,7 @@ class CommitLog:
         return ReadResult(found, offset, rows)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
-        """Name the segments that may lack an offset: those that have lost entries, if any have."""
+        """Name the segments that may lack an offset, since they have lost entries."""
         names = [each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start]
         return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
 

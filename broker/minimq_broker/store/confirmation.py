@@ -95,7 +95,7 @@ class Confirmation:
             self._groups.clear()
             self._ends = {}
 
-    # ---- by those who know of the other replicas ---------------------------------------------------------
+    # ---- by whoever knows of the other replicas ----------------------------------------------------------
 
     def confirm(self, position: int) -> None:
         """Take note that all up to a log position is confirmed. It never goes back."""

@@ -333,7 +333,7 @@ class MessageStore:
         return self.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
 
     def search(self, queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
-        """Return batches as `read` does, only those that are wanted, and the offset after all that was looked at."""
+        """Return batches as `read` does, only the wanted ones, and the offset after all that was looked at."""
         # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
         end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, limits)

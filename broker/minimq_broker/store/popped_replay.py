@@ -1,4 +1,4 @@
-"""The popped queues that follow from the facts of a log, to be compared with those that a checkpoint has."""
+"""The popped queues that follow from the facts of a log, to be compared with a checkpoint's."""
 
 from __future__ import annotations
 

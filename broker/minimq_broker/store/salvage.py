@@ -20,7 +20,7 @@ class Salvage:
         span: returns which offsets of a queue the segment has at most, for what its index does not tell.
 
     Attributes:
-        queues: those that have something there, or may have.
+        queues: the queues that have something there, or may have.
         lost: messages of the queues read last that cannot be read; at most so many where the index is damaged.
         damage: the first damage found; empty without damage.
     """

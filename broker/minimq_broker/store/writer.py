@@ -89,7 +89,7 @@ class Writer:
         checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
         confirmation: where what has to be confirmed waits for that; what has not is told the same way.
         hooks: its callbacks.
-        sync: tell those who append after the sync (True), or before the commit as long as commits succeed (False).
+        sync: answer appends after the sync (True), or before the commit as long as commits succeed (False).
     """
 
     def __init__(

@@ -152,7 +152,7 @@ class ReplicationReport:
         master_id: replica id of the master.
         sync: whether the master acknowledges what all replicas in sync have.
         min_in_sync: how many of them it takes then.
-        in_sync: replica ids of those that have all that is acknowledged.
+        in_sync: ids of the replicas that have all that is acknowledged.
         confirmed: log position up to which all of them have everything, and consumers can read.
         lease_s: for how long the lease of the master holds, in seconds; None for others.
         connected: of a slave: whether it follows its master now.

@@ -204,7 +204,7 @@ class Masters:
 
         Args:
             topic: its name.
-            masters: addresses of those that are asked, by broker name.
+            masters: addresses of the brokers to ask, by name.
 
         Raises:
             MiniMQError: one of them cannot be asked, so it is not known whether it carries the topic.

@@ -67,7 +67,7 @@ class TopicAdmin:
             write_queues: how many of them producers see, when it is not all.
             permission: what may be done with it.
             cluster: name of the cluster, when the name servers know several.
-            brokers: names of those that shall carry it; all when empty.
+            brokers: names of the brokers that shall carry it; all when empty.
             if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
             wait: return only when every name server that answers shows the topic on all these brokers, so that a
                 producer which starts right now finds it.

@@ -1,4 +1,4 @@
-"""Asks for routes in the background, for those who must not wait."""
+"""Asks for routes in the background, for callers that must not wait."""
 
 from __future__ import annotations
 

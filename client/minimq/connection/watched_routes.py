@@ -50,7 +50,7 @@ class WatchedRoutes:
             return list(self._watched)
 
     def watch(self, topic: str) -> None:
-        """Take a topic among those that are watched, whether it has a route or not."""
+        """Watch a topic, whether it has a route or not."""
         with self._lock:
             self._add(topic)
 

@@ -53,7 +53,7 @@ class TagFilter:
         spelling: how filters are given, for errors.
 
     Attributes:
-        tags: those that are wanted; None when all messages are, with and without a tag.
+        tags: the wanted tags; None for all messages, with and without a tag.
     """
 
     def __init__(self, expression: TagExpression, spelling: Spelling = IN_PYTHON) -> None:

@@ -20,7 +20,7 @@ class Designated(Division):
     to have it. With `fall_back` all members read meanwhile.
 
     Args:
-        consumers: client ids of those who read.
+        consumers: client ids of the members that read.
         inner: how the queues are divided among them; `Averagely` unless given.
         fall_back: whether all members read when none of the named is alive.
 

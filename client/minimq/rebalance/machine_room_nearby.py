@@ -25,7 +25,7 @@ class MachineRoomNearby(Division):
     up have none: give each client its own, such as "north@reader-1".
 
     Args:
-        inner: how the queues are divided among those who may have them; `Averagely` unless given.
+        inner: how the queues are divided among the members that may have them; `Averagely` unless given.
         room_of_member: returns the room of a client id. It is not part of the strategy's name and must be the same
             on every member, as must `room_of_broker`.
         room_of_broker: returns the room of a broker name.

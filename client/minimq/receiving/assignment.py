@@ -84,7 +84,7 @@ class GroupView:
         group: its name.
         client_id: of the member.
         queues: of all these topics, by topic, sorted.
-        members: client ids of those who subscribe to them, by the list of the deciding broker.
+        members: client ids of their subscribers, by the list of the deciding broker.
         owners: who had which queue when this list of members began.
         version: of the list.
         decider: address of the deciding broker.

@@ -73,7 +73,7 @@ class BroadcastReader:
         self._worker.start()
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
-        """Take note that queues are read no more. Those that are there again meanwhile are begun again."""
+        """Take note that queues are read no more. Begin again what has returned meanwhile."""
         self._worker.post(partial(self._forget, frozenset(epochs)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
@@ -113,7 +113,7 @@ class BroadcastReader:
             self._fetcher.tick()
 
     async def _compare(self) -> None:
-        """Begin queues that have come, and end those that have gone."""
+        """Begin queues that have appeared, and end queues that have gone."""
         there = {queue for topic in self._topics for queue in await self._queues_of(topic)}
         read = dict(self._read)
         gone = sorted((read.keys() - there) | await self._made_anew(read))

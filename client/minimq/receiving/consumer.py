@@ -267,7 +267,7 @@ class Consumer:
             member.start()
 
     async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
-        """Give queues whose messages are finished to those who wait for them; only where messages are taken.
+        """Give queues whose messages are finished to the members that wait for them; only where messages are taken.
 
         `on_revoked` is called first. Then they are committed if so wanted.
         """

@@ -133,7 +133,7 @@ class DeliveryOutcomes:
         self._in_flight.put_aside(delivery, again, time.monotonic() + self._pause_s)
 
     def _returned(self, delivery: Delivery, left: list[ReceivedMessage]) -> None:
-        """The messages of a call were sent to be tried again, but for those that could not be."""
+        """The messages of a call were sent to be tried again, as far as possible."""
         if left:
             self._try_here(delivery, left)
         else:

@@ -30,7 +30,7 @@ class Delivery:
 
     Attributes:
         queue: where they were read.
-        messages: those that are not finished.
+        messages: the unfinished messages.
         began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
         given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
         hangs: it was reported that the listener hangs.
@@ -185,7 +185,7 @@ class InFlightDeliveries:
 
         Args:
             taken: all of them, in the order of the queue.
-            parts: those that the listener wants, one part for each call.
+            parts: the messages that the listener wants, one part for each call.
             read_again: called with an offset when the queue was lost and granted anew meanwhile, so that nobody knows
                 whether the messages are of before or after: it is to be read from there.
         """

@@ -61,7 +61,7 @@ class MessageDispatcher:
     Attributes:
         group: the consumer group.
         client_id: name among all clients.
-        missed_messages: those that were deleted before their turn are counted by brokers, and not here.
+        missed_messages: always 0; brokers count messages that were deleted before their turn.
     """
 
     missed_messages = 0

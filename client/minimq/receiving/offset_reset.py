@@ -35,7 +35,7 @@ class OffsetReset:
 
     @property
     def missed(self) -> int:
-        """Number of messages that this consumer passes over: those that were deleted, and with "latest" all others."""
+        """Number of messages that this consumer passes over: the deleted ones, and with "latest" all others."""
         return max(self.offset - self.wanted, 0)
 
     @property

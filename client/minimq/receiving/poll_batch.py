@@ -38,10 +38,10 @@ class PollBatch:
 
     @property
     def not_given(self) -> Sequence[ReceivedMessage]:
-        """Those that nobody has seen yet."""
+        """The messages that nobody has seen yet."""
         return self._messages[self._given :]
 
     @property
     def not_done(self) -> Sequence[ReceivedMessage]:
-        """Those that must not be committed: the one in hand, and those that nobody has seen yet."""
+        """The messages that must not be committed: the one in hand, and all that nobody has seen yet."""
         return self._messages[self._done :]

@@ -79,7 +79,7 @@ class OpenedBatches:
         self._size = 0
 
     def kept(self) -> dict[int, OpenedBatch]:
-        """Return those that are there, by log position."""
+        """Return the batches that are kept, by log position."""
         return dict(self._opened)
 
     def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
@@ -88,7 +88,7 @@ class OpenedBatches:
         Args:
             queue: where it stands.
             stored: as it came; without its bytes if it is one of those that were there.
-            kept: those that were there when it was asked for.
+            kept: the batches that were kept when it was asked for.
         """
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is None:

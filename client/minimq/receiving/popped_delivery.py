@@ -14,7 +14,7 @@ class PoppedDelivery:
 
     Attributes:
         messages: of one queue and topic.
-        kept: those that are to be kept for longer as the time goes by.
+        kept: the messages whose invisible duration is extended as time goes by.
         kept_at: when that was done last, or when they were taken, on the monotonic clock.
         began_at: when the listener was given them; None before.
         is_being_kept: that is under way.

@@ -91,7 +91,7 @@ class SimpleReader:
         self._process = HomeProcess("consumer")
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self._filters: dict[str, MessageFilter] = {}
-        #: Those that the next calls raise.
+        #: Errors that the next calls raise.
         self._errors: list[MiniMQError] = []
         self._dead_letters = RetrySender(
             self.client, group=group, levels=1, max_tries=0, timeout_s=options.request_timeout_s
@@ -329,7 +329,7 @@ class SimpleReader:
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
         receipts_of(chosen, self.group)
-        # Those that somebody else has got since are none of ours.
+        # Messages that somebody else has got since are none of ours.
         await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
         await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
 

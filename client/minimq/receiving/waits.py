@@ -71,7 +71,7 @@ class TaskWaits:
         return await self._client.result(make)
 
     async def take(self, hand_out: HandOut, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Wait until there are messages. Those that are taken are returned at once: no cancellation comes between."""
+        """Wait until there are messages. What is taken is returned at once: no cancellation comes between."""
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + timeout_s
         while True:

@@ -1,4 +1,4 @@
-"""What name servers tell of brokers that want the same place."""
+"""A report of a name server about a broker whose place another one has."""
 
 from __future__ import annotations
 

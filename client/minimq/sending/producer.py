@@ -161,7 +161,7 @@ class Producer:
         return self._core.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all messages sent so far are on disk or have failed; including those that a `send_many` has read.
+        """Wait until all messages sent so far are on disk or have failed, and so has all that a `send_many` has read.
 
         Args:
             timeout: seconds; None waits without a limit.

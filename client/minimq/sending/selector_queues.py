@@ -10,7 +10,7 @@ from minimq_common.model import MessageQueue, Permission, TopicRoute
 class OrderedQueues:
     """The queues of one topic among which selectors choose. Not thread-safe.
 
-    When a broker dies, its queues vanish from the route. A hash over those that are left would send nearly every key to
+    When a broker dies, its queues vanish from the route. A hash over the rest would send nearly every key to
     another queue and so break the order of its messages. So this remembers the queues of every broker that once was
     there with a master: their messages wait or fail, all others stay where they are.
 

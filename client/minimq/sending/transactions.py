@@ -254,7 +254,7 @@ class _Attempt:
         return further
 
     def _reached(self, names: Iterable[str], addresses: Mapping[str, str]) -> dict[str, str]:
-        """Return the addresses of those that have a master now."""
+        """Return the addresses of the brokers that have a master now."""
         reached = {}
         for name in names:
             if name in addresses:

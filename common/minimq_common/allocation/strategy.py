@@ -1,4 +1,4 @@
-"""The protocol of an allocation strategy, and the base of those that come with minimq."""
+"""The protocol of an allocation strategy, and the base of the strategies of minimq."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from minimq_common.security.user_key import UserKey
 
 #: Rounds of a handshake; each is one flight of one side, and TLS 1.3 has three.
 _FLIGHTS = 10
-#: Of TLS 1.2, those that gRPC takes as well. Those of TLS 1.3 are all good.
+#: Of TLS 1.2, the ones that gRPC takes as well. Those of TLS 1.3 are all good.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 

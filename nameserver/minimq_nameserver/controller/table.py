@@ -56,7 +56,7 @@ class ControllerTable:
         self._lease_s = lease_s
         self._records: dict[Key, ReplicaSet] = {}
         self._liveness: dict[Key, ReplicaLiveness] = {}
-        self._bootstraps: dict[Key, Bootstrap] = {}  # those that were heard of longest ago first
+        self._bootstraps: dict[Key, Bootstrap] = {}  # the ones heard of longest ago first
         self._elections: dict[Key, int] = {}
         #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
         self._pace = TokenBucket(*_SETS_PACE, now)

@@ -168,7 +168,7 @@ def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: py
 
 
 def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> None:
-    """Those that are left when it is written may be too few, though all of them have it."""
+    """The replicas that are left when it is written may be too few, though all of them have it."""
 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
