@@ -92,7 +92,8 @@ class GroupService:
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues if sees(topic.name) else 0):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
-                if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
+                # One that is popped may be in thousands of pieces.
+                if described.queues[-1].HasField("popped") or len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return described
 
@@ -196,22 +197,30 @@ class GroupService:
 
 def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
     """Return the report about a popped queue, within the stored range."""
-    told = broker_pb2.PoppedQueue(missed=queue.unsettled_before(first))
     holders: Counter[str] = Counter()
-    for run in (run.part(max(run.first, first), run.end) for run in queue.runs if run.end > first):
-        if run.state is RunState.DONE:
-            told.settled_ahead += run.count
+    returned = settled_ahead = most_tries = 0
+    for run in queue.runs:
+        count = run.end - max(run.first, first)
+        if count <= 0:
             continue
-        told.most_tries = max(told.most_tries, run.tries)
+        if run.state is RunState.DONE:
+            settled_ahead += count
+            continue
+        most_tries = max(most_tries, run.tries)
         if run.state is RunState.OUT:
-            told.in_flight += run.count
-            holders[run.client] += run.count
+            holders[run.client] += count
         else:
-            told.returned += run.count
-    told.holders.extend(
-        broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
+            returned += count
+    return broker_pb2.PoppedQueue(
+        missed=queue.unsettled_before(first),
+        in_flight=holders.total(),
+        returned=returned,
+        settled_ahead=settled_ahead,
+        most_tries=most_tries,
+        holders=[
+            broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
+        ],
     )
-    return told
 
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:

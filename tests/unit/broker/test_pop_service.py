@@ -1,4 +1,4 @@
-"""The service of messages that are taken one by one, on a real engine: the bound of all runs of a broker."""
+"""Messages that are taken one by one, on a real engine: the bound of all runs of a broker, and reports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.services import popping
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.groups import GroupService
 from minimq_broker.services.popping import PopService
+from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.store_options import StoreOptions
@@ -108,3 +113,37 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
 
     asyncio.run(run())
     assert check_directory(tmp_path).findings == []
+
+
+def test_a_report_about_many_queues_lets_others_have_their_turn_after_each(tmp_path: Path) -> None:
+    queues, turns = 20, 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
+        try:
+            await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, queues, queues)))
+            topic_id = engine.state.topic("t").topic_id
+            runs = (Run(0, 4, RunState.OUT, 1, 5, 6, "a"), Run(4, 6, RunState.DONE), Run(6, 9, RunState.FREE, 2, 5, 6))
+            moved = tuple(QueueMoved(topic_id, queue_id, runs) for queue_id in range(queues))
+            await engine.writes.record(lambda _: PopMoved("g", moved))
+            sessions = SessionService(engine, SessionOptions(), "broker-a")
+            service = GroupService(engine, sessions.leases, GroupExpiry())
+            others = asyncio.create_task(take_turns())
+            described = await service.describe(broker_pb2.DescribeGroupRequest(group="g"))
+            others.cancel()
+        finally:
+            engine.close()
+        assert len(described.queues) == queues
+        for queue in described.queues:
+            found = queue.popped
+            assert (found.in_flight, found.settled_ahead, found.returned, found.most_tries) == (4, 2, 3, 2)
+            assert [(holder.client_id, holder.messages) for holder in found.holders] == [("a", 4)]
+
+    asyncio.run(run())
+    assert turns >= queues
