@@ -70,7 +70,7 @@ bench-faults: setup ## Measure sends while a broker is killed or hangs; takes ab
 bench-floods: setup ## Flood a broker and a name server; measure their memory, and others meanwhile; eight minutes
 	$(VENV)/bin/python bench/flood_table.py $(ARGS)
 
-bench-pop: setup ## Kill workers of a work queue, their broker and its slave, and count what is lost or done by two
+bench-pop: setup ## Kill workers of a work queue, their broker and its slave, and count lost messages, and those that two workers had at once
 	$(VENV)/bin/python bench/pop_faults.py $(ARGS)
 
 bench-work-queues: setup ## Measure taking and acknowledging; with ARGS=--peers also Redis Streams and RabbitMQ, if installed
