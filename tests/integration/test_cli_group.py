@@ -16,6 +16,7 @@ from minimq.admin import Admin
 from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
 from minimq.cli.group_text import show_group
 from minimq.local.local_cluster import LocalCluster
+from minimq.receiving.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
 from support.command import Minimq
@@ -143,6 +144,38 @@ def test_a_reset_is_refused_under_members_and_shows_before_and_after(
         rows = minimq.json("group", "reset-offset", group, topic, "--to", time, "--force")
         assert {(row["before"], row["after"]) for row in rows} == {(100, 0)}
     assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 800
+
+
+def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
+    minimq: Minimq, cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    queue, *_ = sorted(admin.route(topic).read_queues())
+    with Producer(minimq.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 20, queue=queue)
+    with SimpleConsumer(cluster.nameserver, group=group, prefetch_messages=0) as consumer:
+        consumer.subscribe(topic)
+        messages = consumer.receive(10)
+        consumer.ack(messages[3:5])
+        consumer.release(messages[0], delay_s=600)
+        text = minimq("group", "describe", group)
+        assert text.startswith(f"{group}: 1 member, 18 messages behind, the oldest stored ")
+        assert ", 7 messages in flight\n" in text
+        [line] = [line for line in text.splitlines() if line.lstrip().startswith("broker-a")]
+        assert line.split()[:9] == ["broker-a", "0", "7", "with", "#1,", "1", "waiting", "for", "a"]
+        described = minimq.json("group", "describe", group)
+        [popped] = [item["popped"] for item in described["queues"] if item["popped"] is not None]
+        assert (popped["in_flight"], popped["returned"], popped["settled_ahead"]) == (7, 1, 2)
+        assert (described["lag"], described["in_flight"], described["strategy"]) == (18, 7, None)
+        [listed] = [row for row in minimq.json("group", "list") if row["group"] == group]
+        assert listed["lag"] == 18
+        said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
+        assert said.startswith("error: ")
+        assert "connected" in said
+        assert admin.describe_group(group).in_flight == 7
+    rows = minimq.json("group", "reset-offset", group, topic, "--to", "5", "--queue", "broker-a:0")
+    assert [(row["before"], row["after"]) for row in rows] == [(0, 5)]
+    described = minimq.json("group", "describe", group)
+    assert (described["lag"], described["in_flight"]) == (15, 0)
 
 
 def test_a_forced_reset_under_members_is_done(

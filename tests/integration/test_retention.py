@@ -113,6 +113,7 @@ def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_
             assert [message.offset for message in again] == [*range(first, first + 5)]
             popper.settle(again[1:])
             assert counted("missed_messages_total") == first - 1
+            assert counted("in_flight_messages", group="g", topic="t") == 1
             [told] = [
                 line for line in broker.log_path.read_text().splitlines() if "unsettled messages were deleted" in line
             ]
