@@ -175,7 +175,7 @@ class _Adapter:
     def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
         """Log an error of the listener; return its verdict."""
         log.error(
-            "consumer: the listener failed, will try again group=%s topic=%s queue=%s call=%d messages=%s",
+            "consumer: the listener failed group=%s topic=%s queue=%s call=%d messages=%s",
             self._group,
             messages[0].topic,
             queue,

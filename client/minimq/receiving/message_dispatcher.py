@@ -239,7 +239,7 @@ class MessageDispatcher:
 
     def _cut_off(self, delivery: PoppedDelivery) -> None:
         """The call of a listener was cancelled: that counts as a failure."""
-        log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
+        log.error("consumer: the listener was cancelled group=%s queue=%s", self.group, delivery.queue)
         self._answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def _answered(self, delivery: PoppedDelivery, found: Verdict) -> None:

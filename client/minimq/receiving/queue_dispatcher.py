@@ -333,5 +333,5 @@ class QueueDispatcher(Consumer):
 
     def _cut_off(self, delivery: Delivery) -> None:
         """The call of a listener was cancelled: that counts as a failure."""
-        log.error("consumer: the listener was cancelled, will try again group=%s queue=%s", self.group, delivery.queue)
+        log.error("consumer: the listener was cancelled group=%s queue=%s", self.group, delivery.queue)
         self._outcomes.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
