@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minimq.administration.access_admin import AccessAdmin
 from minimq.administration.descriptions import BrokerStatus, report_from_wire
@@ -17,6 +17,7 @@ from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.dead_letters.letter_admin import DeadLetterAdmin
+from minimq.options import NoOthers, refuse_others
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.transport.dropped import WhenDropped
@@ -53,7 +54,9 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         *,
         timeout_s: float = 5.0,
         credentials: CredentialsArgument | None = None,
+        **unknown: Unpack[NoOthers],
     ) -> None:
+        refuse_others(unknown, Admin)
         waiting_s(timeout_s, "timeout_s")
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
@@ -53,6 +53,23 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     own = [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
     refuse_unknown(unknown, [*own, *names], f"{type(options).__name__} has {', '.join(names)}")
     return dataclasses.replace(options, **changes)
+
+
+class NoOthers(TypedDict):
+    """No further arguments: type checkers refuse each, and `refuse_others` does."""
+
+
+def refuse_others(unknown: Mapping[str, object], made: type) -> None:
+    """Raise `InvalidArgument` for arguments that a class does not have; the text names the nearest, or lists all.
+
+    Args:
+        unknown: those that were given beyond its parameters.
+        made: the class.
+    """
+    if unknown:
+        parameters = inspect.signature(made).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+        refuse_unknown(unknown.keys(), names, f"{made.__name__} has {', '.join(names)}")
 
 
 def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:

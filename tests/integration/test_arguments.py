@@ -80,7 +80,7 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
     "unknown option max_try: did you mean max_tries": lambda: aio.SimpleConsumer(
         "127.0.0.1:1", group="g", **_wrong({"max_try": 3})
     ),
-    "unknown option colour: a simple consumer has group, client_id": lambda: SimpleConsumer(
+    "unknown option colour: SimpleConsumer has nameserver, group, invisible_s, ": lambda: SimpleConsumer(
         "127.0.0.1:1", group="g", **_wrong({"colour": 3})
     ),
     "each address must be text": lambda: Producer(_wrong(["127.0.0.1:1", 5])),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minimq.connection.connection import Connection
-from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq.options import DEFAULT_NAMESERVER, NoOthers, nameserver_addresses, refuse_others
 from minimq.transport.dropped import WhenDropped
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
@@ -42,7 +42,9 @@ class Cluster:
         nameserver: str | Sequence[str] | None = None,
         *,
         credentials: CredentialsArgument | None = None,
+        **unknown: Unpack[NoOthers],
     ) -> None:
+        refuse_others(unknown, Cluster)
         opened = open_credentials(credentials)
         if nameserver is None:
             nameserver = DEFAULT_NAMESERVER if opened is None else opened.nameservers

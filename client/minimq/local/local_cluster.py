@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minimq.arguments import check_between
 from minimq.connection.client import ClusterClient
 from minimq.local.broker_process import BrokerProcess
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import ServerProcess, flags_from
+from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
@@ -73,6 +74,7 @@ class LocalCluster:
         secure: bool = False,
         broker_options: Mapping[str, object] | None = None,
         nameserver_options: Mapping[str, object] | None = None,
+        **unknown: Unpack[NoOthers],
     ) -> None:
         """Prepare; the servers are started by `with` or by `start`.
 
@@ -90,6 +92,7 @@ class LocalCluster:
         Raises:
             InvalidArgument: a value breaks one of these rules, or the library for certificates is lacking.
         """
+        refuse_others(unknown, LocalCluster)
         check_between("slaves", slaves, 0, _MOST_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
         check_between("nameservers", nameservers, 1, _MOST_SERVERS)

@@ -9,11 +9,12 @@ from typing import Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
+from minimq.options import NoOthers, refuse_others
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_options import PREFETCH_MESSAGES, NoOthers, SimpleOptions, refuse_others
+from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -69,7 +70,7 @@ class SimpleConsumer:
         credentials: CredentialsArgument | None = None,
         **unknown: Unpack[NoOthers],
     ) -> None:
-        refuse_others(unknown)
+        refuse_others(unknown, SimpleConsumer)
         options = SimpleOptions(
             invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
         )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
 
 from minimq.arguments import check_between, check_count
-from minimq.options import check_above_zero, refuse_unknown
+from minimq.options import check_above_zero
 from minimq.receiving.consumer_options import invisible_ms
 from minimq.transport.start_position import Start, start_position
 from minimq_common.protocol_bounds import MAX_TAKEN
@@ -51,13 +48,3 @@ class SimpleOptions:
     def prefetch_limit(self) -> int:
         """The number of messages to take ahead at most: 0 if those of a process that ends were lost for a long time."""
         return self.prefetch_messages if self.free_on_close and self.max_tries > 1 else 0
-
-
-class NoOthers(TypedDict):
-    """No further arguments: type checkers refuse each, and `refuse_others` does."""
-
-
-def refuse_others(unknown: Mapping[str, object]) -> None:
-    """Raise `InvalidArgument` for arguments that simple consumers do not have; the text names the nearest."""
-    names = ["group", "client_id", *(field.name for field in dataclasses.fields(SimpleOptions))]
-    refuse_unknown(unknown.keys(), names, f"a simple consumer has {', '.join(names)}")

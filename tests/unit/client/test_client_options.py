@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from minimq import Producer, PullConsumer
+from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.options import nameserver_addresses, with_changes
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.push_consumer import PushConsumer
@@ -54,6 +54,9 @@ def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOption
         (PushConsumer, "strat", "start"),
         (PullConsumer, "prefetch_byte", "prefetch_bytes"),
         (Producer, "interceptor", "interceptors"),
+        (Admin, "timout_s", "timeout_s"),
+        (Cluster, "name_server", "nameserver"),
+        (LocalCluster, "broker", "brokers"),
     ],
 )
 def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
