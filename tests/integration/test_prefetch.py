@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, SimpleConsumer, aio
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+    aio,
+)
 from minimq.errors import InvalidArgument
 from minimq.receiving.pop_stream import PopStream
 from minimq.receiving.popped import PoppedMessage
@@ -79,6 +90,48 @@ def test_a_message_is_received_with_its_whole_invisible_duration(
         receive_until_prefetched(consumer)
     # It is not kept from others for its consumer alone, but also for as long as it may wait before it is received.
     assert kept_ms == {(False, 7_000), (True, 7_000 + round(HELD_S * 1000))}
+
+
+def test_no_more_is_taken_ahead_than_was_received_lately_so_that_others_get_their_share(
+    cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, found, asked = PopStream.take, list[PoppedMessage](), list[tuple[int, int]]()
+
+    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+        if wanted.ahead:
+            asked.append((wanted.max_messages, len(found)))
+        return await real(stream, wanted)
+
+    monkeypatch.setattr(PopStream, "take", take)
+    with simple(cluster, filled) as consumer:
+        while len(found) < COUNT:
+            found += consumer.receive(1, timeout=60)
+    assert asked
+    assert all(count <= received for count, received in asked)
+
+
+def test_a_listener_that_is_slow_all_at_once_holds_up_one_message(cluster: LocalCluster, filled: str) -> None:
+    mine: list[bytes] = []
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        mine.extend(message.body for message in messages)
+        if len(consumer._reader._reader._prefetch._messages):  # type: ignore[union-attr]
+            is_slow.set()
+            may_go_on.wait(60)
+        return ConsumeResult.SUCCESS
+
+    with (
+        PushConsumer(cluster.nameserver, group=filled, balance="messages", threads=1, invisible_s=3600) as consumer,
+        simple(cluster, filled) as other,
+    ):
+        consumer.subscribe(filled)
+        consumer.start(listen)
+        assert is_slow.wait(60)
+        theirs = receive_all(other, COUNT - len(mine))
+        assert {message.tries for message in theirs} == {1}
+        assert Counter([*mine, *(message.body for message in theirs)]) == Counter(b"%d" % at for at in range(COUNT))
+        may_go_on.set()
 
 
 def test_who_closes_leaves_what_was_taken_ahead_to_others_untried(cluster: LocalCluster, filled: str) -> None:
