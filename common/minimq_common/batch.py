@@ -2,7 +2,7 @@
 
 A batch is the unit of sending, storing, replicating and reading, so that a broker never touches a message. It is::
 
-    header      fixed part (`HEADER`), then one 32-bit hash for each distinct tag
+    header      fixed part (`HEADER`), in version 3 the lane, then one 32-bit hash for each distinct tag
     directory   length of each of the sections that follow, as 32-bit integers
     sections    in the order of `Section`; a column that no record uses has length 0
     checksum    CRC-32C of everything before it
@@ -12,6 +12,9 @@ which looks at nothing else, is not concerned.
 
 All numbers are little-endian. Offsets are 32-bit and count + 1 long, which is Arrow's layout for binary columns:
 a reader that wants Arrow arrays takes the buffers as they are.
+
+Version 3 is that of FIFO topics. All messages of such a batch have one message group; its lane is a hash of that name,
+by which a broker keeps their order. All other batches are of version 2.
 
 A batch does not know its topic, its queue or its offsets: it can be sent again to another queue as it is.
 """
@@ -32,6 +35,8 @@ from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.moments import MAX_TIME_MS
 
 VERSION = 2
+#: That of a batch with a lane.
+FIFO_VERSION = 3
 CODEC_NONE = 0
 CODEC_ZSTD = 1
 
@@ -39,6 +44,8 @@ CODEC_ZSTD = 1
 #: number of unsettled sequence numbers.
 HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
+_LANE = struct.Struct("<I")
+LANE_BYTES = _LANE.size
 CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
 _CRC_RESIDUE = 0x48674BC7
@@ -121,11 +128,13 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     unsettled: int
     #: Sorted hashes of the tags in the batch (0 for "no tag"); None when there are too many to list.
     tag_hashes: tuple[int, ...] | None
+    #: Hash of the message group of all messages; 0 in a batch that is not for a FIFO topic.
+    lane: int = 0
 
     @property
     def size(self) -> int:
         """Length of the header in bytes."""
-        return HEADER_BYTES + 4 * len(self.tag_hashes or ())
+        return HEADER_BYTES + (LANE_BYTES if self.lane else 0) + 4 * len(self.tag_hashes or ())
 
     @property
     def settled_before(self) -> int:
@@ -138,6 +147,20 @@ def tag_hash(tag: str | None) -> int:
     return int(google_crc32c.value(tag.encode())) if tag else 0
 
 
+def lane_bytes(lane: int) -> bytes:
+    """Return a lane as it stands in a batch: behind the fixed part of the header, if it is not 0."""
+    return _LANE.pack(lane) if lane else b""
+
+
+def read_lane(data: bytes | memoryview) -> int:
+    """Return the lane of a batch without a look at the rest; 0 if it has none. Raises `CorruptBatch`."""
+    if data[0] != FIFO_VERSION:
+        return 0
+    if len(data) < HEADER_BYTES + LANE_BYTES + CRC_BYTES:
+        raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
+    return int(_LANE.unpack_from(data, HEADER_BYTES)[0])
+
+
 def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format.
 
@@ -148,16 +171,21 @@ def read_header(data: bytes | memoryview) -> Header:
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
-    if version != VERSION:
-        raise InvalidArgument(f"batch format {version} is not known here (this is {VERSION}): upgrade this side")
+    if version not in (VERSION, FIFO_VERSION):
+        raise InvalidArgument(f"batch format {version} is not known here (this is {FIFO_VERSION}): upgrade this side")
     if count == 0:
         raise CorruptBatch("a batch without records")
+    lane, at = 0, HEADER_BYTES
+    if version == FIFO_VERSION:
+        lane, at = read_lane(data), HEADER_BYTES + LANE_BYTES
+        if not lane:
+            raise CorruptBatch("a batch for a FIFO topic without a message group")
     tags = None
     if hashes != TOO_MANY_TAGS:
-        if len(data) < HEADER_BYTES + 4 * hashes + CRC_BYTES:
+        if len(data) < at + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-        tags = struct.unpack_from(f"<{hashes}I", data, HEADER_BYTES)
-    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags)
+        tags = struct.unpack_from(f"<{hashes}I", data, at)
+    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, lane)
 
 
 def verify(data: bytes) -> None:

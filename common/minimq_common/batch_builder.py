@@ -17,6 +17,7 @@ from minimq_common.batch_columns import (
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.message_fields import wrong_field, wrong_message
+from minimq_common.message_group import MESSAGE_GROUP, lane_of
 from minimq_common.model import NO_PROPERTIES, Message
 
 
@@ -29,11 +30,15 @@ class BatchBuilder:
     Args:
         max_body_bytes: largest body that is let through.
         compression: of the batch; None for none.
+        message_group: that of all messages, for a FIFO topic; what the messages themselves say is not looked at.
     """
 
-    def __init__(self, max_body_bytes: int, compression: Compression | None = None) -> None:
+    def __init__(
+        self, max_body_bytes: int, compression: Compression | None = None, message_group: str | None = None
+    ) -> None:
         self._max_body_bytes = max_body_bytes
         self._compression = compression
+        self._message_group = message_group
         #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
         self._bodies: list[bytes] = []
@@ -88,6 +93,7 @@ class BatchBuilder:
             largest_body=max(self._lengths),
             tag_hashes=hashes,
             compression=self._compression,
+            lane=0 if self._message_group is None else lane_of(self._message_group),
         )
         return columns.build(born_ms, producer_id, sequence, unsettled)
 
@@ -103,7 +109,7 @@ class BatchBuilder:
         return [self._part(begin, end) for begin, end in pairwise([0, *ends])]
 
     def _part(self, begin: int, end: int) -> BatchBuilder:
-        part = BatchBuilder(self._max_body_bytes, self._compression)
+        part = BatchBuilder(self._max_body_bytes, self._compression, self._message_group)
         part._bodies = self._bodies[begin:end]
         part._lengths = self._lengths[begin:end]
         part._tags = self._tags[begin:end]
@@ -126,7 +132,10 @@ class BatchBuilder:
                 "send it in parts, or raise max_body_bytes of the producer and of the brokers"
             )
         self._add_keys([message.keys for message in messages])
-        self._add_properties([message.properties for message in messages])
+        properties = [message.properties for message in messages]
+        if self._message_group is not None:
+            properties = [{**each, MESSAGE_GROUP: self._message_group} for each in properties]
+        self._add_properties(properties)
         self._tags += [message.tag for message in messages]
         self._bodies += bodies
         self._lengths += lengths

@@ -16,6 +16,7 @@ from minimq_common.batch import (
     CODEC_ZSTD,
     CRC_BYTES,
     DIRECTORY,
+    FIFO_VERSION,
     HEADER,
     MAX_METADATA,
     MAX_TAG,
@@ -25,6 +26,7 @@ from minimq_common.batch import (
     TOO_MANY_TAGS,
     VERSION,
     Section,
+    lane_bytes,
     tag_hash,
 )
 from minimq_common.compression import Compression
@@ -41,6 +43,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         largest_body: size in bytes of the largest body.
         tag_hashes: as `tag_section` returns them; `[0]` when no record has a tag.
         compression: of the batch; None for none.
+        lane: of the message group that all records have; 0 when they have none.
     """
 
     sections: list[bytes]
@@ -48,6 +51,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
     largest_body: int
     tag_hashes: list[int] | None
     compression: Compression | None = None
+    lane: int = 0
 
     def __len__(self) -> int:
         return self.count
@@ -80,7 +84,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         hashes = self.tag_hashes
         listed = 0 if hashes is None else len(hashes)
         fixed = HEADER.pack(
-            VERSION,
+            FIFO_VERSION if self.lane else VERSION,
             codec,
             TOO_MANY_TAGS if hashes is None else listed,
             self.count,
@@ -91,7 +95,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
             sequence,
             unsettled,
         )
-        head = fixed + struct.pack(f"<{listed}I", *(hashes or ())) + directory
+        head = fixed + lane_bytes(self.lane) + struct.pack(f"<{listed}I", *(hashes or ())) + directory
         crc = google_crc32c.value(head)
         for section in sections:
             if len(section):

@@ -65,6 +65,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`); nothing looks a message up by
             its key. None may contain a NUL character.
         properties: further names and values, both text.
+        message_group: for a FIFO topic: messages of one group are consumed in the order in which they were sent, one
+            after the other. 1 to 64 characters.
     """
 
     topic: str
@@ -72,6 +74,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     tag: str | None = None
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = NO_PROPERTIES
+    message_group: str | None = None
 
 
 #: Most queues that a topic has on one broker.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, PopQueue, Settle, Take
+from minimq_broker.core.pop_lanes import NEVER
+from minimq_broker.core.pop_queue import PopQueue
+from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run, RunState
 from minimq_broker.store.pop_drafts import PopStep
 from minimq_common.errors import InvalidArgument, SystemBusy
@@ -37,15 +40,26 @@ class PopLimits(NamedTuple):
 
 @dataclass
 class PopModel:
-    """A queue as one group pops it: `next` was never handed out, and what is before `start` is none of its."""
+    """A queue as one group pops it: `next` was never handed out, and what is before `start` is none of its.
+
+    `lanes` are those of its messages by offset, if its topic is FIFO.
+    """
 
     messages: dict[int, Told] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     next: int = 0
     start: int = 0
+    lanes: Sequence[int] = ()
 
     def copy(self) -> PopModel:
-        return PopModel(self.messages.copy(), self.done.copy(), self.next, self.start)
+        return PopModel(self.messages.copy(), self.done.copy(), self.next, self.start, self.lanes)
+
+    def begun_at(self, offset: int) -> PopModel:
+        """Return the queue with nothing handed out from an offset on."""
+        return PopModel(next=offset, start=offset, lanes=self.lanes)
+
+    def _lane(self, at: int) -> int:
+        return self.lanes[at] if self.lanes else 0
 
     @property
     def held(self) -> int:
@@ -56,13 +70,28 @@ class PopModel:
     def pieces(self) -> int:
         """Number of runs: neighbours of which the same is true make one."""
         first = min(self.messages, default=self.next)
-        return sum(1 for _ in itertools.groupby(map(self.messages.get, range(first, self.next))))
+        return sum(1 for _ in itertools.groupby(range(first, self.next), self._piece))
+
+    def _piece(self, at: int) -> tuple[Told, int] | None:
+        told = self.messages.get(at)
+        return None if told is None else (told, self._lane(at))
+
+    @property
+    def _due_ms(self) -> dict[int, int]:
+        """When each lane may be handed out: its oldest message has waited, and nobody has any of it."""
+        found: dict[int, int] = {}
+        for at, told in sorted(self.messages.items()):
+            lane = self._lane(at)
+            if lane not in found or told.state is RunState.OUT:
+                found[lane] = max(found.get(lane, 0), told.until_ms)
+        return found
 
     def is_full(self, limits: PopLimits) -> bool:
         """Tell whether a take may bring nothing though messages are there."""
         if self.held >= limits.held:
             return True
-        return self.next - min(self.messages, default=self.next) >= limits.pieces <= self.pieces
+        most = limits.pieces - bool(self.lanes)  # what is passed over counts as one more, also if it joins the last
+        return self.next - min(self.messages, default=self.next) >= most <= self.pieces
 
     def check(self, queue: PopQueue | None, end: int, limits: PopLimits) -> None:
         """Compare the queue of a broker; `end` is where messages end."""
@@ -76,12 +105,15 @@ class PopModel:
             before, at = run, run.end
             if run.state is not RunState.DONE:
                 found.update(dict.fromkeys(range(run.first, run.end), Told.of(run)))
+                assert {run.lane} == {*map(self._lane, range(run.first, run.end))}
         assert at == queue.next == self.next
         assert found == self.messages
         assert queue.done == min(self.messages, default=self.next)
         assert queue.held == self.held <= limits.held
         assert len(queue) <= 2 * limits.pieces + 2
         assert queue.due_ms <= queue.earliest_ms()
+        if self.lanes:
+            assert queue.due_ms == min(self._due_ms.values(), default=NEVER)
         assert queue.unsettled_before(end) == len(self.messages) + max(0, end - self.next)
 
     # ---- what becomes of messages --------------------------------------------------------------------
@@ -103,6 +135,9 @@ class PopModel:
 
     def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
         """Learn what was handed out; nothing may be kept back, unless the queue is full."""
+        if self.lanes:
+            self._take_in_order(step, wanted, now_ms, epoch, fact, full)
+            return
         end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
         if wanted.ahead and any(self.messages[at].tries for at in due):
             assert not step.runs, "somebody who has not asked for it gets what failed, or others while it waits"
@@ -113,9 +148,7 @@ class PopModel:
         is_there = due or (self.next < end and not wanted.again_only)
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
         assert sum(run.count for run in step.runs) <= wanted.most
-        tries = {run.tries for run in step.runs}
-        assert tries <= {1} or 1 not in tries, "those that failed may take others along"
-        assert max(tries, default=0) <= 3 or sum(run.count for run in step.runs) == 1
+        self._check_tries(step)
         for run in step.runs:
             told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client)
             assert told == Told.of(run)
@@ -128,6 +161,61 @@ class PopModel:
                     assert before.until_ms <= now_ms, "it is in two hands"
                 assert run.tries == (before.tries if before else 0) + 1
                 self.messages[at] = told
+
+    @staticmethod
+    def _check_tries(step: PopStep) -> None:
+        tries = {run.tries for run in step.runs}
+        assert tries <= {1} or 1 not in tries, "those that failed may take others along"
+        assert max(tries, default=0) <= 3 or sum(run.count for run in step.runs) == 1
+
+    def _take_in_order(
+        self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool
+    ) -> None:
+        """Do the same where there are lanes: of each the oldest messages go out, while nobody has others of it."""
+        due_ms, ahead = self._due_ms, wanted.lanes or ()
+        behind = min(step.stored[1], max((stretch.end for stretch in ahead), default=0))
+        new = {self._lane(at) for at in range(self.next, behind)} - due_ms.keys()
+        is_there = any(at_ms <= now_ms for at_ms in due_ms.values()) or (new and not wanted.again_only)
+        self._check_tries(step)
+        assert sum(run.count for run in step.runs) <= wanted.most
+        is_first = not any(run.tries > 1 for run in step.runs)
+        passed = not wanted.again_only and is_first and self._pass_unwanted(step.key, wanted, fact)
+        taken = dict[int, Told]()
+        for run in step.runs:
+            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client)
+            assert told == Told.of(run)
+            if run.first >= self.next:
+                passed = self._pass_lanes(step.key, taken, fact) or passed
+            for at in range(run.first, run.end):
+                lane, before = self._lane(at), self.messages.get(at)
+                assert due_ms.get(lane, 0) <= now_ms, "two hands have messages of one lane, or it waits"
+                older = [other for other in self.messages if other < at and self._lane(other) == lane]
+                assert taken.keys() >= {*older}, "an older message of the lane is left"
+                assert run.lane == lane
+                assert run.tries == (before.tries if before else 0) + 1
+                if before is None:
+                    assert at == self.next < step.stored[1], "it is settled, or nobody has sent it"
+                    self.next += 1
+                self.messages[at] = taken[at] = told
+        # It may be a later step of the request that passed over the last of them, as this one has the lane.
+        passed = self._pass_lanes(step.key, (), fact) or passed
+        assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
+        lanes = {*map(self._lane, taken)}
+        for at, told in self.messages.items():
+            if at not in taken and self._lane(at) in lanes and told.epoch:
+                self.messages[at] = Told(RunState.FREE, told.tries, told.until_ms, 0, "")
+
+    def _pass_lanes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:
+        """Learn from the fact which messages were passed over, and wait for older ones of their lanes."""
+        is_any = False
+        for queue in fact.queues if fact is not None else ():
+            for run in queue.runs if queue.queue_id == key.queue_id else ():
+                if run.first == self.next and run.state is RunState.FREE and not run.tries:
+                    assert [at for at in self.messages if self._lane(at) == run.lane and at not in taken]
+                    for at in range(run.first, run.end):
+                        self.messages[at] = Told.of(run)
+                    self.next, is_any = run.end, True
+        return is_any
 
     def _pass_unwanted(self, key: PopKey, wanted: Take, fact: PopMoved | None) -> bool:
         """Learn from the fact whether messages that nobody wants were passed over."""
@@ -149,13 +237,15 @@ class PopModel:
             return
         if isinstance(step.error, SystemBusy):
             [stop] = map(int, re.findall("from offset ([0-9]+) on", step.error.message))
-            before, trial = self.pieces, self.copy()
+            before, trial, part = self.pieces, self.copy(), list[tuple[int, int]]()
             for first, end in settle.spans:
                 trial._answer(first, end, settle)
                 if first < stop:
-                    self._answer(first, min(end, stop), settle)
+                    part.append((first, min(end, stop)))
+                    self._answer(*part[-1], settle)
             limit = 2 * limits.pieces if settle.may_divide else 0
             assert trial.pieces > max(limit, before) >= self.pieces
+            self._give_up_following(part, settle)
             return
         assert step.error is None
         expired = {at for first, end in step.expired for at in range(first, end) if at >= self.start}
@@ -163,6 +253,21 @@ class PopModel:
             wrong = {*range(first, end)} if end > self.next else self._answer(first, end, settle)
             # What is before the start is of before a reset: nobody knows what became of it.
             assert {at for at in wrong if at >= self.start} == {at for at in expired if first <= at < end}
+        self._give_up_following([span for span in settle.spans if span[1] <= self.next], settle)
+
+    def _give_up_following(self, spans: Sequence[tuple[int, int]], settle: Settle) -> None:
+        """Void what is behind messages of a lane that are given up, in the same hand."""
+        if not self.lanes or settle.outcome not in (PopOutcome.FREE, PopOutcome.RETURN):
+            return
+        given = [at for first, end in spans for at in range(first, end) if self._is_given_up(at, settle)]
+        for at, told in self.messages.items():
+            is_behind = any(other < at and self._lane(other) == self._lane(at) for other in given)
+            if is_behind and at not in given and told.state is RunState.OUT and told.epoch == settle.epoch:
+                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, 0, "")
+
+    def _is_given_up(self, at: int, settle: Settle) -> bool:
+        told = self.messages.get(at)
+        return told is not None and told.epoch == settle.epoch and told.state is RunState.FREE
 
     def _answer(self, first: int, end: int, settle: Settle) -> set[int]:
         """Take an answer in, and return the messages that are not those of its handle any more."""

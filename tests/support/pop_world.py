@@ -6,7 +6,7 @@ Everything goes through facts as bytes, as in a broker. The model knows single m
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +24,8 @@ from minimq_broker.core.facts import (
     encode_fact,
 )
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, Settle, Take
+from minimq_broker.core.pop_lanes import Stretch
+from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
@@ -38,6 +39,7 @@ TOPIC = 17
 KEYS = tuple(PopKey(group, TOPIC, queue_id) for group in GROUPS for queue_id in (0, 1))
 _ENTRY = 100
 _HOUR_MS = 3_600_000
+_MOST_MESSAGES = 4_000
 
 
 class Times:
@@ -74,10 +76,11 @@ class PopWorld:
         times: of the machine.
         clock: makes the clock of a broker that begins to serve, not before a time.
         limits: of the queues.
+        fifo: whether their messages have lanes.
     """
 
     def __init__(
-        self, chance: random.Random, times: Times, clock: Callable[[int], PopClock], limits: PopLimits
+        self, chance: random.Random, times: Times, clock: Callable[[int], PopClock], limits: PopLimits, *, fifo: bool
     ) -> None:
         self._chance, self._times, self._new_clock = chance, times, clock
         self._limits = limits
@@ -89,11 +92,29 @@ class PopWorld:
         self._stored_ms = 0
         self._firsts = {0: 0, 1: 0}
         self._ends = {0: 0, 1: 0}
-        self._models = {key: PopModel() for key in KEYS}
+        self._stretches_of = {queue_id: self._stretches() if fifo else None for queue_id in (0, 1)}
+        self._models = {key: PopModel(lanes=_lanes(self._stretches_of[key.queue_id] or ())) for key in KEYS}
         self._handles: list[tuple[PopKey, Run]] = []
         self._epochs: set[int] = set()
         self._begin()
         self._record(TopicSet(Topic("orders", TOPIC, 2, 1)))
+
+    def _stretches(self) -> list[Stretch]:
+        """Return the lanes of all messages that a queue may get: those of one batch are of one lane."""
+        found, first = list[Stretch](), 0
+        while first < _MOST_MESSAGES:
+            end = first + self._chance.choice((1, 1, 2, 3, 10))
+            found.append(Stretch(first, end, self._chance.randint(1, 4)))
+            first = end
+        return found
+
+    def _some_lanes(self, key: PopKey) -> list[Stretch] | None:
+        """Return the lanes of some of the messages that nobody had."""
+        stretches = self._stretches_of[key.queue_id]
+        if stretches is None:
+            return None
+        first = max(self._models[key].next, self._firsts[key.queue_id])
+        return [stretch for stretch in stretches if stretch.end > first][: self._chance.choice((2, 8, 30))]
 
     def play(self, count: int) -> None:
         """Let so many things happen; then let good workers take and settle what is left."""
@@ -213,7 +234,7 @@ class PopWorld:
         key = self._chance.choice(KEYS)
         offset = self._chance.randint(0, self._ends[key.queue_id])
         self.trace.append(("reset", key, offset))
-        self._models[key] = PopModel(next=offset, start=offset)
+        self._models[key] = self._models[key].begun_at(offset)
         self._record(OffsetsCommitted(key.group, (CommittedOffset(TOPIC, key.queue_id, offset),), forced=True))
         self._check()
 
@@ -223,7 +244,7 @@ class PopWorld:
         self.trace.append(("delete", group))
         for key in KEYS:
             if group in (key.group, None):
-                self._models[key] = PopModel()
+                self._models[key] = self._models[key].begun_at(0)
         if group is None:
             self._record(TopicDeleted("orders"))
             self._record(TopicSet(Topic("orders", TOPIC, 2, 1)))
@@ -251,7 +272,7 @@ class PopWorld:
                 took = PopStep(
                     1,
                     key,
-                    Take("good", self._chance.choice((1, 50)), self.now_ms + 1_000),
+                    Take("good", self._chance.choice((1, 50)), self.now_ms + 1_000, lanes=self._some_lanes(key)),
                     (self._firsts[key.queue_id], end),
                 )
                 epoch = self._write(key.group, [took])
@@ -322,8 +343,9 @@ class PopWorld:
         if chance.random() < 0.1 and first < end:
             unwanted = first, chance.randint(first, end)
         until_ms, most = self.now_ms + chance.randint(1, 100), chance.choice((1, 3, 8, 50))
-        again_only, ahead = chance.random() < 0.05, chance.random() < 0.2
-        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead)
+        again_only, lanes = chance.random() < 0.05, self._some_lanes(key)
+        ahead = lanes is None and chance.random() < 0.2  # the order is that of who asks
+        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead, lanes)
 
     def _settle(self, run: Run) -> Settle:
         chance = self._chance
@@ -351,6 +373,10 @@ class PopWorld:
             queue = self._state.popped.get(key)
             model.check(queue, self._ends[key.queue_id], self._limits)
             assert queue is None or queue.done == self._state.committed[key]
+
+
+def _lanes(stretches: Iterable[Stretch]) -> tuple[int, ...]:
+    return tuple(stretch.lane for stretch in stretches for _ in range(stretch.first, stretch.end))
 
 
 def _forget(_: PopJob) -> None:

@@ -42,6 +42,7 @@ def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> 
         "thumbnails 20 20",
         "refused: True",
         "unsettled 0",
+        "in order True 20",
         "tasks 20",
     ]
 

@@ -24,7 +24,7 @@ from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import Take
+from minimq_broker.core.pop_requests import Take
 from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.services import pop_clock

@@ -23,6 +23,13 @@ class Topic(msgspec.Struct, frozen=True):
     write_queues: int
     permission: int = Permission.READ_WRITE
     created_ms: int = 0
+    #: Its messages have message groups, whose order is kept. All other topics are stored as before there were such.
+    is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def fifo(self) -> bool:
+        """True for a FIFO topic."""
+        return bool(self.is_fifo)
 
     @property
     def queues(self) -> int:

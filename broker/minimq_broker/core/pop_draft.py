@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from minimq_broker.core.pop_queue import PopQueue, Settle, Take
+from minimq_broker.core.pop_queue import PopQueue
+from minimq_broker.core.pop_requests import Settle, Take
 from minimq_broker.core.pop_runs import QueueMoved, Run, RunState
 
 

@@ -8,19 +8,18 @@ has the same queue.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from enum import IntEnum
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
+from minimq_broker.core import pop_lanes
+from minimq_broker.core.pop_lanes import NEVER
+from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: A time that does not come, in ms.
-NEVER = (1 << 63) - 1
 #: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
 #: kills every consumer dies alone.
 _ALONE_FROM = 3
@@ -28,57 +27,6 @@ _FEWER = 8
 #: When it is tried again what would have made too many pieces, in seconds.
 _COME_BACK_S = 1.0
 _end_of, _tries_of = attrgetter("end"), attrgetter("tries")
-
-
-class PopOutcome(IntEnum):
-    """The end of messages that somebody has."""
-
-    #: They are consumed.
-    DONE = 0
-    #: They failed: others may have them, after a time.
-    FREE = 1
-    #: Whoever has them keeps them for longer.
-    EXTEND = 2
-    #: They were not looked at: others may have them, and this was no try.
-    RETURN = 3
-
-
-class Take(NamedTuple):
-    """A consumer wants messages.
-
-    Attributes:
-        client: who; "" if what is handed out outlives its consumer.
-        most: number of them.
-        until_ms: until when it may keep them.
-        unwanted: first offset of new messages that no consumer of the group wants, and the one behind: passed over.
-        again_only: nothing is handed out for the first time: the broker has as many runs as it may.
-        ahead: nobody has asked for them yet: nothing is handed out while some wait that have failed.
-    """
-
-    client: str
-    most: int
-    until_ms: int
-    unwanted: tuple[int, int] = (0, 0)
-    again_only: bool = False
-    ahead: bool = False
-
-
-class Settle(NamedTuple):
-    """A consumer says what becomes of messages that it has.
-
-    Attributes:
-        epoch: of their handle.
-        spans: first offset, and the one behind the last; ascending.
-        outcome: what becomes of them.
-        until_ms: until when they are kept, or not before when they are handed out again.
-        may_divide: the queue may fall into more pieces.
-    """
-
-    epoch: int
-    spans: Sequence[tuple[int, int]]
-    outcome: PopOutcome
-    until_ms: int = 0
-    may_divide: bool = True
 
 
 class PopRow(msgspec.Struct, frozen=True, array_like=True):
@@ -98,17 +46,21 @@ class PopQueue:
     Attributes:
         held: number of messages that consumers have.
         due_ms: nothing that was handed out before may be handed out again sooner.
+        has_lanes: it is of a FIFO topic, and somebody has taken messages.
     """
 
-    __slots__ = ("_runs", "done", "due_ms", "held")
+    __slots__ = ("_runs", "done", "due_ms", "has_lanes", "held")
 
     def __init__(self, done: int = 0, runs: Iterable[Run] = ()) -> None:
         self.done = done
         self._runs: list[Run] = []
         self.held = 0
         self.due_ms = NEVER
+        self.has_lanes = False
         for run in runs:
             self.put(run)
+        if self.has_lanes:
+            self.know_due()
 
     @property
     def next(self) -> int:
@@ -125,10 +77,11 @@ class PopQueue:
 
     def copy(self, now_ms: int) -> PopQueue:
         """Return a queue of which this one knows nothing: decisions of a commit that may fail are tried on it."""
-        if now_ms >= self.due_ms:
+        if now_ms >= self.due_ms and not self.has_lanes:
             self.due_ms = self.earliest_ms()
         twin = PopQueue(self.done)
         twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
+        twin.has_lanes = self.has_lanes
         return twin
 
     def row(self) -> PopRow:
@@ -146,7 +99,9 @@ class PopQueue:
         runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
-        if run.state is not DONE and run.until_ms < self.due_ms:
+        if run.lane:
+            self.has_lanes = True
+        elif run.state is not DONE and run.until_ms < self.due_ms:
             self.due_ms = run.until_ms
         if run.state is OUT:
             self.held += end - first
@@ -226,7 +181,14 @@ class PopQueue:
 
     def earliest_ms(self) -> int:
         """Return when something may be handed out again, in ms since 1970; far away when nothing is. Any thread."""
-        return min((run.until_ms for run in self._runs.copy() if run.state is not DONE), default=NEVER)
+        runs = self._runs.copy()
+        if self.has_lanes:
+            return pop_lanes.earliest_ms(runs)
+        return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
+
+    def know_due(self) -> None:
+        """Work out `due_ms` after changes of a queue with lanes: it takes all runs."""
+        self.due_ms = self.earliest_ms()
 
     # ---- deciding ----------------------------------------------------------------------------------
 
@@ -250,24 +212,35 @@ class PopQueue:
         """
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
-        if now_ms >= self.due_ms:
+        if now_ms >= self.due_ms or self.has_lanes:
             found = self._again(wanted, most, now_ms, epoch)
-            if any(run.tries > 1 for run in found):
-                return found
             most -= sum(run.count for run in found)
+        if not found or not any(run.tries > 1 for run in found):
+            self._begin(wanted, most, readable_end, epoch, found)
+        return found + pop_lanes.voided(self._runs, found) if self.has_lanes else found
+
+    def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
+        """Add messages to those that are handed out that nobody had before."""
         if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
-            return found
-        first = self.next
+            return
+        again, first = len(found), self.next
         if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
             found.append(Run(first, wanted.unwanted[1], DONE))
             first = wanted.unwanted[1]
-        end = min(first + most, readable_end)
-        if end > first:
-            found.append(Run(first, end, OUT, 1, wanted.until_ms, epoch, wanted.client))
-        return found
+        end = readable_end if wanted.lanes is not None else min(first + most, readable_end)
+        if end <= first:
+            return
+        run = Run(first, end, OUT, 1, wanted.until_ms, epoch, wanted.client)
+        if wanted.lanes is None:
+            found.append(run)
+            return
+        busy, pieces = pop_lanes.busy_lanes(self._runs, found[:again]), MAX_RUNS - len(self._runs) - len(found)
+        found += pop_lanes.fresh_runs(wanted.lanes, busy, first, end, most, pieces, run)
 
     def _again(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
         """Return runs to redeliver: those that failed less often first, otherwise undelivered ones."""
+        if self.has_lanes:
+            return self._again_in_order(wanted, most, now_ms, epoch)
         due = [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
         failed = [run for run in due if 0 < run.tries < _ALONE_FROM]
         if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
@@ -277,10 +250,24 @@ class PopQueue:
             return found
         return self._pieces([run for run in due if not run.tries], wanted.most, most, wanted, epoch)
 
+    def _again_in_order(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
+        """Do the same where there are lanes."""
+        due = pop_lanes.due_runs(self._runs, now_ms)
+        failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1)
+        if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
+            return found
+        suspects = sorted((run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM), key=_tries_of)
+        if found := self._pieces(suspects, 1, most, wanted, epoch):
+            return found
+        return self._pieces(pop_lanes.leading(due, 0, 0), wanted.most, most, wanted, epoch)
+
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
         """Return so many messages of these runs as there is room for, and as may be in hand besides."""
         found: list[Run] = []
+        shut = set[int]()  # lanes of which something is left
         for run in runs:
+            if run.lane in shut:
+                continue
             # One that somebody keeps too long is in hand already.
             count = min(run.count, room, run.count if run.state is OUT else most)
             if count < run.count and (wanted.again_only or len(self._runs) >= 2 * MAX_RUNS):
@@ -288,9 +275,12 @@ class PopQueue:
                 count = min(count, 1) if run is self._runs[0] else 0
             if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
-                found.append(Run(run.first, run.first + count, OUT, tries, wanted.until_ms, epoch, wanted.client))
+                end = run.first + count
+                found.append(Run(run.first, end, OUT, tries, wanted.until_ms, epoch, wanted.client, run.lane))
                 room -= count
                 most -= count if run.state is not OUT else 0
+            if count < run.count and run.lane:
+                shut.add(run.lane)
             if not room:
                 break
         return found
@@ -342,7 +332,10 @@ class PopQueue:
                 retry_after_s=_COME_BACK_S,
                 limit="pop-runs",
             )
-        return found[:count], expired, busy
+        found = found[:count]
+        if self.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
+            found += pop_lanes.following(self._runs, found, settled.epoch)
+        return found, expired, busy
 
     def _has_epoch(self, epoch: int) -> bool:
         return any(run.epoch == epoch for run in self._runs)
@@ -378,7 +371,7 @@ class PopQueue:
     def freed(self, client: str) -> list[Run]:
         """Return what follows from the end of a consumer: others may have at once what it had."""
         return [
-            Run(run.first, run.end, FREE, run.tries, 0, run.epoch)
+            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane)
             for run in self._runs
             if run.client == client and run.state is OUT
         ]
@@ -392,9 +385,9 @@ def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
         case PopOutcome.DONE:
             return Run(first, end, DONE)
         case PopOutcome.FREE:
-            return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch)
+            return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch, lane=run.lane)
         case PopOutcome.RETURN if run.state is OUT:
-            return Run(first, end, FREE, run.tries - 1, 0, run.epoch)
+            return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane)
         case PopOutcome.EXTEND if run.state is OUT:
-            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client)
+            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane)
     return None

@@ -24,6 +24,7 @@ _TERM_BITS = 15
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Tries = Annotated[int, msgspec.Meta(ge=0, le=MAX_TRIES)]
 _Client = Annotated[str, msgspec.Meta(max_length=MAX_CLIENT_ID)]
+_LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class RunState(IntEnum):
@@ -45,6 +46,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         until_ms: when they may be handed out again, in ms since 1970; 0: at once.
         epoch: the handle of those who got them last, also when they have them no more; 0: nobody had.
         client: who has them; "" when nobody has.
+        lane: of their message group, while they are not settled; 0 in a topic that is not FIFO.
     """
 
     first: _Offset
@@ -54,6 +56,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until_ms: _Offset = 0
     epoch: _Offset = 0
     client: _Client = ""
+    lane: _LaneHash = 0
 
     @property
     def count(self) -> int:
@@ -64,7 +67,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return the run of some of these messages."""
         if first == self.first and end == self.end:
             return self
-        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client)
+        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane)
 
     def continues(self, before: Run) -> bool:
         """Tell whether the same is true of the run that ends where this one begins."""
@@ -74,6 +77,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
             and self.tries == before.tries
             and self.until_ms == before.until_ms
             and self.client == before.client
+            and self.lane == before.lane
         )
 
 
@@ -83,7 +87,7 @@ def merged_runs(runs: list[Run]) -> list[Run]:
     for run in runs[1:]:
         last = found[-1]
         if run.continues(last):
-            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client)
+            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client, run.lane)
         else:
             found.append(run)
     return found

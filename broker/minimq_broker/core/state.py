@@ -311,6 +311,8 @@ class State:
             queue.drop_before(done)
             for run in runs:
                 queue.put(run)
+            if queue.has_lanes:
+                queue.know_due()
             self.changed.add(("popped", *key))
             if queue.done != self.committed.get(key):
                 self._set(("offset", *key), self.committed, key, queue.done)

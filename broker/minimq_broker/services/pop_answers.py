@@ -12,7 +12,7 @@ from typing import NamedTuple
 import lmdb
 
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.pop_runs import Run
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine

@@ -16,9 +16,11 @@ import lmdb
 
 from minimq_broker.core.facts import Topic
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import NEVER, Take
+from minimq_broker.core.pop_lanes import NEVER
+from minimq_broker.core.pop_requests import Take
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.next_lanes import NextLanes
 from minimq_broker.services.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
@@ -111,6 +113,7 @@ class PopLine:
         self._turn = _TURN
         self._turn_until = 0.0
         self._is_over = False
+        self._lanes = NextLanes(engine)
 
     @property
     def topic(self) -> Topic:
@@ -121,6 +124,9 @@ class PopLine:
 
     def take(self, take: WaitingTake) -> PopStep | None:
         """Return what asks a queue for a take; None when it waits, or is answered by now."""
+        if take.ahead and self._topic.fifo:  # what becomes of older messages may void what was taken ahead
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+            return None
         if not self._waiting and (queue_id := self._next(take.answers)) is not None:
             return self._step(take, queue_id)
         self._waiting[take] = None
@@ -148,8 +154,9 @@ class PopLine:
         if error is not None:
             take.answers.fail(take.id, error)
         elif step.runs:
+            has_more = not self._topic.fifo and self._has(queue_id)
             take.answers.add(
-                DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, self._has(queue_id))
+                DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
@@ -175,7 +182,8 @@ class PopLine:
     def join(self, queue_id: int) -> None:
         """Hear that a batch for a queue is on its way to the disk: who waits takes of it in the same commit."""
         take = next(iter(self._waiting), None)
-        if take is not None and not take.tags and take not in self._late and queue_id < self._topic.queues:
+        may_join = take is not None and not take.tags and take not in self._late and not self._topic.fifo
+        if take is not None and may_join and queue_id < self._topic.queues:
             with suppress(MiniMQError, lmdb.Error):  # it is served later, or told
                 self._ask(take, queue_id, AS_WRITTEN)
 
@@ -263,12 +271,17 @@ class PopLine:
         queue = QueueKey(self._topic.topic_id, queue_id)
         key = PopKey(self._group, *queue)
         stored = self._stored(queue)
-        unwanted = self._unwanted(key, queue, take.tags, stored[0]) if take.tags else (0, 0)
+        unwanted, lanes = (0, 0), None
+        if take.tags or self._topic.fifo:
+            popped = self._engine.state.popped.get(key)
+            first = max(stored[0], self._engine.state.committed.get(key, 0) if popped is None else popped.next)
+            unwanted = self._unwanted(queue, take.tags, first) if take.tags else (0, 0)
+            lanes = self._lanes.of(queue, first, stored[1]) if self._topic.fifo else None
         until_ms = self._clock.after_ms(take.invisible_ms)
         self._asked[queue_id] += take.most
         self._under_way[queue_id] += 1
         self._turn -= take.most
-        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead)
+        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes)
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:
@@ -285,10 +298,8 @@ class PopLine:
             self._firsts[queue.queue_id] = stored[0]
         return stored
 
-    def _unwanted(self, key: PopKey, queue: QueueKey, tags: frozenset[int], first: int) -> tuple[int, int]:
-        """Return the unwanted messages at the head of a queue, as far as one check reaches."""
-        popped = self._engine.state.popped.get(key)
-        at = max(first, self._engine.state.committed.get(key, 0) if popped is None else popped.next)
+    def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
+        """Return the unwanted messages from an offset on, as far as one check reaches."""
         with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
             batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
             return at, max(at, batches[0].base_offset if batches else behind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.state import State
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.pop_drafts import PopStep

@@ -11,7 +11,7 @@ from functools import partial
 import grpc.aio
 
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_answers import PopAnswers, PopReader

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from minimq_broker.core.draining import Bounds, find_lags, say_lags
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
@@ -120,7 +122,7 @@ class TopicService:
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 _check_all_readable(read, write)
                 self._check_drained(state, old, read, ignored)
-            new = Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms)
+            new = Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms, old.is_fifo)
             return TopicSet(new) if new != old else None
 
         await self._engine.writes.record(decide)
@@ -171,6 +173,7 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         permission=topic.permission,
         created_ms=topic.created_ms,
         topic_id=topic.topic_id,
+        fifo=topic.fifo,
     )
 
 
@@ -187,22 +190,26 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
 
     def decide(state: State) -> Fact | None:
         present = state.topics.get(wanted.topic)
-        topic = Topic(wanted.topic, state.position, wanted.read_queues, wanted.write_queues, permission, created_ms)
+        counts = wanted.read_queues, wanted.write_queues
+        topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, wanted.fifo or msgspec.UNSET)
         if present is None:
             return TopicSet(topic)
-        same = (present.read_queues, present.write_queues, present.permission) == (
-            topic.read_queues,
-            topic.write_queues,
-            topic.permission,
-        )
-        if request.if_not_exists and same:
+        if request.if_not_exists and _settings(present) == _settings(topic):
             return None
         raise TopicExists(
-            f"topic {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
+            f"{_kind(present)} {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
             f"{count_of(present.read_queues, 'read queue')}: change it with minimq topic update, or choose another name"
         )
 
     return decide
+
+
+def _settings(topic: Topic) -> tuple[int, int, int, bool]:
+    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo
+
+
+def _kind(topic: Topic) -> str:
+    return "FIFO topic" if topic.fifo else "topic"
 
 
 def _check_counts(read: int, write: int) -> None:

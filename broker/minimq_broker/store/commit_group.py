@@ -93,7 +93,8 @@ class CommitGroup:
         Raises:
             TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
             StaleSequence: it may have been stored before, and it is not known any more.
-            InvalidArgument: it was staged for another topic before, or cannot be staged without a number.
+            InvalidArgument: it was staged for another topic before, or cannot be staged without a number; or it lacks
+                the message group of a FIFO topic, or has one for another topic.
             TransactionEnded: its transaction is decided.
             SystemBusy: too many batches wait for the end of their transactions.
             StoreFull: the disk is nearly full.
@@ -126,6 +127,8 @@ class CommitGroup:
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
+        if topic.fifo != bool(job.header.lane):
+            raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
     def _put(
@@ -287,6 +290,15 @@ class CommitGroup:
     def _append(self, entry: bytes) -> None:
         self.entries.append((self.end, entry))
         self.end += len(entry)
+
+
+def _wrong_kind(topic: Topic) -> str:
+    if topic.fifo:
+        return f"topic {topic.name!r} is a FIFO topic: give each message a message group"
+    return (
+        f"topic {topic.name!r} is not a FIFO topic: send without a message group, or to a topic that was created with "
+        "`minimq topic create NAME --fifo`"
+    )
 
 
 def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:

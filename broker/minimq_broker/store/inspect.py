@@ -12,7 +12,8 @@ from typing import Any
 import lmdb
 import msgspec
 
-from minimq_broker.core.pop_queue import NEVER, PopQueue
+from minimq_broker.core.pop_lanes import NEVER
+from minimq_broker.core.pop_queue import PopQueue
 from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.archive_file import set_aside_in
@@ -111,6 +112,7 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
                 "read_queues": topic.read_queues,
                 "write_queues": topic.write_queues,
                 "permission": (Permission(topic.permission).name or "").lower().replace("_", "-"),
+                "fifo": topic.fifo,
                 "queues": [_queue(QueueKey(topic.topic_id, number), log, state) for number in range(topic.queues)],
             }
             for topic in topics

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from minimq_broker.core.pop_draft import PopDraft, PopKey
-from minimq_broker.core.pop_queue import PopQueue, Settle, Take
+from minimq_broker.core.pop_queue import PopQueue
+from minimq_broker.core.pop_requests import Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.job import Job

@@ -44,6 +44,7 @@ class TopicSettings:
         write_queues: how many queues producers see.
         permission: what may be done with them, if the permission of the broker allows it as well.
         created_at: when the broker created the topic.
+        fifo: its messages have message groups, whose order is kept.
     """
 
     broker_name: str
@@ -51,6 +52,7 @@ class TopicSettings:
     write_queues: int
     permission: Permission
     created_at: datetime
+    fifo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ def topic_from_wire(
                 write_queues=answer.topic.write_queues,
                 permission=permission_from_wire(answer.topic.permission),
                 created_at=moment(answer.topic.created_ms),
+                fifo=answer.topic.fifo,
             )
             for broker, answer in answers.items()
         ),

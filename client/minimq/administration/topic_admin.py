@@ -48,6 +48,7 @@ class TopicAdmin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         permission: Permission = Permission.READ_WRITE,
+        fifo: bool = False,
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         if_not_exists: bool = False,
@@ -66,6 +67,8 @@ class TopicAdmin:
             read_queues: how many of them consumers see, when it is not all.
             write_queues: how many of them producers see, when it is not all.
             permission: what may be done with it.
+            fifo: each message has a message group, whose messages are taken one by one in order: see
+                `Message.message_group`. It cannot be changed later.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of the brokers that shall carry it; all when empty.
             if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
@@ -92,6 +95,7 @@ class TopicAdmin:
             read_queues=queues if read_queues is None else read_queues,
             write_queues=queues if write_queues is None else write_queues,
             permission=int(permission),
+            fifo=fifo,
         )
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
         began = False
@@ -371,15 +375,15 @@ def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
     return {broker: answer.data_version for broker, answer in answers.items()}
 
 
-def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int]:
-    return topic.read_queues, topic.write_queues, topic.permission
+def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int, bool]:
+    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo
 
 
 def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     """Name the topic and how the brokers have it, and the remedies."""
     there = "; ".join(
         f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
-        f"permission {permission_name(permission_from_wire(topic.permission))}"
+        f"permission {permission_name(permission_from_wire(topic.permission))}{', FIFO' if topic.fifo else ''}"
         for broker, topic in present.items()
     )
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"

@@ -185,7 +185,7 @@ class Producer:
     ) -> None:
         core = self._core
         if not core.knows(message.topic):
-            await core.find(message.topic)
+            await core.find(message)
         if len(message.body) < _LARGE_BYTES:
             await self._hand_in_with_room(core.prepare(message, queue, selector, outcome))
             return

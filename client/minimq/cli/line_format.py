@@ -40,13 +40,15 @@ class LineFormat:
         tag_field: the field whose value is the tag.
         tag: of messages without a tag of their own.
         properties: of all messages; those of a message take precedence.
+        message_group: of all messages, for a FIFO topic.
+        group_field: the field whose value is the message group.
         is_json: whether lines are whole messages.
 
     Attributes:
         is_decoded: whether lines are JSON, whole messages or objects with fields.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each flag
         self,
         topic: str,
         key_field: str | None,
@@ -54,6 +56,8 @@ class LineFormat:
         tag: str | None,
         properties: Mapping[str, str],
         *,
+        message_group: str | None = None,
+        group_field: str | None = None,
         is_json: bool,
     ) -> None:
         self.is_json = is_json
@@ -62,10 +66,12 @@ class LineFormat:
         self._tag_field = tag_field
         self._tag = tag
         self._properties = properties
+        self._message_group = message_group
+        self._group_field = group_field
         self._make: Callable[[bytes, int], Message] = self._of_body
         if is_json:
             self._make = self._of_message
-        elif key_field is not None or tag_field is not None:
+        elif key_field is not None or tag_field is not None or group_field is not None:
             self._make = self._of_fields
         self.is_decoded = self._make != self._of_body
 
@@ -88,7 +94,7 @@ class LineFormat:
         return [(number, self._make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
 
     def _of_body(self, line: bytes, _number: int) -> Message:
-        return Message(self._topic, line, self._tag, properties=self._properties)
+        return Message(self._topic, line, self._tag, (), self._properties, self._message_group)
 
     def _of_fields(self, line: bytes, number: int) -> Message:
         fields = _decoded(line, number, Any)
@@ -96,7 +102,8 @@ class LineFormat:
             raise InvalidArgument(f"line {number} is not a JSON object, so it has no fields")
         key = _text(fields, self._key_field, number)
         tag = _text(fields, self._tag_field, number) or self._tag
-        return Message(self._topic, line, tag, () if key is None else (key,), self._properties)
+        group = _text(fields, self._group_field, number) or self._message_group
+        return Message(self._topic, line, tag, () if key is None else (key,), self._properties, group)
 
     def _of_message(self, line: bytes, number: int) -> Message:
         found: _Line = _decoded(line, number, _Line)
@@ -110,7 +117,8 @@ class LineFormat:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
-        return Message(self._topic, body, found.tag or self._tag, found.keys, {**self._properties, **found.properties})
+        properties = {**self._properties, **found.properties}
+        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, self._message_group)
 
 
 def properties_of(texts: Iterable[str]) -> dict[str, str]:

@@ -70,6 +70,12 @@ Advance = Callable[[int], None]
     metavar="BYTES",
     help="Maximum size of a body; brokers have the same option and must allow it as well.",
 )
+@option("--message-group", metavar="NAME", help="Message group, for a FIFO topic.")
+@option(
+    "--message-group-field",
+    metavar="FIELD",
+    help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
+)
 @option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
 @option(
     "--compression",
@@ -104,6 +110,8 @@ def produce(  # noqa: PLR0913 - the flags of the command
     properties: tuple[str, ...],
     shape: str,
     limit: int,
+    message_group: str | None,
+    message_group_field: str | None,
     by_key: bool,
     compression: CompressionName,
     send_timeout: float,
@@ -122,6 +130,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
       tail -f app.log | minimq produce logs
       minimq produce orders orders.jsonl --key-field id --tag-field status
       minimq produce orders orders.jsonl --key-field customer --by-key
+      minimq produce bookings bookings.jsonl --message-group-field account
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
       minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
     """  # noqa: D301 - click's mark for lines that stay as they are
@@ -130,7 +139,8 @@ def produce(  # noqa: PLR0913 - the flags of the command
     from minimq.sending.selectors import by_hash
 
     selector = by_hash() if by_key else None
-    lines = _line_format(topic, key_field, tag_field, tag, properties, is_json=shape == "json")
+    groups = message_group, message_group_field
+    lines = _line_format(topic, key_field, tag_field, tag, properties, groups, is_json=shape == "json")
     if by_key and not (key_field or lines.is_json):
         raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
     parse = _InputParser(lines, limit, needs_key=by_key)
@@ -173,20 +183,36 @@ def _line_format(
     tag_field: str | None,
     tag: str | None,
     properties: Iterable[str],
+    groups: tuple[str | None, str | None],
     *,
     is_json: bool,
 ) -> LineFormat:
     """Return the converter of lines to messages. Raises `click.UsageError` or `InvalidArgument`."""
     from minimq_common.message_check import check_message
+    from minimq_common.message_group import check_message_group
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
-    if is_json and (key_field or tag_field):
-        raise click.UsageError("--format json has keys and tag in each line: leave out --key-field and --tag-field")
+    message_group, group_field = groups
+    if is_json and (key_field or tag_field or group_field):
+        raise click.UsageError(
+            "--format json has keys and tag in each line: leave out --key-field, --tag-field and --message-group-field"
+        )
+    if message_group is not None:
+        check_message_group(message_group)
     common = properties_of(properties)
     any_body = b"x"
     check_message(Message(check_topic(topic), any_body, tag, properties=common), len(any_body))
-    return LineFormat(topic, key_field, tag_field, tag, common, is_json=is_json)
+    return LineFormat(
+        topic,
+        key_field,
+        tag_field,
+        tag,
+        common,
+        message_group=message_group,
+        group_field=group_field,
+        is_json=is_json,
+    )
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ _SETTINGS = Table(
         "read_queues": "Read queues",
         "write_queues": "Write queues",
         "permission": "Permission",
+        "fifo": "FIFO",
         "created_at": "Created",
     },
 )
@@ -98,6 +99,7 @@ def topic() -> None:
     show_default=True,
     help="Permission of clients.",
 )
+@option("--fifo", is_flag=True, help="Keep the order of messages of one message group.")
 @_cluster_option
 @_broker_option
 @option("--if-not-exists", is_flag=True, help="Succeed if the topic exists with the same settings.")
@@ -108,6 +110,9 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
     The command returns when the name servers show the topic, so that producers find it at once. If a creation failed on
     some of the brokers, repeat it to complete it. To give brokers different numbers of queues, create the topic on each
     of them with --broker.
+
+    Messages for a topic with --fifo need a message group: consumers that take messages one by one get those of one
+    group in their order, one after the other. It cannot be changed later.
 
     A broker of the cluster that is away does not get the topic. The command names it on stderr and ends with status 1:
     repeat it when the broker is back.
@@ -302,6 +307,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
             "read_queues": item.read_queues,
             "write_queues": item.write_queues,
             "permission": permission_name(item.permission),
+            "fifo": item.fifo,
             "created_at": item.created_at,
         }
         for item in description.settings
@@ -330,7 +336,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
         )
         return
     click.echo(f"{name}: {count_of(description.messages, 'message')}\n")
-    show_table(_SETTINGS, settings)
+    show_table(_SETTINGS, settings, without=() if any(item.fifo for item in description.settings) else ("fifo",))
     click.echo()
     show_table(_QUEUES, queues)
 

@@ -127,7 +127,8 @@ class DeadLetter:
     def message(self, topic: str) -> Message:
         """Return the original message, for a topic."""
         original = self._original
-        return Message(topic, original.body, original.tag, original.keys, original.properties)
+        message_group = original.message_group if topic == self.topic else None
+        return Message(topic, original.body, original.tag, original.keys, original.properties, message_group)
 
     def __repr__(self) -> str:
         return (

@@ -23,6 +23,7 @@ from minimq.sending.decisions import StagedPart, Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
+from minimq.sending.selectors import by_message_group
 from minimq.sending.transactions import TransactionCommitter
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, Unavailable
@@ -38,8 +39,9 @@ _MOST_BYTES = 32 << 20
 _TRIES = 20
 _AGAIN_S = 0.5
 
-#: Messages of one batch, and where it goes: None for any queue.
+#: Messages of one batch, of one message group if they have any, and where it goes: None for any queue.
 _Batch = tuple[str, MessageQueue | None, list[Message]]
+_by_message_group = by_message_group()
 
 
 class _Overtaken(Exception):
@@ -198,7 +200,7 @@ class LetterSettler:
     def _batches(self, letters: Sequence[DeadLetter]) -> list[_Batch]:
         """Return the messages that go together: to their original queues, as far as these exist."""
         batches: list[_Batch] = []
-        filling: dict[tuple[str, MessageQueue | None], tuple[list[Message], int]] = {}
+        filling: dict[tuple[str, MessageQueue | None, str | None], tuple[list[Message], int]] = {}
         for letter in letters:
             topic = self._to or letter.topic
             if topic is None:
@@ -206,12 +208,13 @@ class LetterSettler:
                     f"dead letter {letter.place} does not tell to which topic it was sent: give one (--to), or choose "
                     "others"
                 )
-            key = topic, self._queue_of(letter, topic)
+            message = letter.message(topic)
+            key = topic, self._queue_of(letter, topic), message.message_group
             messages, size = filling.get(key, ([], 0))
             if not messages or size + len(letter.body) > _BATCH_BYTES:
                 messages, size = [], 0
-                batches.append((*key, messages))
-            messages.append(letter.message(topic))
+                batches.append((*key[:2], messages))
+            messages.append(message)
             filling[key] = messages, size + len(letter.body)
         return batches
 
@@ -242,8 +245,11 @@ def _stage(
 ) -> list[BatchReceipt]:
     """Stage batches, and wait until all are."""
     under_way: list[Future[BatchReceipt]] = []
-    for topic, queue, messages in batches:
-        records = BatchBuilder(_MOST_BYTES)
+    for topic, origin, messages in batches:
+        message_group, queue = messages[0].message_group, origin
+        if message_group is not None and queue is None:
+            queue = _by_message_group(sender.queues(topic), messages[0])
+        records = BatchBuilder(_MOST_BYTES, message_group=message_group)
         records.add(messages)
         under_way.append(sender.send(topic, queue, records, transaction=transaction))
     return [future.result() for future in under_way]

@@ -12,6 +12,7 @@ from typing import Any
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.lane_queues import LaneQueues
 from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict, check_may_start
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
@@ -102,6 +103,7 @@ class MessageDispatcher:
         self._messages_in_hand = 0
         #: Calls that the listener has, or will have.
         self._active = 0
+        self._lanes = LaneQueues()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._taking: asyncio.Task[None] | None = None
@@ -215,8 +217,9 @@ class MessageDispatcher:
         for delivery in deliveries(messages, self._batch_size, time.monotonic()):
             self._in_hand[delivery] = None
             self._messages_in_hand += len(delivery.messages)
-            self._active += 1
-            self._calls.add(delivery)
+            if self._lanes.add(delivery):
+                self._active += 1
+                self._calls.add(delivery)
         self._calls.flush()
 
     # ---- calls -------------------------------------------------------------------------------------
@@ -250,6 +253,9 @@ class MessageDispatcher:
 
     def _act_on(self, delivery: PoppedDelivery, found: Verdict) -> None:
         delivery.began_at = None
+        if delivery.lane:
+            self._run(self._settle_in_order(delivery, found))
+            return
         self._active -= 1
         self._changed.set()
         self._run(self._settle(delivery, found))
@@ -259,6 +265,33 @@ class MessageDispatcher:
             await self._outcomes.settle(delivery, found)
         finally:
             self._leave(delivery)
+
+    async def _settle_in_order(self, delivery: PoppedDelivery, found: Verdict) -> None:
+        """Settle messages of a FIFO topic, then call the listener with those that follow in their message group.
+
+        Behind one that failed nothing is done before it: the others that came with it go back, and count no try.
+        """
+        try:
+            if found.again:
+                failed = found.again[0]
+                self._messages_in_hand -= len(delivery.messages) - failed - 1
+                left = [*delivery.cut(failed + 1)]
+                for each in self._lanes.withdraw(delivery):
+                    if each.claim():
+                        left += each.messages
+                        self._leave(each)
+                found = found._replace(again=[failed])
+                await self._outcomes.give_back(delivery, left)
+            await self._outcomes.settle(delivery, found)
+        finally:
+            self._leave(delivery)
+            following = self._lanes.following(delivery, self._in_hand)
+            if following is None:
+                self._active -= 1
+                self._changed.set()
+            elif self._calls is not None:
+                self._calls.add(following)
+                self._calls.flush()
 
     def _leave(self, delivery: PoppedDelivery) -> None:
         if delivery in self._in_hand:

@@ -13,7 +13,7 @@ class PoppedDelivery:
     """A call of the listener that is to be made.
 
     Attributes:
-        messages: of one queue and topic.
+        messages: of one queue and topic, and of one lane if it is FIFO.
         kept: the messages whose invisible duration is extended as time goes by.
         kept_at: when that was done last, or when they were taken, on the monotonic clock.
         began_at: when the listener was given them; None before.
@@ -39,6 +39,22 @@ class PoppedDelivery:
         """Where the messages stand."""
         return self.messages[0].queue
 
+    @property
+    def lane(self) -> int:
+        """Hash of the message group of the messages; 0 if their topic is not FIFO."""
+        return self.messages[0].lane
+
+    @property
+    def epoch(self) -> int:
+        """The handle with which they came."""
+        return self.messages[0].epoch
+
+    def cut(self, count: int) -> Sequence[PoppedMessage]:
+        """Keep so many messages, from the first on, and return the others."""
+        rest, self.messages = self.messages[count:], self.messages[:count]
+        self.kept = self.messages
+        return rest
+
     def claim(self) -> bool:
         """Return true to the first caller: the listener gets the messages, or they are returned. Thread-safe."""
         return self._claim.acquire(blocking=False)
@@ -47,11 +63,29 @@ class PoppedDelivery:
 def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
     """Yield the calls in which messages are given to a listener.
 
-    One that was tried before has a call of its own: if it fails always, it takes no others with it.
+    One that was tried before has a call of its own: if it fails always, it takes no others with it. Those of a FIFO
+    topic stay in order within their message group.
     """
+    if messages and messages[0].lane:
+        yield from _in_order(messages, batch_size, now)
+        return
     fresh = [message for message in messages if message.tries == 1]
     for first in range(0, len(fresh), batch_size):
         yield PoppedDelivery(fresh[first : first + batch_size], now)
     for message in messages:
         if message.tries > 1:
             yield PoppedDelivery([message], now)
+
+
+def _in_order(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+    by_lane: dict[int, list[PoppedMessage]] = {}
+    for message in messages:
+        by_lane.setdefault(message.lane, []).append(message)
+    for lane in by_lane.values():
+        part: list[PoppedMessage] = []
+        for message in lane:
+            if part and (len(part) == batch_size or message.tries > 1 or part[-1].tries > 1):
+                yield PoppedDelivery(part, now)
+                part = []
+            part.append(message)
+        yield PoppedDelivery(part, now)

@@ -69,6 +69,11 @@ class PoppedOutcomes:
             ),
         )
 
+    async def give_back(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage]) -> None:
+        """Let others have messages at which nobody has looked, in another hand-out: this was no try."""
+        if messages:
+            await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_RETURN)
+
     async def _finish(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage]) -> None:
         if messages:
             await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_DONE)

@@ -54,9 +54,10 @@ class PushConsumer(ConsumerFace):
     concurrent consumer retries the messages meanwhile, and ignores the late result of the listener.
 
     With `balance="messages"` the group is a work queue, as with `SimpleConsumer`: there may be more consumers than
-    queues, a long call delays no other message, and there is no order. A message stays invisible to others while its
-    call runs, however long that is. It is acknowledged when the listener succeeds, and waits at its broker for a retry
-    otherwise. The messages of a consumer that dies are redelivered to others.
+    queues, a long call delays no other message, and there is no order except within each message group of a FIFO topic.
+    A message stays invisible to others while its call runs, however long that is. It is acknowledged when the listener
+    succeeds, and waits at its broker for a retry otherwise. The messages of a consumer that dies are redelivered to
+    others.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.

@@ -11,6 +11,7 @@ import msgspec
 
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
+from minimq_common.message_group import MESSAGE_GROUP
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
 
@@ -138,6 +139,16 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
         """Properties of the message. Raises `CorruptBatch` if those of its batch are malformed."""
         self.batch.check_texts()
         return self.batch.records.properties(self.index)
+
+    @property
+    def message_group(self) -> str | None:
+        """Message group of the message, if it was sent to a FIFO topic. Raises `CorruptBatch` as `properties`."""
+        return self.properties.get(MESSAGE_GROUP)
+
+    @property
+    def lane(self) -> int:
+        """Hash of its message group, by which its broker keeps the order; 0 if its topic is not FIFO."""
+        return self.batch.records.header.lane
 
     @property
     def message_id(self) -> str:

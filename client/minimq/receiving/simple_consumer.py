@@ -32,7 +32,8 @@ class SimpleConsumer:
     A received message is not delivered to others for its invisible duration. Acknowledge it when its work is done. A
     message that is released, or whose invisible duration is over, is redelivered to any consumer of the group; after
     `max_tries` tries it becomes a dead letter of the group. So there may be any number of consumers, more than queues,
-    and a slow message delays no other one. In return there is no order among messages.
+    and a slow message delays no other one. In return there is no order among messages, except within each message group
+    of a FIFO topic.
 
     To acknowledge, extend or release a message, you need its `handle` and a consumer of its group, in any process.
 

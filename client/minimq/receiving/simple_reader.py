@@ -249,15 +249,17 @@ class SimpleReader:
         found = [message for message in matching if message.tries <= self._options.max_tries]
         if len(found) < len(messages) or damaged:
             try:
-                await self._put_aside(messages, matching)
+                is_aside = await self._put_aside(messages, matching)
                 if damaged:
-                    key = SettleKey(
-                        place.topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_FREE, _DAMAGED_MS
-                    )
+                    freed = broker_pb2.POP_OUTCOME_FREE
+                    key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, _DAMAGED_MS)
                     await stream.settle(key, merged(damaged))
             except BaseException:
                 self._give_back(found)
                 raise
+            if found and found[0].lane and (damaged or not is_aside):  # older ones may be in their way
+                self._give_back(found)
+                return TakeResult([])
         return TakeResult(found, sum(run.count for run in popped.runs), popped.has_more)
 
     def _opened(
@@ -291,8 +293,8 @@ class SimpleReader:
                 messages += opened.messages(first, end, tries, popped.epoch, self.group)
         return messages, damaged
 
-    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage]) -> None:
-        """Settle what nobody wants, and make dead letters of what was tried too often."""
+    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage]) -> bool:
+        """Settle what nobody wants, and make dead letters of what was tried too often; return whether that was done."""
         if len(wanted) < len(messages):
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
@@ -305,6 +307,8 @@ class SimpleReader:
                 await self._bury(used_up, failed)
             except MiniMQError as error:
                 self._errors.append(error)  # the next call raises it: this one has messages
+                return False
+        return True
 
     def ack_soon(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread."""

@@ -29,12 +29,12 @@ class BatchEncoder:
     def encode_messages(self, batch: PendingBatch) -> bytes:
         """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
         assert batch.number is not None
-        if len(batch.messages) == 1 and self._compression is None:
+        if len(batch.messages) == 1 and self._compression is None and batch.message_group is None:
             item = batch.messages[0]
             single = encode_single(item.message, self._max_body_bytes, item.born_ms, self.producer_id, *batch.number)
             if single is not None:
                 return single
-        builder = BatchBuilder(self._max_body_bytes, self._compression)
+        builder = BatchBuilder(self._max_body_bytes, self._compression, batch.message_group)
         builder.add([item.message for item in batch.messages])
         return self.encode_records(builder, [item.born_ms for item in batch.messages], batch.number)
 

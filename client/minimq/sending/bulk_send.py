@@ -30,8 +30,8 @@ _FIRST_PART = 16
 Slots = Sequence[int]
 
 
-#: The destination that messages share: a topic, and the queue if it is fixed.
-Destination = tuple[str, MessageQueue | None]
+#: The destination that messages share: a topic, the queue if it is fixed, and the message group if they have one.
+Destination = tuple[str, MessageQueue | None, str | None]
 
 
 #: Called with the outcome of a message, see `SendInterceptor.after_send`.
@@ -83,7 +83,8 @@ class BulkSend:
         sender: sends the batches, and owns the buffer.
         options: of the producer.
         find: returns the route of a topic, or raises.
-        choose: returns the required queue of a message, None for any; without it all messages may go anywhere.
+        choose: returns the required queue of a message, None for any.
+        is_bound: it has to be asked about each message, not only about those with a message group.
         cancelled: once it is set, no further messages are read; those that were read are sent.
     """
 
@@ -92,7 +93,9 @@ class BulkSend:
         sender: Sender,
         options: ProducerOptions,
         find: Callable[[str], TopicRoute],
-        choose: Callable[[Message], MessageQueue | None] | None,
+        choose: Callable[[Message], MessageQueue | None],
+        *,
+        is_bound: bool,
         cancelled: threading.Event | None = None,
     ) -> None:
         self._sender = sender
@@ -100,6 +103,7 @@ class BulkSend:
         self._options = options
         self._find = find
         self._choose = choose
+        self._is_bound = is_bound
         self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
         #: Batches to send now.
@@ -182,19 +186,21 @@ class BulkSend:
     def _add(self, messages: list[Message], size: int) -> None:
         start = self._count
         self._count += len(messages)
-        if self._choose is None and len(_topics_of(messages)) == 1:
-            self._add_to((messages[0].topic, None), messages, range(start, self._count), size)
+        if not self._is_bound and _are_alike(messages):
+            self._add_to((messages[0].topic, None, None), messages, range(start, self._count), size)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         for index, message in enumerate(messages):
-            groups[message.topic, self._choose(message) if self._choose else None].append(index)
+            is_chosen = self._is_bound or message.message_group is not None
+            queue = self._choose(message) if is_chosen else None
+            groups[message.topic, queue, message.message_group].append(index)
         for destination, group in groups.items():
             chosen = [messages[index] for index in group]
             self._add_to(destination, chosen, [start + index for index in group], bytes_of_bodies(chosen))
 
     def _add_to(self, destination: Destination, messages: list[Message], slots: Slots, size: int) -> None:
         """Add messages, whose bodies have `size` bytes together, to the open batch of their destination."""
-        topic = destination[0]
+        topic, _, message_group = destination
         size += OVERHEAD_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
@@ -204,7 +210,7 @@ class BulkSend:
             self._send_open()  # open batches hold buffer space that is released only after they are sent
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
-            records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression)
+            records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression, message_group)
             batch = self._open[destination] = _OpenBatch(records)
         batch.tickets.append(ticket)
         batch.size += size
@@ -229,7 +235,7 @@ class BulkSend:
 
     def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
         """Return the last batch for a destination, split for several queues if the call filled none."""
-        topic, queue = destination
+        topic, queue, _ = destination
         portions = math.ceil(len(batch.records) / self._options.spread_messages)
         if portions > 1 and queue is None and destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
@@ -246,7 +252,9 @@ class BulkSend:
         with self._lock:
             self._under_way.add(number)
         try:
-            self._sender.send_batch(*destination, batch.records, batch.share, self._completion(number, batch.slots))
+            topic, queue, message_group = destination
+            completion = self._completion(number, batch.slots)
+            self._sender.send_batch(topic, queue, batch.records, batch.share, completion, message_group=message_group)
         except BaseException:  # Ctrl-C may have interrupted before the sender knew the batch: there may be no outcome
             self._ended(number)
             raise
@@ -312,10 +320,12 @@ def _not_sent(error: BaseException) -> SendFailed:
     return SendFailed(f"the call ended before the message had an outcome: {error!r}")
 
 
-def _topics_of(messages: Sequence[Message]) -> set[str]:
+def _are_alike(messages: Sequence[Message]) -> bool:
+    """Return whether messages are of one topic, and have no message group."""
     try:
-        return {message.topic for message in messages}
+        is_one = len({message.topic for message in messages}) == 1
     except TypeError:  # one is a list, or another unhashable value
         for message in messages:
             check_topic(message.topic)
         raise
+    return is_one and [message.message_group for message in messages].count(None) == len(messages)

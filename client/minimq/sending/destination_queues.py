@@ -24,6 +24,7 @@ class _Key(NamedTuple):
     topic: str
     queue: MessageQueue | None
     avoid: str | None
+    message_group: str | None
 
 
 class _Destination:
@@ -58,12 +59,14 @@ class DestinationQueues:
 
     # ---- joining --------------------------------------------------------------------------------
 
-    def join(self, topic: str, queue: MessageQueue | None, item: PendingMessage) -> bool:
+    def join(self, item: PendingMessage) -> bool:
         """Add a message to the open batch of its destination; return whether there is one.
 
         Nothing else changes: the message is sent with that batch.
         """
-        destination = self._destinations.get((topic, queue, None))  # type: ignore[call-overload]  # equal to a `_Key`
+        message = item.message
+        key = (message.topic, item.queue, None, message.message_group)  # equal to a `_Key`
+        destination = self._destinations.get(key)  # type: ignore[call-overload]
         if destination is None or not destination.batches:
             return False
         last = destination.batches[-1]
@@ -74,25 +77,25 @@ class DestinationQueues:
 
     def add_message(self, item: PendingMessage) -> None:
         """Queue a message that joins no batch behind everything for the same destination."""
-        topic, queue = item.message.topic, item.queue
-        destination = self._to(_Key(topic, queue, None))
-        destination.batches.append(PendingBatch(topic, queue, (item,)))
+        topic, queue, message_group = item.message.topic, item.queue, item.message.message_group
+        destination = self._to(_Key(topic, queue, None, message_group))
+        destination.batches.append(PendingBatch(topic, queue, (item,), message_group))
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
         """Queue a new batch behind everything for the same destination."""
-        destination = self._to(_Key(batch.topic, batch.queue, None))
+        destination = self._to(_Key(batch.topic, batch.queue, None, batch.message_group))
         destination.batches.append(batch)
         self._update(destination)
 
-    def is_free(self, topic: str, queue: MessageQueue | None) -> bool:
+    def is_free(self, topic: str, queue: MessageQueue | None, message_group: str | None) -> bool:
         """Return whether a message for this destination would neither overtake anything nor skip a turn."""
-        return not self._ready and (topic, queue, None) not in self._destinations
+        return not self._ready and (topic, queue, None, message_group) not in self._destinations
 
     def pass_by(self, batch: PendingBatch) -> None:
         """Record that a batch is sent without having waited."""
         if batch.queue is not None:
-            self._to(_Key(batch.topic, batch.queue, None)).under_way = batch
+            self._to(_Key(batch.topic, batch.queue, None, batch.message_group)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:
         """Queue a sent batch for a retry: at a time, or as soon as there is a target."""
@@ -101,10 +104,10 @@ class DestinationQueues:
             heapq.heappush(self._delayed, (at, batch.number.sequence, batch))
             return
         if batch.queue is None:
-            destination = self._to(_Key(batch.topic, None, batch.avoid))
+            destination = self._to(_Key(batch.topic, None, batch.avoid, None))
             destination.batches.append(batch)
         else:
-            destination = self._to(_Key(batch.topic, batch.queue, None))
+            destination = self._to(_Key(batch.topic, batch.queue, None, batch.message_group))
             destination.batches.appendleft(batch)
             destination.under_way = None
         self._update(destination)
@@ -138,7 +141,7 @@ class DestinationQueues:
                 continue
             for destination in destinations.values():
                 try:
-                    target = self._selector.take(*destination.key, now)
+                    target = self._selector.take(*destination.key[:3], now)
                 except MiniMQError as reason:
                     return self._leave(destination), reason
                 if target is not None:
@@ -148,7 +151,7 @@ class DestinationQueues:
     def completed(self, batch: PendingBatch) -> None:
         """Record the outcome of a batch: if it was in flight, the next one for its chosen queue may be sent."""
         if batch.queue is not None:
-            destination = self._destinations.get(_Key(batch.topic, batch.queue, None))
+            destination = self._destinations.get(_Key(batch.topic, batch.queue, None, batch.message_group))
             if destination is not None and destination.under_way is batch:
                 destination.under_way = None
                 self._update(destination)

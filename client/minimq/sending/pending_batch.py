@@ -117,6 +117,7 @@ class PendingBatch:
     Attributes:
         topic: of all messages.
         queue: its required queue; None for any.
+        message_group: of all messages, in a FIFO topic; else None.
         messages: the single messages in it.
         data: the encoded batch; None until it is encoded.
         number: assigned when it is first sent, or when its records are encoded.
@@ -142,6 +143,7 @@ class PendingBatch:
         "done",
         "expires",
         "lookups",
+        "message_group",
         "messages",
         "number",
         "part",
@@ -154,9 +156,16 @@ class PendingBatch:
         "tries",
     )
 
-    def __init__(self, topic: str, queue: MessageQueue | None, messages: Iterable[PendingMessage] = ()) -> None:
+    def __init__(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        messages: Iterable[PendingMessage] = (),
+        message_group: str | None = None,
+    ) -> None:
         self.topic = topic
         self.queue = queue
+        self.message_group = message_group
         self.messages = deque(messages)
         self.data: bytes | None = None
         self.number: BatchNumber | None = None
@@ -203,11 +212,11 @@ class PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
-        return PendingBatch(self.topic, self.queue, [self.messages.popleft() for _ in range(count)])
+        return PendingBatch(self.topic, self.queue, [self.messages.popleft() for _ in range(count)], self.message_group)
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were accepted up to a time, and return them as a separate batch."""
-        taken = PendingBatch(self.topic, self.queue)
+        taken = PendingBatch(self.topic, self.queue, message_group=self.message_group)
         while self.messages and self.messages[0].handed_in <= than:
             taken.messages.append(self.messages.popleft())
         return taken
@@ -266,8 +275,9 @@ class RecordsBatch(PendingBatch):
         handed_in: float,
         completion: Completion,
         transaction: Transaction | None = None,
+        message_group: str | None = None,
     ) -> None:
-        super().__init__(topic, queue)
+        super().__init__(topic, queue, message_group=message_group)
         self.data, self.count, self.share = data, count, share
         self.number, self.transaction = number, transaction
         self.handed_in, self.completion = handed_in, completion

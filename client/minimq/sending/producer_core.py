@@ -19,12 +19,13 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.selector_queues import SelectorQueues
-from minimq.sending.selectors import Selector
+from minimq.sending.selectors import Selector, by_message_group
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message, plain_size
+from minimq_common.message_group import check_message_group
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 
@@ -58,6 +59,7 @@ class ProducerCore:
         self._routes = self._client.routes
         self._auto_create = AutoCreate(self._client)
         self._selector_queues = SelectorQueues()
+        self._by_message_group = by_message_group()
         self._selector_lock = threading.Lock()  # protects these
         self._routes.on_change(self._route_changed)
         self._sender = Sender(self._routes, self._client.connection, options)
@@ -118,8 +120,8 @@ class ProducerCore:
     ) -> PendingMessage:
         check_message_type(message)
         size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
-        self._find(message.topic)
-        if selector is not None or queue is not None:
+        self._find(message.topic, make=message.message_group is None)
+        if selector is not None or queue is not None or message.message_group is not None:
             queue = self._destination(message, queue, selector)
         return PendingMessage(message, queue, size + OVERHEAD_BYTES, outcome)
 
@@ -154,14 +156,14 @@ class ProducerCore:
         """Note that a prepared message is not handed in."""
         self._not_handed_in(item.message, error)
 
-    async def find(self, topic: str) -> None:
+    async def find(self, message: Message) -> None:
         """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""
         self._process.check()
-        check_topic(topic)
+        topic = check_topic(message.topic)
         try:
             await self._client.result(lambda: self._routes.find(topic))
         except MiniMQError:  # a broker may have to make it, or servers are absent: both are rare, and take long
-            await asyncio.to_thread(self._find, topic)
+            await asyncio.to_thread(self._find, topic, make=message.message_group is None)
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -180,15 +182,14 @@ class ProducerCore:
             selector: chooses the queue of each.
             cancelled: ends the reading of `messages` when another thread sets it.
         """
-        choose: Callable[[Message], MessageQueue | None] | None = None
-        if queue is not None or selector is not None:
 
-            def choose(message: Message) -> MessageQueue | None:
-                return self._destination(message, queue, selector)
+        def choose(message: Message) -> MessageQueue | None:
+            return self._destination(message, queue, selector)
 
         self._process.check()
         self._client.check_open()
-        bulk = BulkSend(self._sender, self._options, self._find, choose, cancelled)
+        is_bound = queue is not None or selector is not None
+        bulk = BulkSend(self._sender, self._options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
         given = iter(check_iterable("messages", messages, "messages"))
         if self._interceptors:
             given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
@@ -233,8 +234,8 @@ class ProducerCore:
 
     # ---- where to -------------------------------------------------------------------------------
 
-    def _find(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none.
+    def _find(self, topic: str, *, make: bool = True) -> TopicRoute:
+        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none and it may.
 
         Absent servers are waited for, for as long as a message may be tried.
         """
@@ -246,13 +247,20 @@ class ProducerCore:
             return known
         check_topic(topic)
         return self._routes.with_retries(
-            lambda timeout_s: self._find_or_make(topic, timeout_s), self._options.send_timeout_s
+            lambda timeout_s: self._find_or_make(topic, timeout_s, make=make), self._options.send_timeout_s
         )
 
-    def _find_or_make(self, topic: str, timeout_s: float) -> TopicRoute:
+    def _find_or_make(self, topic: str, timeout_s: float, *, make: bool) -> TopicRoute:
         try:
             return self._routes.route(topic, timeout_s)
         except (TopicNotFound, TopicUnavailable) as error:
+            if not make:  # FIFO topics are never made by themselves
+                if error.retriable:
+                    raise
+                raise TopicNotFound(
+                    f"topic {topic!r} does not exist, and the message has a message group: create it with "
+                    f"`minimq topic create {topic} --fifo`"
+                ) from None
             absent = error
         try:
             self._auto_create.create(topic)
@@ -263,11 +271,16 @@ class ProducerCore:
     def _destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
+        if message.message_group is not None:
+            if selector is not None or queue is not None:
+                raise InvalidArgument("a message group has its queue: leave out queue and selector")
+            check_message_group(message.message_group)
+            selector = self._by_message_group
         if selector is not None:
             if queue is not None:
                 raise InvalidArgument("give either queue or selector: the selector chooses the queue")
             check_function("selector", selector)
-            queue = selector(self._queues_of(self._find(message.topic)), message)
+            queue = selector(self._queues_of(self._find(message.topic, make=message.message_group is None)), message)
             chosen: object = queue
             if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
                 raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")

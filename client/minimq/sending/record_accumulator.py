@@ -80,7 +80,7 @@ class RecordAccumulator:
 
     def join(self, item: PendingMessage) -> bool:
         """Add a checked message if others gather for the same destination: it leaves with them. Return whether."""
-        return self._waiting.join(item.message.topic, item.queue, item)
+        return self._waiting.join(item)
 
     def add_message(self, item: PendingMessage, now: float, thread: int) -> PendingBatch | None:
         """Add a checked message; return a batch to be sent at once, or None when `drain` has to find out.
@@ -92,14 +92,14 @@ class RecordAccumulator:
         """
         if self._closed:
             raise _closed()
-        topic, queue = item.message.topic, item.queue
-        if self._waiting.is_free(topic, queue):
+        topic, queue, message_group = item.message.topic, item.queue, item.message.message_group
+        if self._waiting.is_free(topic, queue, message_group):
             try:
                 target = self._selector.take(topic, queue, None, now)
             except MiniMQError:
                 target = None  # `drain` deals with the reason
             if target is not None:
-                batch = PendingBatch(topic, queue, (item,))
+                batch = PendingBatch(topic, queue, (item,), message_group)
                 self._waiting.pass_by(batch)
                 self._leave(batch, target, now, thread)
                 return batch

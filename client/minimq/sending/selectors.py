@@ -58,6 +58,17 @@ def by_consistent_hash(key: str | None = None) -> Selector:
     return lambda queues, message: across.of(queues)[consistent_hash(key, len(queues))]
 
 
+def by_message_group() -> Selector:
+    """Return a selector that sends all messages of one message group to one queue, as `by_consistent_hash` does."""
+    across = _Across()
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        assert message.message_group is not None
+        return across.of(queues)[consistent_hash(message.message_group, len(queues))]
+
+    return select
+
+
 def by_random() -> Selector:
     """Return a selector that sends each message to any queue. Thread-safe."""
     return lambda queues, message: queues[int(random.random() * len(queues))]

@@ -136,6 +136,7 @@ class Sender:
         share: BufferShare,
         completion: Completion,
         transaction: Transaction | None = None,
+        message_group: str | None = None,
     ) -> None:
         """Send the records of one topic, which have a share of the buffer, as one batch.
 
@@ -157,6 +158,7 @@ class Sender:
                 handed_in=time.monotonic(),
                 completion=completion,
                 transaction=transaction,
+                message_group=message_group,
             )
             with self._lock:
                 if not self._keeps_time:

@@ -850,6 +850,7 @@ class Topic(google.protobuf.message.Message):
     PERMISSION_FIELD_NUMBER: builtins.int
     CREATED_MS_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
+    FIFO_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
@@ -858,6 +859,8 @@ class Topic(google.protobuf.message.Message):
     created_ms: builtins.int
     topic_id: builtins.int
     """In answers: a topic that was deleted and made again has another id. Each broker has its own."""
+    fifo: builtins.bool
+    """Each batch is of one message group (batch format 3), whose messages are popped in order. It never changes."""
     def __init__(
         self,
         *,
@@ -867,8 +870,9 @@ class Topic(google.protobuf.message.Message):
         permission: builtins.int = ...,
         created_ms: builtins.int = ...,
         topic_id: builtins.int = ...,
+        fifo: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "fifo", b"fifo", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
 

@@ -6,7 +6,7 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import Take
+from minimq_broker.core.pop_requests import Take
 from minimq_broker.core.state import State
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import opened

@@ -25,21 +25,22 @@ CHUNK = 250
 @pytest.mark.rounds
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
 @pytest.mark.parametrize("limits", [PopLimits(100_000, 4_096), PopLimits(60, 6)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("fifo", [False, True], ids=["plain", "fifo"])
 def test_a_message_is_in_one_hand_until_it_is_settled(
-    limits: PopLimits, first: int, monkeypatch: pytest.MonkeyPatch
+    fifo: bool, limits: PopLimits, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_queue, "MAX_HELD", limits.held)
     monkeypatch.setattr(pop_queue, "MAX_RUNS", limits.pieces)
     times = Times()
     monkeypatch.setattr(pop_clock, "time", times)
     for number in range(first, min(first + CHUNK, FIRST + SCHEDULES)):
-        play(f"{SEED} {number}", times, limits)
+        play(f"{SEED} {number}", times, limits, fifo=fifo)
 
 
-def play(seed: str, times: Times, limits: PopLimits) -> None:
+def play(seed: str, times: Times, limits: PopLimits, *, fifo: bool) -> None:
     """Play one schedule."""
     times.begin()
-    world = PopWorld(random.Random(seed), times, PopClock, limits)
+    world = PopWorld(random.Random(seed), times, PopClock, limits, fifo=fifo)
     try:
         world.play(40)
     except Exception as error:

@@ -15,7 +15,7 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_queue import PopOutcome, Settle
+from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.pop_runs import Run, RunState
 from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey

@@ -14,6 +14,7 @@ from minimq_common import batch, batch_builder
 from minimq_common.batch import RecordBatch, Section
 from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
+from minimq_common.message_group import MESSAGE_GROUP, lane_of
 from minimq_common.model import Message
 from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 
@@ -51,6 +52,39 @@ def test_the_header_tells_what_a_broker_needs(records: list[tuple[Message, int]]
     assert (header.born_first_ms, header.born_last_ms) == (min(times), max(times))
     assert (header.producer_id, header.sequence) == (0xFEED, 7)
     assert header.tag_hashes == tuple(sorted({batch.tag_hash(message.tag) for message, _ in records}))
+
+
+@given(st.lists(st.tuples(messages, born), min_size=1, max_size=10), compressions)
+def test_a_message_group_is_in_the_header_and_with_each_message(
+    records: list[tuple[Message, int]], compression: Compression | None
+) -> None:
+    sent, times = [message for message, _ in records], [born_ms for _, born_ms in records]
+    builder = batch_builder.BatchBuilder(LIMIT, compression, "account-17")
+    builder.add(sent)
+    encoded = builder.build(times, 0xFEED, 7)
+    opened, plain = RecordBatch(encoded), RecordBatch(encode(sent, times))
+
+    assert (opened.header.version, plain.header.version) == (batch.FIFO_VERSION, batch.VERSION)
+    assert (opened.header.lane, plain.header.lane) == (lane_of("account-17"), 0)
+    assert (batch.read_lane(encoded), batch.read_lane(encode(sent, times))) == (lane_of("account-17"), 0)
+    batch.check_header(opened.header, encoded)
+    assert opened.header.tag_hashes == plain.header.tag_hashes
+    assert (opened.bodies(), opened.tags()) == (plain.bodies(), plain.tags())
+    for index in range(len(sent)):
+        assert opened.keys(index) == plain.keys(index)
+        assert opened.properties(index) == {**plain.properties(index), MESSAGE_GROUP: "account-17"}
+
+
+def test_the_hash_of_a_message_group_is_the_same_in_every_release() -> None:
+    # Other hashes would mix up the order of what is stored and what comes.
+    assert {name: lane_of(name) for name in ("123456789", "grün")} == {"123456789": 0xE3069283, "grün": 0xE8BC2FEA}
+    assert lane_of("") == 1  # 0 stands for no message group
+
+
+def test_a_batch_without_a_lane_is_no_batch_of_a_fifo_topic() -> None:
+    encoded = encode([one()])
+    with pytest.raises(CorruptBatch, match="without a message group"):
+        RecordBatch(sealed(bytes([batch.FIFO_VERSION]) + encoded[1:48] + bytes(4) + encoded[48:-4]))
 
 
 @pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 65_536])
@@ -151,8 +185,8 @@ def test_bytes_at_the_end_are_found() -> None:
 
 def test_a_newer_version_says_to_upgrade() -> None:
     encoded = encode([one()])
-    with pytest.raises(InvalidArgument, match=r"batch format 3 .* upgrade"):
-        RecordBatch(sealed(b"\x03" + encoded[1:-4]))
+    with pytest.raises(InvalidArgument, match=r"batch format 4 .* upgrade"):
+        RecordBatch(sealed(b"\x04" + encoded[1:-4]))
 
 
 def test_an_unknown_codec_says_to_upgrade() -> None:

@@ -1,0 +1,266 @@
+"""FIFO topics: the messages of one message group are consumed in order, in one hand at a time, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+    aio,
+    by_hash,
+)
+from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound
+from minimq.receiving.popped import PoppedMessage
+from support.command import Minimq
+from support.waiting import wait_until
+
+GROUPS = 100
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a FIFO topic with one queue on each of two brokers."""
+    name = new_name()
+    with Admin(cluster.nameserver) as admin:
+        admin.create_topic(name, queues=1, fifo=True)
+    return name
+
+
+def send(cluster: LocalCluster, topic: str, groups: int, count: int) -> None:
+    """Send `count` messages of each message group, in turn, some by each way to send."""
+    messages = [
+        Message(topic, b"%d" % number, message_group=f"g{at}") for number in range(count) for at in range(groups)
+    ]
+    with Producer(cluster.nameserver) as producer:
+        half = len(messages) // 2
+        producer.send_many(messages[:half])
+        for future in [producer.send_async(message) for message in messages[half:]]:
+            future.result()
+
+
+class Seen:
+    """The messages of each message group as listeners consumed them, and who was called while another had some."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, int] = defaultdict(int)
+        self.bodies: dict[str, list[int]] = defaultdict(list)
+        self.overlaps: list[str] = []
+
+    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        group = messages[0].message_group or ""
+        with self._lock:
+            self._running[group] += 1
+            if self._running[group] > 1:
+                self.overlaps.append(group)
+        failed = self._fails(group, messages)
+        with self._lock:
+            self._running[group] -= 1
+            if not failed:
+                self.bodies[group] += [int(message.body) for message in messages]
+        return ConsumeResult.RETRY_LATER if failed else ConsumeResult.SUCCESS
+
+    @staticmethod
+    def _fails(group: str, messages: list[ReceivedMessage]) -> bool:
+        """Fail always at one message of a group, and once at some others."""
+        first = messages[0]
+        return (group == "g7" and b"3" in [message.body for message in messages]) or (
+            int(first.body) % 10 == 2 and group.endswith("1") and first.reconsume_times == 0
+        )
+
+
+def in_order(found: list[PoppedMessage]) -> dict[str | None, list[int]]:
+    bodies: dict[str | None, list[int]] = defaultdict(list)
+    for message in found:
+        bodies[message.message_group].append(int(message.body))
+    return bodies
+
+
+def test_what_lacks_a_message_group_or_has_one_too_many_is_refused(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    plain = new_name()
+    with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        admin.create_topic(plain, queues=1)
+        with pytest.raises(InvalidArgument, match="is a FIFO topic: give each message a message group"):
+            producer.send(Message(topic, b"x"))
+        with pytest.raises(InvalidArgument, match="is not a FIFO topic"):
+            producer.send(Message(plain, b"x", message_group="g"))
+        with pytest.raises(TopicNotFound, match="--fifo"):
+            producer.send(Message(new_name(), b"x", message_group="g"))
+        with pytest.raises(InvalidArgument, match="1 to 64"):
+            producer.send(Message(topic, b"x", message_group=""))
+        with pytest.raises(InvalidArgument, match="leave out queue and selector"):
+            producer.send(Message(topic, b"x", message_group="g"), selector=by_hash("k"))
+        with pytest.raises(TopicExists):
+            admin.create_topic(topic, queues=1, if_not_exists=True)
+        assert not admin.create_topic(topic, queues=1, fifo=True, if_not_exists=True)
+        admin.update_topic(topic, read_queues=2)
+        assert all(each.fifo for each in admin.describe_topic(topic).settings)
+        assert {queue.max_offset for queue in admin.describe_topic(topic).queues} == {0}
+
+
+def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=1, count=10)
+    with (
+        SimpleConsumer(cluster.nameserver, group=topic) as consumer,
+        SimpleConsumer(cluster.nameserver, group=topic) as other,
+    ):
+        consumer.subscribe(topic)
+        other.subscribe(topic)
+        messages = consumer.receive(8, timeout=20)
+        assert [int(message.body) for message in messages] == [*range(len(messages))]
+        assert other.receive(8, timeout=0) == []
+        consumer.ack(messages[0])
+        consumer.release(messages[1], delay_s=60)
+        with pytest.raises(HandleExpired):
+            consumer.ack(messages[2:])  # it came back with the one before it
+        assert other.receive(8, timeout=0) == []
+        with Producer(cluster.nameserver) as producer:
+            for number in range(20):
+                producer.send(Message(topic, b"0", message_group=f"other{number}"))
+        found: list[PoppedMessage] = []
+        while more := other.receive(32, timeout=1):
+            other.ack(more)
+            found += more
+        assert in_order(found) == {f"other{number}": [0] for number in range(20)}
+    with Admin(cluster.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 9
+
+
+def test_messages_come_back_in_order_and_uncounted_behind_a_failed_one(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=1, count=6)
+    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+        consumer.subscribe(topic)
+        messages = consumer.receive(6, timeout=20)
+        consumer.release(messages[0])
+        found: list[PoppedMessage] = []
+        while len(found) < 6:
+            more = consumer.receive(6, timeout=20)
+            consumer.ack(more)
+            found += more
+    assert [(int(message.body), message.tries) for message in found] == [(0, 2), *((at, 1) for at in range(1, 6))]
+
+
+def test_nothing_is_taken_ahead_of_a_message_that_may_fail(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=1, count=200)
+    found: list[int] = []
+    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+        consumer.subscribe(topic)
+        while len(found) < 204:
+            for message in consumer.receive(1, timeout=20):
+                found.append(int(message.body))
+                if found[-1] % 50 == 49 and message.tries == 1:
+                    consumer.release(message)
+                else:
+                    consumer.ack_async(message)
+    assert found == sorted([*range(200), *range(49, 200, 50)])
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
+    cluster: LocalCluster, topic: str, batch_size: int
+) -> None:
+    send(cluster, topic, GROUPS, 8)
+    seen = Seen()
+
+    def are_done(*, with_poisoned: bool) -> bool:
+        counts = {group: len(bodies) for group, bodies in [*seen.bodies.items()]}
+        poisoned = counts.pop("g7", 0)
+        return [*counts.values()] == [8] * (GROUPS - 1) and poisoned == (7 if with_poisoned else 3)
+
+    with ExitStack() as ends:
+
+        def join(max_tries: int) -> None:
+            consumer = ends.enter_context(
+                PushConsumer(
+                    cluster.nameserver,
+                    group=topic,
+                    balance="messages",
+                    batch_size=batch_size,
+                    retry_delays_s=(0.05,),
+                    max_tries=max_tries,
+                )
+            )
+            consumer.subscribe(topic)
+            consumer.start(seen)
+
+        for _ in range(2):
+            join(max_tries=1_000_000)
+        wait_until(lambda: are_done(with_poisoned=False), 60)
+    with ExitStack() as ends:
+        join(max_tries=5)
+        wait_until(lambda: are_done(with_poisoned=True), 60)
+    assert seen.overlaps == []
+    expected = {f"g{at}": [*range(8)] for at in range(GROUPS)}
+    assert seen.bodies == expected | {"g7": [0, 1, 2, 4, 5, 6, 7]}
+
+
+def test_coroutines_get_a_group_in_order(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=10, count=10)
+    bodies: dict[str | None, list[int]] = defaultdict(list)
+
+    async def consume() -> None:
+        done = asyncio.Event()
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            await asyncio.sleep(0.001 * (int(messages[0].body) % 3))
+            bodies[messages[0].message_group] += [int(message.body) for message in messages]
+            if sum(map(len, bodies.values())) == 100:
+                done.set()
+            return ConsumeResult.SUCCESS
+
+        async with aio.PushConsumer(cluster.nameserver, group=topic, balance="messages", threads=50) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await done.wait()
+
+    asyncio.run(asyncio.wait_for(consume(), 60))
+    assert bodies == {f"g{at}": [*range(10)] for at in range(10)}
+
+
+def test_groups_that_divide_queues_read_a_fifo_topic_as_any_other(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=4, count=5)
+    with PullConsumer(cluster.nameserver, group=topic, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        found: list[ReceivedMessage] = []
+        while len(found) < 20:
+            found += consumer.poll(timeout=20)
+    assert in_order(found) == {f"g{at}": [*range(5)] for at in range(4)}  # type: ignore[arg-type]
+
+
+def test_commands_know_fifo_topics_and_message_groups(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    name, run = new_name(), Minimq(cluster.nameserver)
+    run("topic", "create", name, "--queues", "1", "--fifo")
+    assert "FIFO" in run("topic", "describe", name)
+    lines = b'{"account": "a"}\n{"account": "b"}\n{}\n'
+    run("produce", name, "--message-group", "g", "--message-group-field", "account", stdin=lines)
+    with SimpleConsumer(cluster.nameserver, group=name) as consumer:
+        consumer.subscribe(name)
+        found: list[PoppedMessage] = []
+        while len(found) < 3:
+            found += consumer.receive(8, timeout=20)
+        assert {message.message_group for message in found} == {"g", "a", "b"}
+        consumer.reject([message for message in found if message.message_group == "a"])
+        consumer.ack([message for message in found if message.message_group != "a"])
+    run("dlq", "resend", name, "--all")
+    with SimpleConsumer(cluster.nameserver, group=name) as consumer:
+        consumer.subscribe(name)
+        [again] = consumer.receive(8, timeout=20)
+        assert (again.message_group, again.body) == ("a", b'{"account": "a"}')
