@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from minimq_common import rpc
 from minimq_common.errors import SystemBusy
@@ -42,9 +40,9 @@ class StandardServices:
         self._stopped = asyncio.Event()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if with_reflection:
-            names = (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME)
-            servicer = _Reflection(names, self._stopped)
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+            from minimq_common.reflection_service import add_reflection  # noqa: PLC0415 - few servers want it
+
+            add_reflection(server, (*services, "grpc.health.v1.Health"), self._stopped)
 
     def serving(self) -> None:
         """Tell everybody that requests are served."""
@@ -105,43 +103,3 @@ class _Health(health_pb2_grpc.HealthServicer):
                 return
             told = status
             await changed.wait()
-
-
-class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
-    """Ends its streams when the server stops, which would wait for them otherwise."""
-
-    def __init__(self, services: Sequence[str], stopped: asyncio.Event) -> None:
-        self._answers: Any = reflection.aio.ReflectionServicer(services).ServerReflectionInfo  # typed as a coroutine
-        self._stopped = stopped
-
-    async def ServerReflectionInfo(
-        self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Any
-    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
-        async for response in self._answers(_until(self._stopped, requests), context):
-            yield response
-
-
-async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yield requests until there are no more or the event is set."""
-    incoming, stop = aiter(requests), asyncio.create_task(stopped.wait())
-    try:
-        while True:
-            coming = asyncio.ensure_future(anext(incoming, None))
-            coming.add_done_callback(_seen)  # the call may end while it is on its way
-            await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
-                coming.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await coming
-                return
-            if (request := coming.result()) is None:
-                return
-            yield request
-    finally:
-        stop.cancel()
-
-
-def _seen(request: asyncio.Future[Any]) -> None:
-    """Take note of how a request has ended, which asyncio complains of when nobody does."""
-    if not request.cancelled():
-        request.exception()

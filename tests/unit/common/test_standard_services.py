@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import grpc.aio
@@ -51,3 +54,10 @@ async def watch_in_turn() -> None:
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.01)
     await server.stop(0)
+
+
+def test_a_server_that_nobody_asks_loads_no_reflection() -> None:
+    servers = "minimq_broker.__main__, minimq_nameserver.__main__"
+    code = f"import sys, {servers}; print('grpc_reflection.v1alpha.reflection' in sys.modules)"
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "False\n"

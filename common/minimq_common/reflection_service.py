@@ -1,0 +1,65 @@
+"""Reflection: tools for gRPC ask a server what its services are."""
+
+# ruff: noqa: ANN401, N802 - names and contexts are those of the stubs
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc.aio
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+
+def add_reflection(server: grpc.aio.Server, services: Sequence[str], stopped: asyncio.Event) -> None:
+    """Let tools ask what the services of a server are, until it stops.
+
+    Args:
+        server: not yet started.
+        services: full names of its services.
+        stopped: set when it stops.
+    """
+    servicer = _Reflection((*services, reflection.SERVICE_NAME), stopped)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+
+
+class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
+    """Ends its streams when the server stops, which would wait for them otherwise."""
+
+    def __init__(self, services: Sequence[str], stopped: asyncio.Event) -> None:
+        self._answers: Any = reflection.aio.ReflectionServicer(services).ServerReflectionInfo  # typed as a coroutine
+        self._stopped = stopped
+
+    async def ServerReflectionInfo(
+        self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Any
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        async for response in self._answers(_until(self._stopped, requests), context):
+            yield response
+
+
+async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield requests until there are no more or the event is set."""
+    incoming, stop = aiter(requests), asyncio.create_task(stopped.wait())
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(incoming, None))
+            coming.add_done_callback(_seen)  # the call may end while it is on its way
+            await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                coming.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await coming
+                return
+            if (request := coming.result()) is None:
+                return
+            yield request
+    finally:
+        stop.cancel()
+
+
+def _seen(request: asyncio.Future[Any]) -> None:
+    """Take note of how a request has ended, which asyncio complains of when nobody does."""
+    if not request.cancelled():
+        request.exception()
