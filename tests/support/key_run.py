@@ -12,6 +12,9 @@ from support.key_search import files_with, found_in, note_keys, process_texts, s
 
 #: Below pytest's temporary folder: event logs of Spark, and what tests have printed and logged.
 _EVENTS, _OUTPUTS = "spark-events", "outputs.txt"
+#: py4j logs whatever goes to the JVM, which is all that an application tells Spark; gRPC logs servers that are being
+#: freed, which must not be kept as pytest keeps what is logged; asyncio logs each event loop, which no test expects.
+_NOT_AT_DEBUG = ("py4j", "grpc", "asyncio")
 
 
 class KeyRun:
@@ -23,8 +26,8 @@ class KeyRun:
         self._folder: Path | None = None
         note_keys(self._secrets)
         logging.getLogger().setLevel(logging.DEBUG)
-        # Whatever goes to the JVM, which is all that an application tells Spark, is logged by py4j at debug level.
-        logging.getLogger("py4j").setLevel(logging.INFO)
+        for library in _NOT_AT_DEBUG:
+            logging.getLogger(library).setLevel(logging.INFO)
         for server in ("BROKER", "NAMESERVER"):
             os.environ[f"MINIMQ_{server}_LOG_LEVEL"] = "debug"
 
