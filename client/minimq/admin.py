@@ -21,7 +21,7 @@ from minimq.options import NoOthers, refuse_others
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
 from minimq.transport.dropped import WhenDropped
-from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import AwayBroker, BrokerData, MessageQueue, Permission
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_broker, check_group, check_topic
@@ -84,8 +84,11 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
     def broker_status(self) -> list[BrokerStatus]:
         """Return the status of each replica of each broker, sorted by name and id.
 
-        The list includes brokers that do not answer, with the reason, and brokers that are away. Raises `Unavailable`
-        if no name server answers.
+        The list includes brokers that do not answer, with the reason, and brokers that are away.
+
+        Raises:
+            AccessDenied: you may not describe the cluster.
+            Unavailable: no name server answers.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -94,6 +97,9 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
         }
         request = broker_pb2.GetStatusRequest()
         answers, failures = self._masters.calls.call_all(replicas, lambda stub: stub.GetStatus, request)
+        for failure in failures.values():
+            if isinstance(failure, AccessDenied):  # which all brokers say
+                raise failure
         present = [
             BrokerStatus(
                 *replica,

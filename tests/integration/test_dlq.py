@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from click.testing import CliRunner
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, SimpleConsumer
+from minimq.cli.main import main
 from minimq.dead_letters.letter_settler import transaction_name
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.names import dead_letter_topic, done_topic
@@ -174,6 +176,25 @@ def test_what_died_after_its_topic_was_made_anew_is_open(
     assert bodies(cluster, topic)[b"x"] == 4
     admin.delete_group(topic, dead_letters=True)
     assert not {dead, done_topic(topic)} & set(admin.list_topics())
+
+
+@pytest.mark.parametrize("command", [("list",), ("show",), ("resend", "--all"), ("drop", "--all")], ids=lambda c: c[0])
+def test_a_mistyped_group_is_no_group_without_dead_letters(
+    cluster: LocalCluster, command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, *options = command
+    with pytest.raises(SystemExit) as ended:
+        main.main(["-n", cluster.nameserver, "dlq", name, "mailx", *options])
+    shown = capfd.readouterr()
+    assert (ended.value.code, shown.out) == (1, "")
+    assert shown.err.startswith("error: there is no group mailx: `minimq group list`")
+
+
+def test_a_mistyped_id_is_refused(cluster: LocalCluster) -> None:
+    wrong = ["-n", cluster.nameserver, "dlq", "drop", "mail", "--id", "broker-a:0@1", "--id", "foo"]
+    refused = CliRunner().invoke(main, wrong)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")
 
 
 def test_wrong_choices_are_refused(admin: Admin) -> None:

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer
+from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
 from minimq.cli.main import main
-from minimq.errors import AccessDenied
+from minimq.errors import AccessDenied, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
 from support.command import Minimq
 from support.secure_scraping import trust_of
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
 NewUser = Callable[..., Path]
+
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,44 @@ def test_consume_says_that_the_right_to_the_group_is_lacking_though_there_is_not
     assert "`minimq user allow newcomer --group g-newcomer`" in minimq(*arguments, status=1)
     admin.add_rules("newcomer", ["allow read group g-newcomer"])
     assert minimq(*arguments) == ""
+
+
+def test_who_may_not_describe_the_cluster_does_not_see_its_status_and_uses_it_all_the_same(
+    secure: LocalCluster, admin: Admin, new_user: NewUser
+) -> None:
+    admin.create_topic("plain", queues=1)
+    file = new_user("watcher", "allow write topic plain")
+
+    def status() -> str:
+        return CliRunner().invoke(main, ["--credentials", str(file), "cluster", "status"]).output
+
+    assert status() == (
+        "error: user watcher may not describe cluster: an administrator can grant it with `minimq user allow watcher "
+        "--right 'describe cluster'`\n"
+    )
+    run(secure, "user", "allow", "watcher", "--right", "describe cluster")
+    assert secure.brokers[0].address in status()
+    run(secure, "user", "deny", "watcher", "--right", "describe cluster")
+    assert "may not describe cluster, whatever else is allowed" in status()
+    with Producer(credentials=file) as producer:
+        producer.send(Message("plain", b"x"))
+
+
+def test_a_client_asks_whether_a_broker_is_back_without_any_right(secure: LocalCluster, new_user: NewUser) -> None:
+    broker, file = secure.brokers[0], new_user("patient")
+    with Cluster(credentials=file) as cluster, Admin(cluster) as patient:
+        health = cluster.connection.health
+        health.failed(broker.address, Unavailable("not reached"))
+        assert health.is_silent(broker.address)
+        wait_until(lambda: not health.is_silent(broker.address), PATIENCE_S, what="the broker has answered")
+        with pytest.raises(AccessDenied):
+            patient.access()
+
+    def refused() -> list[str]:
+        return re.findall(r'"user": "patient", "need": "(.*?)"', broker.log_path.read_text())
+
+    wait_until(lambda: "access cluster" in refused(), PATIENCE_S, what="the log has the refusal")
+    assert refused() == ["access cluster"]
 
 
 def test_an_advice_helps_after_a_wildcard_was_denied_and_allow_warns_of_it(

@@ -120,6 +120,8 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
             for item in counts
         ]
         _tell_away(admin, group, "not counted")
+        if group is not None and not rows:
+            _check_known(admin, group)
     show(output, _COUNTS, rows)
     if damage.is_found():
         sys.exit(1)
@@ -168,6 +170,8 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
         _tell_away(admin, group, "not read")
+        if not output.count:
+            _check_known(admin, group)
     if not output.count:
         click.echo("no open dead letters", err=True)
     if damage.is_found():
@@ -210,6 +214,8 @@ def resend(
     with _admin(nameserver) as admin, _progress("resending") as progress:
         count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, on_damage=damage, **choice)
         is_away = _tell_away(admin, group, "not resent")
+        if not count:
+            _check_known(admin, group)
     click.echo(_said(count, "resent", dry_run=dry_run))
     if damage.is_found() or is_away:
         sys.exit(1)
@@ -240,6 +246,8 @@ def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes
         with _progress("dropping") as progress:
             count = admin.drop_dead_letters(group, dry_run=dry_run, progress=progress, on_damage=damage, **choice)
         is_away = _tell_away(admin, group, "not dropped")
+        if not count:
+            _check_known(admin, group)
     click.echo(_said(count, "dropped", dry_run=dry_run))
     if damage.is_found() or is_away:
         sys.exit(1)
@@ -284,6 +292,13 @@ def _tell_away(admin: Admin, group: str | None, consequence: str) -> bool:
     away = by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
     tell_away(away, consequence)
     return bool(away)
+
+
+def _check_known(admin: Admin, group: str) -> None:
+    """Raise `GroupNotFound` for a group that has no topic of dead letters either: its name may be mistyped."""
+    topic = dead_letter_topic(group)
+    if all(route.topic != topic for route in admin.routes()):
+        admin.describe_group(group)
 
 
 class _DamageReport:

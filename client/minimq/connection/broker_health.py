@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -12,7 +12,6 @@ from minimq.connection.loop_thread import LoopThread
 from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError
 from minimq_common.rpc import status_of
-from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:  # at run time it is the plain stub
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
@@ -65,9 +64,9 @@ class BrokerHealth:
 
     async def _answers(self, address: str) -> bool:
         """Probe a broker; return False if nothing came in time, and True also for a failure: it was reached."""
-        question = self._channels.stub(address).GetStatus
+        stub: Any = self._channels.stub(address)
         try:
-            await question(broker_pb2.GetStatusRequest(), timeout=_QUESTION_S, wait_for_ready=True)
+            await stub.check_health(b"", timeout=_QUESTION_S, wait_for_ready=True)
         except grpc.aio.AioRpcError as failure:
             return status_of(failure)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from minimq_common.moments import Time, start_ms, timestamp_ms
 
 if TYPE_CHECKING:
     from minimq.dead_letters.dead_letter import DeadLetter
+
+#: A message id, or the place of a dead letter.
+_ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,11 @@ def choice_of(chosen: Chosen) -> Choice:
     ids = None if given is None else frozenset([given] if isinstance(given, str) else given)
     if ids is not None and not all(isinstance(one, str) for one in ids):
         raise InvalidArgument("ids has something that is no text: give message ids, or places such as broker-a:0@17")
+    if wrong := sorted(one for one in ids or () if not _ID.fullmatch(one)):
+        raise InvalidArgument(
+            f"{wrong[0]!r} is no id of a dead letter: give the message id, 40 hexadecimal digits, or the place, such "
+            "as broker-a:0@17; `minimq dlq show` prints both"
+        )
     since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")
     until_ms = None if until is None else timestamp_ms(until, now, "until")
     return Choice(since_ms, until_ms, chosen.get("key"), chosen.get("reason"), chosen.get("topic"), ids)

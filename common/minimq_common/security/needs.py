@@ -178,7 +178,7 @@ _RULES: dict[str, _Rule] = {
             "ListGroupsRequest": _always(SIGNED_IN),  # the answer is filtered
             "ResetOffsetsRequest": _reset_offsets,
             "QueryAssignmentRequest": lambda request: _reads(request.group, [request.topic]),
-            "GetStatusRequest": _always(SIGNED_IN),
+            "GetStatusRequest": _cluster(Verb.DESCRIBE),
             "ProbeRequest": _always(SIGNED_IN),
             "SetPermissionRequest": _cluster(Verb.MANAGE),
             "PromoteRequest": _cluster(Verb.MANAGE),
@@ -192,7 +192,7 @@ _RULES: dict[str, _Rule] = {
                 *(Need(Verb.DESCRIBE, Resource.TOPIC, each) for each in request.topics)
             ),
             "ListTopicsRequest": _always(SIGNED_IN),  # the answer is filtered
-            "GetClusterRequest": _always(SIGNED_IN),  # the answer is filtered
+            "GetClusterRequest": _always(SIGNED_IN),  # every client looks brokers up; conflicts are filtered
             "ForgetBrokerRequest": _cluster(Verb.MANAGE),
             "ReportRequest": _SERVERS_ALONE,
             "ChangeInSyncRequest": _SERVERS_ALONE,

@@ -105,6 +105,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (broker_pb2.DeleteGroupRequest(group="g"), "manage group g"),
         (replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()), "backup cluster"),
         (controller_pb2.PromoteReplicaRequest(), "manage cluster"),
+        (broker_pb2.GetStatusRequest(), "describe cluster"),
     ],
     ids=str,
 )
