@@ -22,6 +22,7 @@ import support.forks  # noqa: F401 - the first that concerns gRPC
 from minimq.admin import Admin
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
+from minimq.sending.producer import Producer
 from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun
@@ -164,6 +165,18 @@ def new_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Make names that no other test has, for topics and groups."""
     test = re.sub(r"[^a-zA-Z0-9]+", "_", request.node.name)[:80]
     return lambda: f"{test}-{next(_numbers)}"
+
+
+@pytest.fixture
+def group(new_name: Callable[[], str]) -> str:
+    """Name of a group that no other test has."""
+    return new_name()
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(cluster.nameserver) as sending:
+        yield sending
 
 
 @pytest.fixture

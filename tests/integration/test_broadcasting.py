@@ -24,11 +24,6 @@ PATIENCE_S = 40.0
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def new_consumer(cluster: LocalCluster, group: str, tmp_path: Path) -> Callable[..., PullConsumer]:
     """Make a consumer that broadcasts, by client id."""
 

@@ -18,11 +18,6 @@ from support.waiting import wait_until
 PATIENCE_S = 40.0
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 def polled(*consumers: PullConsumer) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
     """Return a way to poll consumers, in this thread, each time before a condition is looked at."""
 

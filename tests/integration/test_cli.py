@@ -44,11 +44,6 @@ def minimq(cluster: LocalCluster) -> Minimq:
     return Minimq(cluster.nameserver)
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 # ---- Help and usage -----------------------------------------------------------------------------
 
 

@@ -33,11 +33,6 @@ def minimq(cluster: LocalCluster) -> Minimq:
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def members(minimq: Minimq, admin: Admin, topic: str, group: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two processes that read the topic and share its queues evenly."""
     with (

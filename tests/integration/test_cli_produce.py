@@ -39,11 +39,6 @@ def minimq(cluster: LocalCluster) -> Minimq:
     return Minimq(cluster.nameserver)
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 def test_lines_go_in_and_come_out_once(minimq: Minimq, topic: str, group: str) -> None:
     lines = [f"line {number}" for number in range(20_000)]
     said = minimq("produce", topic, stdin="\n".join(lines).encode())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -34,17 +34,6 @@ from support.waiting import wait_until
 PATIENCE_S = 40.0
 
 Place = tuple[MessageQueue, int]
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 def send(producer: Producer, topic: str, count: int) -> set[Place]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +14,6 @@ from minimq_common.errors import InvalidArgument
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 # ---- numbers ------------------------------------------------------------------------------------

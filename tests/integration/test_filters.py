@@ -18,11 +18,6 @@ from support.waiting import wait_until
 PATIENCE_S = 40.0
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 def orders(topic: str, count: int) -> list[Message]:
     """Return orders: every third one paid, every second one from the EU, amounts that grow."""
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,11 +29,6 @@ from support.reading import check_brokers
 from support.waiting import wait_until
 
 QUICK = {"group_expiry_s": 1.0, "session_grace_s": 0.3}
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 @pytest.fixture

@@ -31,17 +31,6 @@ from support.waiting import wait_until
 
 
 @pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def pair() -> Iterator[LocalCluster]:
     """One name server and two brokers, for faults."""
     with LocalCluster(brokers=2) as own:

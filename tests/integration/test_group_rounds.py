@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-
-import pytest
 
 from minimq import Admin, LocalCluster, Permission
 from minimq.receiving.group_member import GroupMember
@@ -19,11 +16,6 @@ from support.session_filter import SessionFilter
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 def rounds(member: Member) -> int:

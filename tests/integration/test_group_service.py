@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,11 +25,6 @@ from support.waiting import wait_until
 
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ LONG_MS = 60_000
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def member(cluster: LocalCluster) -> Iterator[Callable[[str], RawMember]]:
     """Connect members to the first broker."""
     with ExitStack() as members:

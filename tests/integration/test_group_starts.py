@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,17 +15,6 @@ from support.waiting import wait_until
 PATIENCE_S = 40.0
 LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
 EVER_MS = 1 << 50
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
 
 
 def read(nameserver: str, group: str, topic: str, count: int, queues: int) -> list[bytes]:

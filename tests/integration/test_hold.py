@@ -22,11 +22,6 @@ PATIENCE_S = 40.0
 LONG_S = 300.0
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 def test_state_counts_as_saved_when_on_revoked_returns(cluster: LocalCluster, topic: str, group: str) -> None:
     told = QueueLog()
     log = Log()

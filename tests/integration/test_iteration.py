@@ -20,11 +20,6 @@ COUNT = 100
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def queue(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) -> Iterator[MessageQueue]:
     """The only queue of a topic, with messages that were fetched together and in several batches."""
     found = MessageQueue(new_name(), "broker-a", 0)

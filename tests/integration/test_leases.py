@@ -17,11 +17,6 @@ from support.raw_member import RawMember
 from support.waiting import wait_until
 
 
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
 def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic: str, group: str) -> None:
     item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)
     with RawMember(cluster.brokers[0].address, "stranger") as stranger:

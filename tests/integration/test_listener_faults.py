@@ -8,7 +8,6 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,17 +21,6 @@ from support.listening import Listener, dispatcher_of
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 # ---- callbacks ----------------------------------------------------------------------------------

@@ -19,11 +19,6 @@ COUNT = 200
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def queue(cluster: LocalCluster, topic: str) -> MessageQueue:
     """A queue with messages."""
     with Producer(cluster.nameserver) as producer:

@@ -22,12 +22,6 @@ PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
-@pytest.fixture
 def consumer(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> Iterator[PullConsumer]:
     """Closed ahead of the end of the topic."""
     with PullConsumer(cluster.nameserver, group=new_name(), wait_s=5.0) as made:

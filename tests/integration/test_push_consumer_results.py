@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,11 +31,6 @@ COUNT = 40
 BAD = (0, 3, 4, 39)
 #: How often each message is given, when a bad one is tried again twice.
 GIVEN = {number: 3 if number in BAD else 1 for number in range(COUNT)}
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 class Judge:

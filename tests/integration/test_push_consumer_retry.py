@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -34,17 +33,6 @@ from support.waiting import wait_until
 PATIENCE_S = 40.0
 #: So many waits as there are by default, but short ones.
 SHORT_S = tuple(0.02 * number for number in range(1, 17))
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
-@pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
 
 
 def fail_on(body: bytes, tries: int = 1_000_000) -> Listener:

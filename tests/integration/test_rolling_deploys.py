@@ -23,23 +23,12 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def added(admin: Admin, new_name: Callable[[], str]) -> Iterator[str]:
     """Name of a new topic that is on the second broker alone, with two queues."""
     name = new_name()
     admin.create_topic(name, queues=2, brokers=["broker-b"])
     yield name
     admin.delete_topic(name, if_exists=True)
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
 
 
 # ---- filters ------------------------------------------------------------------------------------

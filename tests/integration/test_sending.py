@@ -36,12 +36,6 @@ from support.waiting import wait_until
 PATIENCE_S = 30.0
 
 
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
 def queues_of(cluster: LocalCluster, topic: str) -> list[MessageQueue]:
     with Admin(cluster.nameserver) as admin:
         return admin.route(topic).write_queues()

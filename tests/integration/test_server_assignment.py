@@ -26,11 +26,6 @@ Connect = Callable[[int, str], RawMember]
 
 
 @pytest.fixture
-def group(new_name: Callable[[], str]) -> str:
-    return new_name()
-
-
-@pytest.fixture
 def member(cluster: LocalCluster) -> Iterator[Connect]:
     """Connect members to the brokers by their number."""
     with ExitStack() as members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ from support.reading import read_all, read_queue
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
 
 
 def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, producer: Producer, topic: str) -> None:

@@ -86,12 +86,6 @@ def streams(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> Itera
         query.stop()
 
 
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
-
-
 def numbered(topic: str, numbers: Iterable[int]) -> list[Message]:
     return [Message(topic, b"%d" % number) for number in numbers]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,6 @@ class Query:
 @pytest.fixture
 def query(cluster: LocalCluster) -> Query:
     return Query(cluster.nameserver)
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer(cluster.nameserver) as made:
-        yield made
 
 
 def send(producer: Producer, queue: MessageQueue, numbers: Iterable[int]) -> None:

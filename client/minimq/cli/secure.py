@@ -13,6 +13,7 @@ import click
 from minimq.cli.base import confirm, duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
@@ -176,14 +177,12 @@ def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> N
     click.echo(written)
     if not authority.has_key(user):
         click.echo("note: there is no key in it: copy the line `key` of the user's former credentials there", err=True)
-    if (directory / "server" / ACCESS).exists():
-        from minimq.local.access_file import AccessFile
-
-        if user not in AccessFile(directory).read().users:
-            click.echo(
-                f"note: {ACCESS} has no user {user}: unless the running cluster has, `minimq user add {user}` adds one",
-                err=True,
-            )
+    document = _access_document(directory)
+    if document is not None and user not in document.users:
+        click.echo(
+            f"note: {ACCESS} has no user {user}: unless the running cluster has, `minimq user add {user}` adds one",
+            err=True,
+        )
 
 
 @secure.command(short_help="Print a new key for cluster.key.")
@@ -218,10 +217,8 @@ def show_certificates(directory: Path, output: str) -> None:
         for name, certificate in found.items()
     ]
     show(output, _CERTIFICATES, rows)
-    if output == "table" and (directory / "server" / ACCESS).exists():
-        from minimq.local.access_file import AccessFile
-
-        document = AccessFile(directory).read()
+    document = _access_document(directory)
+    if output == "table" and document is not None:
         click.echo(f"\n{ACCESS} has version {document.version} and the users {', '.join(sorted(document.users))}")
     for name, certificate in found.items():
         left = certificate.ends_at - time.time()
@@ -252,11 +249,17 @@ def _users(directory: Path) -> tuple[Collection[str], bool]:
         with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:
             return admin.access().users, True
     except MiniMQError:
-        if not (directory / "server" / ACCESS).exists():
-            return (), False
-        from minimq.local.access_file import AccessFile
+        document = _access_document(directory)
+        return (() if document is None else document.users), False
 
-        return AccessFile(directory).read().users, False
+
+def _access_document(directory: Path) -> AccessDocument | None:
+    """Return the users and rules of access.toml; None if there is no such file."""
+    if not (directory / "server" / ACCESS).exists():
+        return None
+    from minimq.local.access_file import AccessFile
+
+    return AccessFile(directory).read()
 
 
 def _remedy(directory: Path, name: str) -> str:
