@@ -15,13 +15,14 @@ from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.stored_ends import StoredEnds
 from minimq.options import START_TIMEOUT_S
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Permission
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.received import ReceivedMessage
@@ -184,7 +185,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
     made = PullConsumer(
         nameserver, group=group, start=start, start_timeout_s=start_timeout, read_from_slaves=read_from_slaves
     )
-    with stop_on_signal() as told, made as consumer:
+    with stop_on_signal() as told, _last_commit(made) as consumer:
         consumer.subscribe(topic, tags, where)
         route = check_allowed(
             nameserver,
@@ -217,6 +218,23 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
         click.echo(f"{count_of(writer.count, 'message')}{said}", err=True)
     if unread:
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullConsumer]:
+    """Open a consumer; an error of its last commit says what becomes of the messages that are written."""
+    is_over = False
+    try:
+        with made as consumer:
+            yield consumer
+            is_over = True
+    except MiniMQError as error:
+        if not is_over:
+            raise
+        raise error.with_message(
+            f"{error.message}; messages that were written since the last commit are not committed, and will be "
+            "delivered again"
+        ) from None
 
 
 def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None]:
