@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from minimq.sending.sender import Sender
 from support.chance import SEED
 
 PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
+CLOSER = PROGRAM.with_name("interrupted_close.py")
 WORKER = PROGRAM.with_name("interrupted_worker.py")
 MESSAGES = 1800
 INTERRUPTS = 1000
@@ -71,6 +73,26 @@ def test_messages_taken_one_by_one_are_all_done_though_takes_are_interrupted(
     assert set(found["received"]) == set(range(WORKED))
     assert found["interrupted"] > INTERRUPTS // 10
     assert admin.describe_group(group).lag == 0
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_closing_says_for_how_many_calls_it_waits_and_a_second_interrupt_ends_the_wait(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], balance: str
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(Message(topic, b"%d" % number) for number in range(10))
+    arguments = [sys.executable, str(CLOSER), cluster.nameserver, topic, new_name(), balance]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as closing:
+        assert closing.stdout is not None
+        assert closing.stderr is not None
+        assert closing.stdout.readline() == "listens\n"
+        closing.send_signal(signal.SIGINT)
+        # One thread: what waits for it is no call.
+        assert "closes, and waits up to 29 s for 1 call of the listener" in closing.stderr.readline()
+        closing.send_signal(signal.SIGINT)
+        told = closing.stderr.read()
+        assert closing.wait(PATIENCE_S) in (130, -signal.SIGINT)
+    assert told.count("Traceback") == 1
 
 
 def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:

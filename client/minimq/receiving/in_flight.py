@@ -332,6 +332,12 @@ class InFlightDeliveries:
         """Number of deliveries that a thread has or will have."""
         return len(self._active)
 
+    @property
+    def running(self) -> int:
+        """Number of calls that have begun and not ended."""
+        with self._changed:
+            return sum(delivery.began_at is not None for delivery in self._active)
+
     def _is_current(self, delivery: Delivery) -> bool:
         return self._queues.get(delivery.queue) is delivery.work
 

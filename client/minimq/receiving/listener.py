@@ -28,6 +28,12 @@ _short = reprlib.Repr()
 _short.maxlist, _short.maxstring = _NAMED, 80
 
 
+#: Seconds for which `close` waits for running calls without a word.
+QUIET_CLOSE_S = 1.0
+WAITS_FOR_CALLS = "consumer: closes, and waits up to %.0f s for %s of the listener group=%s"
+WAITS_NO_LONGER = "consumer: closes, and waits no longer for %s of the listener group=%s"
+
+
 class ConsumeResult(Enum):
     """The result of a listener: all messages succeeded, or all are to be retried."""
 

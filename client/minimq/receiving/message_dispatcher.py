@@ -13,7 +13,16 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.lane_queues import LaneQueues
-from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict, check_may_start
+from minimq.receiving.listener import (
+    QUIET_CLOSE_S,
+    WAITS_FOR_CALLS,
+    WAITS_NO_LONGER,
+    AsyncListenerAdapter,
+    ListenerAdapter,
+    ListenerCalls,
+    Verdict,
+    check_may_start,
+)
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.popped import PoppedMessage
@@ -26,6 +35,7 @@ from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
+from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -350,19 +360,34 @@ class MessageDispatcher:
             except MiniMQError as error:  # their time comes
                 log.info("consumer: messages were not given back group=%s reason=%s", self.group, error)
 
+    async def _wait_for_calls(self, timeout_s: float) -> None:
+        """Wait until what is in hand is settled, and say so if that takes a while: nothing else is seen of it."""
+        if timeout_s > QUIET_CLOSE_S:
+            if await self._settled_within(QUIET_CLOSE_S):
+                return
+            timeout_s -= QUIET_CLOSE_S
+            log.warning(WAITS_FOR_CALLS, timeout_s, self._running_calls(), self.group)
+        if not await self._settled_within(timeout_s):
+            log.warning(WAITS_NO_LONGER, self._running_calls(), self.group)
+
+    def _running_calls(self) -> str:
+        return count_of(sum(delivery.began_at is not None for delivery in self._in_hand), "call")
+
+    async def _settled_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while self._in_hand:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def _end(self, timeout_s: float) -> None:
         try:
             if not self._reader.is_closed:
                 await self._stop_taking()
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        while self._in_hand:
-                            self._changed.clear()
-                            await self._changed.wait()
-                except TimeoutError:
-                    log.warning(
-                        "consumer: closes while %s calls of the listener run group=%s", len(self._in_hand), self.group
-                    )
+                await self._wait_for_calls(timeout_s)
                 await self._reader.close(_CLOSE_S)
         finally:
             for task in self._tasks:

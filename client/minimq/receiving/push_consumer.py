@@ -134,6 +134,10 @@ class PushConsumer(ConsumerFace):
             if error is None:
                 raise
             log.warning("consumer: had stopped reading before group=%s", self.group)  # not the first failure
+        except KeyboardInterrupt:
+            # The second Ctrl-C, of somebody who does not wait for calls of the listener: the first one goes on its way.
+            if not isinstance(error, KeyboardInterrupt):
+                raise
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.

@@ -17,7 +17,16 @@ from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.delivery_outcomes import DeliveryOutcomes
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
-from minimq.receiving.listener import AsyncListenerAdapter, ListenerAdapter, ListenerCalls, Verdict, check_may_start
+from minimq.receiving.listener import (
+    QUIET_CLOSE_S,
+    WAITS_FOR_CALLS,
+    WAITS_NO_LONGER,
+    AsyncListenerAdapter,
+    ListenerAdapter,
+    ListenerCalls,
+    Verdict,
+    check_may_start,
+)
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
 from minimq.receiving.offset_reset import OffsetReset
@@ -29,6 +38,7 @@ from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
+from minimq_common.words import count_of
 
 log = logging.getLogger(__name__)
 
@@ -190,10 +200,7 @@ class QueueDispatcher(Consumer):
         try:
             self._dispatch_until_stopped()
             self._ending.set()
-            if not self._in_flight.wait_until_below(1, max(self._ends_at - time.monotonic(), 0.0)):
-                log.warning(
-                    "consumer: closes while %s calls of the listener run group=%s", self._in_flight.active, self.group
-                )
+            self._wait_for_calls()
             self._revoke_all()
         except BaseException as error:
             # Without this thread nothing is read: others shall have the queues.
@@ -203,6 +210,17 @@ class QueueDispatcher(Consumer):
             self._ending.set()
             if self._member is not None:
                 self._member.close()
+
+    def _wait_for_calls(self) -> None:
+        """Wait for the end of running calls, and say so if that takes a while: nothing else is seen of it."""
+        left_s = max(self._ends_at - time.monotonic(), 0.0)
+        if left_s > QUIET_CLOSE_S:
+            if self._in_flight.wait_until_below(1, QUIET_CLOSE_S):
+                return
+            left_s -= QUIET_CLOSE_S
+            log.warning(WAITS_FOR_CALLS, left_s, count_of(self._in_flight.running, "call"), self.group)
+        if not self._in_flight.wait_until_below(1, left_s):
+            log.warning(WAITS_NO_LONGER, count_of(self._in_flight.running, "call"), self.group)
 
     def _dispatch_until_stopped(self) -> None:
         commit_at = time.monotonic() + self._options.commit_interval_s
