@@ -113,7 +113,7 @@ def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeyp
 def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
     cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     def send() -> None:
