@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minimq import MiniMQError, errors
-from minimq.connectors import Transaction
+from minimq.connectors import RecordsSender, Transaction
 from pyspark_minimq import transaction_names
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.error_line import in_one_line
@@ -31,6 +32,29 @@ _BATCH_ID = "streaming.sql.batchId"
 
 #: Seconds for which a failed write waits for brokers, to drop staged batches or to learn the outcome.
 _ABORT_S: Final = 5.0
+#: Seconds for which the plan of a write looks for its topic.
+_LOOK_S: Final = 1.0
+
+
+def check_topic(options: WriteOptions) -> None:
+    """See to it that the topic of a write is there: in a task, Spark would repeat the error over pages.
+
+    Args:
+        options: of the write. Where rows say the topic, only the tasks know it.
+
+    Raises:
+        MiniMQError: there is no such topic, or the user may not see it.
+    """
+    if options.topic is None:
+        return
+    given = replace(options.producer, send_timeout_s=_LOOK_S, credentials=options.connection.credentials)
+    with RecordsSender(options.connection.nameserver, given) as sender:
+        try:
+            sender.queues(options.topic)
+        except MiniMQError as error:
+            if not error.retriable:
+                raise
+            # A server is away: the tasks wait for it as long as they may.
 
 
 class Advice(NamedTuple):

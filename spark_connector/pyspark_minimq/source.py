@@ -83,11 +83,14 @@ class MinimqDataSource(DataSource):
 
         Raises:
             MinimqSparkError: an option, a column or the mode is wrong.
+            MiniMQError: there is no such topic, or the user may not see it.
         """
         from pyspark_minimq.option_table import Mode
-        from pyspark_minimq.sink import MinimqBatchWriter
+        from pyspark_minimq.sink import MinimqBatchWriter, check_topic
 
-        return MinimqBatchWriter(self._write_options(schema, Mode.BATCH, overwrite=overwrite))
+        options = self._write_options(schema, Mode.BATCH, overwrite=overwrite)
+        check_topic(options)
+        return MinimqBatchWriter(options)
 
     @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

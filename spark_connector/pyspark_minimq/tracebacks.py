@@ -18,7 +18,8 @@ def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that Spark calls: errors that say themselves what to do come without their traceback.
 
     Spark shows the traceback together with the text, so that the text drowns in it. This leaves the one entry that
-    Python makes here. Errors that nobody expects keep theirs. A missing package becomes a `MinimqSparkError`.
+    Python makes here. Errors that nobody expects keep theirs. All others become a `MinimqSparkError`, also that of a
+    missing package.
 
     Args:
         function: or a generator function.
@@ -54,16 +55,13 @@ def _shown(error: Exception) -> Exception:
             f"Python cannot import what minimq needs ({error}): install minimq[spark] for {sys.executable}, or send "
             "it with the job; see 'On a cluster' in docs/spark.md"
         )
-    if not _says_what_to_do(error):
-        return error
+    if not isinstance(error, MinimqSparkError):
+        from minimq import MiniMQError
+        from pyspark_minimq.error_line import in_one_line
+
+        if not isinstance(error, MiniMQError):
+            return error
+        error = MinimqSparkError(in_one_line(error))
     error.__cause__ = None
     error.__suppress_context__ = True
     return error.with_traceback(None)
-
-
-def _says_what_to_do(error: Exception) -> bool:
-    if isinstance(error, MinimqSparkError):
-        return True
-    from minimq import MiniMQError
-
-    return isinstance(error, MiniMQError)

@@ -279,7 +279,7 @@ def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> N
 def test_what_cannot_be_read_is_said_in_one_line(load: Load, options: dict[str, str], reason: str) -> None:
     # The traceback around it may quote the code that raises.
     *_, line = [line for line in refusal(lambda: load(**options)).splitlines() if reason in line]
-    assert line.startswith(("pyspark_minimq.errors.", "minimq_common.errors."))
+    assert line.startswith("pyspark_minimq.errors.MinimqSparkError: ")
 
 
 def test_a_column_that_is_not_there_is_refused(load: Load) -> None:

@@ -240,6 +240,8 @@ def test_in_a_task(spark: SparkSession, save: Save, columns: str, text: str) -> 
 
 def test_a_topic_that_there_is_not_and_a_server_that_there_is_not(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body")
-    assert "there-is-none" in refusal(lambda: save(frame, topic="there-is-none"))
+    with pytest.raises(PySparkException, match="there-is-none") as caught:
+        save(frame, topic="there-is-none")
+    assert "Job aborted" not in str(caught.value)  # it is known before there are tasks
     assert "127.0.0.1:1" in refusal(lambda: save(frame, nameserver="127.0.0.1:1", sendTimeout="1s"))
     assert "illegal topic name 'a b'" in refusal(lambda: save(frame, topic="a b"))
