@@ -3,7 +3,8 @@
     .venv/bin/python bench/pop_faults.py [--rounds 20] [--scenario all] [--seed N]
 
 A round kills a worker, kills the broker, lets its slave take over, makes one of them hang, or sets the clock of the
-broker; meanwhile messages are sent, and workers acknowledge, release, keep and forget them.
+broker; meanwhile messages are sent, and workers acknowledge, release, keep and forget them. In the scenarios
+with "fifo" they are of 20 message groups, each of which has to be done in order.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from minimq.local.broker_process import BrokerProcess
 
 TOPIC = "jobs"
 WORKERS = 4
+MESSAGE_GROUPS = 20
 _PATIENCE_S = 120.0
 _STEP_S = 0.02
 
@@ -40,7 +42,9 @@ _STEP_S = 0.02
 class Trial:
     """A cluster, workers and a producer, to which faults happen."""
 
-    def __init__(self, cluster: LocalCluster, folder: Path, chance: random.Random, rate: int, forgetful: bool) -> None:
+    def __init__(
+        self, cluster: LocalCluster, folder: Path, chance: random.Random, rate: int, *, forgetful: bool, fifo: bool
+    ) -> None:
         self.cluster = cluster
         self.chance = chance
         self.clock: ShiftedClock | None = None
@@ -48,7 +52,7 @@ class Trial:
         self.killed: dict[str, float] = {}
         #: When something began and was over that is no death of a worker.
         self.faults: list[float] = []
-        self._folder, self._rate, self._forgetful = folder, rate, forgetful
+        self._folder, self._rate, self._forgetful, self._fifo = folder, rate, forgetful, fifo
         self._live: dict[str, BaseProcess] = {}
         self._sent = 0
         self._end = threading.Event()
@@ -132,11 +136,15 @@ class Trial:
         with Producer(self.cluster.nameserver, send_timeout_s=_PATIENCE_S) as producer:
             while not self._end.wait(_STEP_S):
                 futures = [
-                    producer.send_async(Message(TOPIC, b"job")) for _ in range(max(1, int(self._rate * _STEP_S)))
+                    producer.send_async(Message(TOPIC, b"job", message_group=self._message_group()))
+                    for _ in range(max(1, int(self._rate * _STEP_S)))
                 ]
                 for future in futures:
                     future.result()
                 self._sent += len(futures)
+
+    def _message_group(self) -> str | None:
+        return f"group-{random.randrange(MESSAGE_GROUPS)}" if self._fifo else None
 
     def _is_done(self) -> bool:
         try:
@@ -173,12 +181,15 @@ def nothing(trial: Trial) -> None:
     """Nothing happens, but workers write down acknowledgements that they do not send: shows that the check can fail."""
 
 
-SCENARIOS = {"kill": kill, "failover": failover, "hang": hang, "clocks": clocks, "forgetful": nothing}
+SCENARIOS = {
+    **{"kill": kill, "failover": failover, "hang": hang, "clocks": clocks, "forgetful": nothing},
+    **{"fifo-kill": kill, "fifo-failover": failover, "fifo-hang": hang},
+}
 
 
 def run(name: str, rounds: int, rate: int, chance: random.Random) -> Verdict:
     options: dict[str, object] = {"session_grace_s": GRACE_S}
-    slaves = int(name == "failover")
+    slaves, fifo = int(name.endswith("failover")), name.startswith("fifo")
     if slaves:
         options |= {"role": "sync-master", "min_in_sync": 1}
     with (
@@ -187,13 +198,13 @@ def run(name: str, rounds: int, rate: int, chance: random.Random) -> Verdict:
             brokers=1, slaves=slaves, broker_options=options, nameserver_options={"term_lease_s": 1.5}
         ) as cluster,
     ):
-        trial = Trial(cluster, Path(folder), chance, rate, name == "forgetful")
+        trial = Trial(cluster, Path(folder), chance, rate, forgetful=name == "forgetful", fifo=fifo)
         if name == "clocks":
             trial.clock = ShiftedClock(Path(folder) / "clock")
             with trial.clock.for_children():
                 cluster.brokers[0].restart()
         with Admin(cluster.nameserver) as admin:
-            admin.create_topic(TOPIC, queues=1)
+            admin.create_topic(TOPIC, queues=1, fifo=fifo)
         try:
             verdict = trial.run(rounds, SCENARIOS[name])
         finally:

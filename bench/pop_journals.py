@@ -58,6 +58,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
         offset: of the message.
         epoch: of its handle.
         number: how often it was handed out; of what is given up, the delay in ms.
+        lane: of its message group, in a FIFO topic.
     """
 
     did: Did
@@ -66,6 +67,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
     offset: int
     epoch: int
     number: int
+    lane: int = 0
 
 
 class Worker:
@@ -98,33 +100,41 @@ class Worker:
             return
         for message in messages:
             self._note(Did.TOOK, asked, message, message.tries)
+        stopped = set[int]()  # what is behind a message that is not done has to wait for it
         for message in messages:
+            if message.lane in stopped:
+                continue
             try:
-                self._deal_with(message)
+                is_done = self._deal_with(message)
             except HandleExpired:
                 self._note(Did.LOST, time.monotonic(), message)
+                is_done = False
+            if message.lane and not is_done:
+                stopped.add(message.lane)
 
     def _note(self, did: Did, asked: float, message: PoppedMessage, number: int = 0) -> None:
-        line = Line(did, asked, time.monotonic(), message.queue_offset, message.epoch, number)
+        line = Line(did, asked, time.monotonic(), message.queue_offset, message.epoch, number, message.lane)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
-    def _deal_with(self, message: PoppedMessage) -> None:
+    def _deal_with(self, message: PoppedMessage) -> bool:
+        """Do something with a message; return whether it is acknowledged."""
         asked, what = time.monotonic(), self._chance.random()
         if what < 0.03:
-            return  # forgotten: its time has to come
+            return False  # forgotten: its time has to come
         if what < 0.08:
             delay_ms = self._chance.choice((0, 300, 1500))
             self._note(Did.RELEASES, asked, message, delay_ms)
             with suppress(Unavailable, DeadlineExceeded):
                 self._consumer.release(message, delay_ms / 1000)
                 self._note(Did.RELEASED, asked, message, delay_ms)
-            return
+            return False
         if what < 0.13:
             with suppress(Unavailable, DeadlineExceeded):
                 self._consumer.extend(message)
                 self._note(Did.KEPT, asked, message)
         time.sleep(self._chance.choice((0.0, 0.0, 0.002, 0.02)))
         self._acknowledge(message)
+        return True
 
     def _acknowledge(self, message: PoppedMessage) -> None:
         asked = time.monotonic()
@@ -164,6 +174,7 @@ class Verdict:
         again: hand-outs that were asked for after the message had been acknowledged.
         tries: hand-outs that were counted wrongly.
         repeated: hand-outs that were not the first.
+        out_of_order: hand-outs while an older message of the message group was neither done nor handed out with it.
         damaged: data directories in which `minimq-broker check` finds something; also what is saved of the queue, if it
             does not follow from the log.
         examples: some findings as text.
@@ -176,6 +187,7 @@ class Verdict:
     again: int = 0
     tries: int = 0
     repeated: int = 0
+    out_of_order: int = 0
     damaged: int = 0
     examples: list[str] = field(default_factory=list)
 
@@ -185,7 +197,7 @@ class Verdict:
 
     @property
     def is_sound(self) -> bool:
-        return not (self.lost or self.two_hands or self.again or self.tries or self.damaged)
+        return not (self.lost or self.two_hands or self.again or self.tries or self.damaged or self.out_of_order)
 
 
 class _Hand:
@@ -199,6 +211,7 @@ class _Hand:
         self._freed_at = math.inf if killed_at is None else killed_at + GRACE_S
         self.acks: float | None = None
         self.acked: float | None = None
+        self.released: float | None = None
 
     def add(self, line: Line) -> None:
         begin, end = self._kept[-1]
@@ -211,11 +224,16 @@ class _Hand:
                 self._keep(line.asked, line.asked + INVISIBLE_S)
             case Did.RELEASES:
                 self._kept[-1] = begin, min(end, line.asked + line.number / 1000)
+                self.released = line.asked
             case Did.RELEASED:
                 self._freed_at = math.inf  # it has to wait whoever dies
                 self._keep(line.asked, line.asked + line.number / 1000)
             case Did.LOST:
                 pass
+
+    def end(self, at: float) -> None:
+        """Note that it was given up with an older message of its message group."""
+        self._freed_at = min(self._freed_at, at)
 
     def _keep(self, begin: float, end: float) -> None:
         if begin <= self._kept[-1][1]:
@@ -246,12 +264,51 @@ def judge(journals: Mapping[str, Path], killed: Mapping[str, float], faults: Ite
                 hands[line.offset][key] = _Hand(worker, line, killed.get(worker))
             else:
                 hands[line.offset][key].add(line)
+    _end_with_older(hands)
     moments = sorted([*faults, *killed.values()])
     verdict = Verdict(stored, sum(map(len, hands.values())))
     for offset in range(stored):
         found = [hand for _, hand in sorted(hands[offset].items())]
         _judge_message(verdict, offset, found, moments)
+    _judge_order(verdict, hands)
     return verdict
+
+
+def _by_lane(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> Iterable[list[int]]:
+    """Return the offsets of each message group of a FIFO topic, ascending."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for offset in sorted(hands):
+        for lane in {hand.took.lane for hand in hands[offset].values()} - {0}:
+            found[lane].append(offset)
+    return found.values()
+
+
+def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
+    """End the hand-outs of messages behind one that is given up, in the same hand: they are given up with it."""
+    for offsets in _by_lane(hands):
+        given_up: dict[tuple[int, str], float] = {}
+        for offset in offsets:
+            for key, hand in hands[offset].items():
+                if key in given_up:
+                    hand.end(given_up[key])
+                elif hand.released is not None:
+                    given_up[key] = hand.released
+
+
+def _judge_order(verdict: Verdict, hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
+    """Find hand-outs ahead of an older message of their message group."""
+    for offsets in _by_lane(hands):
+        done_at = 0.0  # all older ones
+        for at, offset in enumerate(offsets):
+            for key, hand in hands[offset].items():
+                older = offsets[:at] if hand.took.at < done_at else ()
+                for former in older:
+                    is_done = any(each.acks is not None and each.acks < hand.took.at for each in hands[former].values())
+                    if not is_done and key not in hands[former]:
+                        verdict.out_of_order += 1
+                        verdict.find("order", offset, "by", hand.worker, "at", hand.took.at, "before", former)
+            first = min((hand.acks for hand in hands[offset].values() if hand.acks is not None), default=math.inf)
+            done_at = max(done_at, first)
 
 
 def _judge_message(verdict: Verdict, offset: int, hands: list[_Hand], moments: list[float]) -> None:
@@ -271,7 +328,8 @@ def _judge_message(verdict: Verdict, offset: int, hands: list[_Hand], moments: l
                 verdict.two_hands += 1
                 verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
-        if took.number < expected or (took.number > expected and not unseen) or tries[took.number] > 1:
+        is_counted = took.number >= expected or bool(took.lane)  # there what is behind a failed one is not counted
+        if not is_counted or (took.number > expected and not unseen) or (tries[took.number] > 1 and not took.lane):
             verdict.tries += 1
             verdict.find("tries", offset, hand.worker, took.number, "for", expected)
         expected, since = took.number + 1, took.asked

@@ -35,7 +35,7 @@ def run(scenario: str, count: int) -> dict[str, Any]:
 
 
 def assert_sound(found: dict[str, Any]) -> None:
-    wrong = {kind: found[kind] for kind in ("lost", "two_hands", "again", "tries", "damaged")}
+    wrong = {kind: found[kind] for kind in ("lost", "two_hands", "again", "tries", "out_of_order", "damaged")}
     assert wrong == dict.fromkeys(wrong, 0), found["examples"]
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_lost_or_done_by_two_though_workers_and_brokers_die() -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["failover", "hang", "clocks"])
+@pytest.mark.parametrize("scenario", ["failover", "hang", "clocks", "fifo-kill", "fifo-failover", "fifo-hang"])
 @pytest.mark.timeout(150 + 30 * ROUNDS)
 def test_nothing_is_lost_or_done_by_two(scenario: str) -> None:
     assert_sound(run(scenario, ROUNDS))
