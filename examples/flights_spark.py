@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,9 +19,17 @@ from pyspark.sql.functions import avg, count, count_if, isnull
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
+def check_java() -> None:
+    """End the program unless there is Java: PySpark would say `JAVA_GATEWAY_EXITED`, with a traceback."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{home}/bin/java" if home else "java") is None:
+        sys.exit("Spark needs Java 17 or newer: install it, or set JAVA_HOME to the folder that has its bin/java")
+
+
 @contextmanager
 def quiet_spark() -> Iterator[SparkSession]:
     """Start Spark on this machine, for as long as the block lasts."""
+    check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages that this interpreter has
     logging.disable(logging.CRITICAL)  # py4j logs a traceback on Ctrl-C
     builder = (

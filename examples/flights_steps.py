@@ -7,7 +7,7 @@ import time
 import pandas as pd
 from flights_data import CarrierFigures, as_messages, departures, expected_figures, names_of_carriers
 from flights_queue import ConsumerGroup, IdsByQueue, differences, ids_by_queue, produce, uncommitted
-from flights_spark import figures, quiet_spark, read_topic
+from flights_spark import check_java, figures, quiet_spark, read_topic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -24,6 +24,7 @@ console = Console(soft_wrap=True)
 
 def main() -> int:
     """Run the demonstration. Returns the exit status."""
+    check_java()  # before a minute of other work
     table = departures()
     with LocalCluster(brokers=BROKERS) as cluster:
         console.print(f"Cluster: a name server at {cluster.nameserver} and {BROKERS} brokers")

@@ -36,6 +36,18 @@ def flights(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
     return [json.loads(message.body) for message in flights_data.as_messages(topic, table)]
 
 
+def test_without_java_the_demonstration_and_the_examples_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import flights_spark  # noqa: PLC0415
+    import flights_steps  # noqa: PLC0415
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SystemExit, match="Java 17 or newer"):
+        flights_steps.main()
+    with pytest.raises(SystemExit, match="Java 17 or newer"), flights_spark.quiet_spark():
+        pass
+
+
 @pytest.mark.long
 def test_what_is_no_flight_is_set_apart(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
