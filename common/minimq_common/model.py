@@ -60,7 +60,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         topic: where it goes.
         body: the payload, 1 byte to 4 MiB unless the broker is told otherwise.
-        tag: one label that consumers may filter by, of at most 255 characters.
+        tag: one label that consumers may filter by, of at most 255 characters. In a subscription, `||` joins tags: one
+            that has it in its name is found by `where="TAGS = 'a||b'"` alone.
         keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
             queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`); nothing looks a message up by
             its key. None may contain a NUL character.

@@ -60,7 +60,7 @@ class TagFilter:
         if isinstance(expression, str):
             parts = _of_text(expression, spelling)
         elif isinstance(expression, Collection):
-            parts = _of_collection(expression)
+            parts = _of_collection(expression, spelling)
         else:
             raise _no_expression(expression)
         self.tags = None if "*" in parts else frozenset(parts)
@@ -88,10 +88,17 @@ def _of_text(expression: str, spelling: Spelling) -> list[str]:
     return parts
 
 
-def _of_collection(tags: Collection[object]) -> list[str]:
-    parts = [part for part in tags if isinstance(part, str) and part.strip() and "||" not in part]
+def _of_collection(tags: Collection[object], spelling: Spelling) -> list[str]:
+    parts = [part for part in tags if isinstance(part, str) and part.strip()]
     if not parts or len(parts) < len(tags):
         raise _no_expression(tags)
+    joined = next((part for part in parts if "||" in part), None)
+    if joined is not None:
+        quoted = joined.replace("'", "''")
+        raise InvalidArgument(
+            f"{tags!r} is no tag expression: {joined!r} has ||, which joins tags; give each tag alone, or "
+            f"{spelling.where}\"TAGS = '{quoted}'\" if that is the name of one tag"
+        )
     return parts
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import Spelling, TagFilter
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common import batch_builder
@@ -48,10 +50,19 @@ def test_what_is_no_expression_says_what_one_looks_like(expression: str) -> None
         TagFilter(expression)
 
 
-@pytest.mark.parametrize("wrong", [[], [""], ["a || b"], [5], None, 5, b"paid"], ids=repr)
+@pytest.mark.parametrize("wrong", [[], [""], [5], None, 5, b"paid"], ids=repr)
 def test_what_is_no_collection_of_tags(wrong: Any) -> None:  # noqa: ANN401
     with pytest.raises(InvalidArgument, match="or give a list of tags"):
         TagFilter(wrong)
+
+
+def test_a_tag_in_a_list_that_joins_tags_is_answered_with_both_spellings() -> None:
+    with pytest.raises(InvalidArgument, match=r"'a\|\|b' has \|\|, which joins tags; give each tag alone") as told:
+        TagFilter(["paid", "a||b"])
+    where = re.search(r'where="(.*)"', told.value.message)
+    assert where
+    tagged = Message("t", b"x", "a||b")
+    assert MessageFilter("*", where[1]).apply([tagged]) == [tagged]
 
 
 @pytest.mark.parametrize(
