@@ -25,7 +25,7 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_lanes import Stretch
-from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
+from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
@@ -263,8 +263,8 @@ class PopWorld:
         """Let all consumers die and all times pass: then one that is good gets and settles everything."""
         self.trace.append(("finish",))
         for client in CLIENTS:
-            self._write(GROUPS[0], [PopStep(1, key, client) for key in KEYS if key.group == GROUPS[0]])
-            self._write(GROUPS[1], [PopStep(1, key, client) for key in KEYS if key.group == GROUPS[1]])
+            self._write(GROUPS[0], [PopStep(1, key, Leave(client)) for key in KEYS if key.group == GROUPS[0]])
+            self._write(GROUPS[1], [PopStep(1, key, Leave(client)) for key in KEYS if key.group == GROUPS[1]])
         self._times.steady_ms += 3 * _HOUR_MS
         for key in KEYS:
             end = self._ends[key.queue_id]
@@ -309,7 +309,7 @@ class PopWorld:
                 self._models[key] = self._models[key].copy()
             for step in steps:
                 self._judge(step, job, fact)
-                handles += [(step.key, run) for run in step.runs if not isinstance(step.what, str)]
+                handles += [(step.key, run) for run in step.runs if not isinstance(step.what, Leave)]
             if fact is not None:
                 recorded.append((encode_fact(fact), self._models.copy()))
             epochs.append(job.epoch)
@@ -335,7 +335,7 @@ class PopWorld:
         if what < 0.93 and handles:
             key, run = self._chance.choice(handles)
             return PopStep(1, key, self._settle(run))
-        return PopStep(1, key, self._chance.choice(CLIENTS))
+        return PopStep(1, key, Leave(self._chance.choice(CLIENTS)))
 
     def _wanted(self, key: PopKey) -> Take:
         chance, end = self._chance, self._ends[key.queue_id]
@@ -365,8 +365,8 @@ class PopWorld:
                 model.take(step, what, self.now_ms, job.epoch, fact, what.again_only or model.is_full(self._limits))
             case Settle():
                 model.settle(step, what, self._limits)
-            case client:
-                model.free(client)
+            case Leave():
+                model.free(what.client)
 
     def _check(self) -> None:
         for key, model in self._models.items():

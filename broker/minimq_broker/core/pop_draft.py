@@ -1,4 +1,4 @@
-"""The changes of a group commit in a popped queue: they are tried on a copy, and recorded as a part of a fact."""
+"""The changes of a popped queue in one group commit: tried on a copy, and recorded as part of a fact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minimq_broker.core.pop_runs import QueueMoved, Run, RunState
 
 
 class PopKey(NamedTuple):
-    """A queue as one group pops it."""
+    """A queue, and the group that pops it."""
 
     group: str
     topic_id: int
@@ -21,8 +21,8 @@ class PopDraft:
     """A popped queue as it will be after a commit.
 
     Args:
-        key: which one it is.
-        queue: as it is before: a copy, which changes.
+        key: its key.
+        queue: a copy of it, which changes.
     """
 
     def __init__(self, key: PopKey, queue: PopQueue) -> None:
@@ -32,7 +32,7 @@ class PopDraft:
         self._done = 0
 
     def drop_before(self, first: int) -> int:
-        """Pass over messages that are deleted; return how many of them nobody has settled."""
+        """Pass over deleted messages; return how many of them were not settled."""
         if first <= self.queue.done:
             return 0
         missed = self.queue.unsettled_before(first)
@@ -43,20 +43,16 @@ class PopDraft:
         return missed
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
-        """Hand messages out; see `PopQueue.take`."""
-        if wanted.ahead and now_ms >= self.queue.due_ms:
-            waiting = [run for run in self.queue.runs if run.state is not RunState.DONE and run.until_ms <= now_ms]
-            if any(run.tries for run in waiting):
-                return []
+        """Deliver messages; see `PopQueue.take`."""
         runs = self._put(self.queue.take(wanted, now_ms, readable_end, epoch))
         return [run for run in runs if run.state is RunState.OUT]
 
     def settle(self, settled: Settle) -> list[tuple[int, int]]:
-        """Take an answer in, and return the messages that somebody else has got.
+        """Settle messages; return those that were redelivered since.
 
         Raises:
-            InvalidArgument: as of `PopQueue.settle`; nothing is taken.
-            SystemBusy: the queue would fall into too many pieces; what comes before these is taken.
+            InvalidArgument: as of `PopQueue.settle`; nothing is settled.
+            SystemBusy: the queue would fall into too many runs; the messages before that are settled.
         """
         found, expired, busy = self.queue.settle(settled)
         self._put(found)
@@ -65,11 +61,11 @@ class PopDraft:
         return expired
 
     def free(self, client: str) -> list[Run]:
-        """Let others have what a consumer had that is gone."""
+        """Release the messages of a consumer that is gone."""
         return self._put(self.queue.freed(client))
 
     def changes(self) -> QueueMoved | None:
-        """Return what has changed since this was asked before; None when nothing has."""
+        """Return the changes since the previous call; None if there are none."""
         if not self._runs and not self._done:
             return None
         moved = QueueMoved(self._key.topic_id, self._key.queue_id, tuple(self._runs), self._done)

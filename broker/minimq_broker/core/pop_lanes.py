@@ -1,7 +1,7 @@
-"""The order of a FIFO topic: of each lane one consumer at a time has messages, the oldest ones; other lanes go on.
+"""The order of a FIFO topic: one consumer at a time has messages of a lane, the oldest ones; other lanes go on.
 
-A lane is what a broker knows of a message group: a hash of its name. Two groups with one hash share a lane, and so wait
-for each other as well.
+A lane is all that a broker knows about a message group: the hash of its name. Message groups with the same hash share a
+lane, and wait for each other.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from minimq_broker.core.pop_runs import Run, RunState, merged_runs
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: A time that does not come, in ms.
+#: Later than any time, in ms.
 NEVER = (1 << 63) - 1
 
 
 class Stretch(NamedTuple):
-    """Messages next to each other in a queue that are of one lane; 0: of none."""
+    """Neighboring messages of a queue with the same lane; 0: with none."""
 
     first: int
     end: int
@@ -25,18 +25,19 @@ class Stretch(NamedTuple):
 
 
 def earliest_ms(runs: Iterable[Run]) -> int:
-    """Return when a lane may be handed out: nobody has any of it then, and its oldest message has waited."""
+    """Return when the first lane is due: nobody has messages of it then, and its oldest one has waited."""
     free_ms: dict[int, int] = {}
     for run in runs:
         if run.state is not DONE:
-            known = free_ms.get(run.lane)
+            lane = run.lane or -1 - run.first  # messages without a lane wait for nothing but their own time
+            known = free_ms.get(lane)
             if known is None or (run.state is OUT and run.until_ms > known):
-                free_ms[run.lane] = run.until_ms
+                free_ms[lane] = run.until_ms
     return min(free_ms.values(), default=NEVER)
 
 
 def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
-    """Return the runs that may be handed out: those of a lane of which nobody has any, up to one that has to wait."""
+    """Return the runs that are due: of each lane that nobody has, those before the first that has to wait."""
     shut = {run.lane for run in runs if run.state is OUT and run.until_ms > now_ms and run.lane}
     found = []
     for run in runs:
@@ -50,7 +51,7 @@ def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
 
 
 def leading(due: Iterable[Run], least: int, most: int) -> Iterator[Run]:
-    """Yield the runs that were handed out from `least` to `most` times, of each lane up to one that was not."""
+    """Yield the runs that were delivered from `least` to `most` times, of each lane up to the first that was not."""
     shut = set[int]()
     for run in due:
         if run.lane in shut:
@@ -74,16 +75,16 @@ def heads(due: Iterable[Run]) -> Iterator[Run]:
 def fresh_runs(
     ahead: Iterable[Stretch], busy: Collection[int], first: int, end: int, most: int, pieces: int, out: Run
 ) -> list[Run]:
-    """Return what follows from messages that nobody had: those of lanes that wait are passed over, and wait as well.
+    """Return the runs of a first delivery; messages of busy lanes are passed over, and wait.
 
     Args:
         ahead: lanes of messages from about `first` on, without a gap.
         busy: lanes with older messages that are not settled.
         first: offset of the first message.
         end: the one behind the last message.
-        most: how many may be handed out.
-        pieces: number of runs.
-        out: who gets them, and until when.
+        most: maximum number of delivered messages.
+        pieces: maximum number of runs.
+        out: the delivery: its consumer, epoch and end.
     """
     found: list[Run] = []
     for stretch in ahead:
@@ -104,13 +105,13 @@ def fresh_runs(
 
 
 def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
-    """Return the lanes with messages that are not settled, and are not among those that are handed out now."""
+    """Return the lanes of unsettled messages, except for whole runs that are delivered now."""
     ends = {run.first: run.end for run in found}
     return {run.lane for run in runs if run.state is not DONE and run.lane and ends.get(run.first) != run.end}
 
 
 def voided(runs: Iterable[Run], found: Sequence[Run]) -> list[Run]:
-    """Return what becomes of the rest of the lanes that are handed out: whoever had some of it has it no more."""
+    """Return the rest of the lanes that are delivered now, taken away from its former consumers."""
     lanes = {run.lane for run in found if run.state is OUT and run.lane}
     taken = {run.first: run.end for run in found}
     return [
@@ -121,12 +122,12 @@ def voided(runs: Iterable[Run], found: Sequence[Run]) -> list[Run]:
 
 
 def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
-    """Return what becomes of messages behind those that somebody gives up: nobody looks at them before these.
+    """Return the messages behind those that a consumer gives up: they go back too, as their turn is after these.
 
     Args:
         runs: as they are before.
-        settled: what becomes of the messages that are given up, ascending.
-        epoch: of their handle, which is void for what follows: to consume it now would be out of order.
+        settled: the runs that are given up, as they will be; ascending.
+        epoch: of their delivery, which ends for the messages behind: to consume them now would be out of order.
     """
     since: dict[int, int] = {}
     for run in settled:

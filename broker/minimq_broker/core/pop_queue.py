@@ -1,14 +1,14 @@
-"""A queue whose messages a group takes one by one: who has them, how often they were handed out, and until when.
+"""A queue that a group pops: who has which message, until when, and how often it was delivered.
 
-It is a list of runs between what is done and what was never handed out, so that it costs by hand-outs and not by
-messages. Every decision is a row of runs that are put into it: the fact in the log has the same, and whoever applies it
-has the same queue.
+It is a list of runs between the settled messages and those that were never delivered, so its size depends on deliveries
+and not on messages. Every decision is a list of runs to `put` into it. The fact in the log is the same list, so whoever
+applies the fact gets the same queue.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -37,16 +37,16 @@ class PopRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PopQueue:
-    """One queue as one group pops it. Changed by `put`, `drop_before` alone; all else decides.
+    """One queue as one group pops it. Only `put` and `drop_before` change it; all other methods decide.
 
     Args:
         done: offset before which everything is settled.
-        runs: what follows it, without a gap.
+        runs: the messages that follow, without a gap.
 
     Attributes:
         held: number of messages that consumers have.
-        due_ms: nothing that was handed out before may be handed out again sooner.
-        has_lanes: it is of a FIFO topic, and somebody has taken messages.
+        due_ms: nothing is due for redelivery before this time.
+        has_lanes: it is of a FIFO topic, and has delivered messages.
     """
 
     __slots__ = ("_runs", "done", "due_ms", "has_lanes", "held")
@@ -64,7 +64,7 @@ class PopQueue:
 
     @property
     def next(self) -> int:
-        """The first offset that was never handed out."""
+        """The first offset that was never delivered."""
         return self._runs[-1].end if self._runs else self.done
 
     @property
@@ -76,7 +76,7 @@ class PopQueue:
         return len(self._runs)
 
     def copy(self, now_ms: int) -> PopQueue:
-        """Return a queue of which this one knows nothing: decisions of a commit that may fail are tried on it."""
+        """Return an independent copy, on which the decisions of a commit that may fail are tried."""
         if now_ms >= self.due_ms and not self.has_lanes:
             self.due_ms = self.earliest_ms()
         twin = PopQueue(self.done)
@@ -85,16 +85,16 @@ class PopQueue:
         return twin
 
     def row(self) -> PopRow:
-        """Return it as it is saved."""
+        """Return its row in the checkpoint."""
         return PopRow(self.done, self._runs.copy())
 
     # ---- changing ----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
-        """Make it so that of these messages this is true.
+        """Set the state of the messages of a run.
 
         Raises:
-            StoreError: they are done, or there is a gap before them: it is none of this queue.
+            StoreError: they are settled, or there is a gap before them: the run is not one of this queue.
         """
         runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
@@ -125,7 +125,7 @@ class PopQueue:
             del runs[0]
 
     def _extend(self, run: Run) -> None:
-        """Add messages that nobody has had."""
+        """Append messages that were never delivered."""
         runs = self._runs
         if not runs and run.state is DONE:
             self.done = run.end
@@ -135,7 +135,7 @@ class PopQueue:
             runs.append(run)
 
     def _replace(self, i: int, run: Run) -> bool:
-        """Put a run in the place of one of the same messages, as most answers do; return False when it takes more."""
+        """Replace a run of exactly these messages, which is all that most settles do; return False if it takes more."""
         runs, old = self._runs, self._runs[i]
         if old.first != run.first or old.end != run.end:
             return False
@@ -150,7 +150,7 @@ class PopQueue:
         return True
 
     def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
-        """Return the index behind the runs that have some of these messages, and what they have besides."""
+        """Return the index behind the runs that have some of these messages, and the rest of those runs."""
         runs, rest = self._runs, list[Run]()
         while i < len(runs) and runs[i].first < end:
             old = runs[i]
@@ -164,7 +164,7 @@ class PopQueue:
         return i, rest
 
     def drop_before(self, offset: int) -> None:
-        """Forget what is before an offset: it is deleted. Nothing is forgotten twice."""
+        """Forget the messages before an offset, which are deleted. Idempotent."""
         if offset <= self.done:
             return
         runs = self._runs
@@ -180,47 +180,49 @@ class PopQueue:
             self.done = runs.pop(0).end
 
     def earliest_ms(self) -> int:
-        """Return when something may be handed out again, in ms since 1970; far away when nothing is. Any thread."""
+        """Return when something is due for redelivery, in ms since 1970; `NEVER` if nothing is. Any thread may ask."""
         runs = self._runs.copy()
         if self.has_lanes:
             return pop_lanes.earliest_ms(runs)
         return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
 
     def know_due(self) -> None:
-        """Work out `due_ms` after changes of a queue with lanes: it takes all runs."""
+        """Determine `due_ms` after changes of a queue with lanes, from all runs."""
         self.due_ms = self.earliest_ms()
 
     # ---- deciding ----------------------------------------------------------------------------------
 
     def unsettled_before(self, offset: int) -> int:
-        """Return how many messages before an offset nobody has settled. Any thread may ask."""
+        """Return how many messages before an offset are not settled. Any thread may ask."""
         done, every = self.done, self._runs.copy()
         runs = [run for run in every if run.first < offset and run.state is not DONE]
         following = every[-1].end if every else done
         return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
-        """Return the runs that a consumer gets; none when there is nothing, or too much in hand.
+        """Return the runs that a consumer gets; none if there is nothing, or consumers have too much already.
 
-        What failed before comes first, and apart from what did not: whatever made it fail shall not take others along.
+        Failed messages come first, and without others: whatever made them fail must not affect other messages.
 
         Args:
             wanted: by the consumer.
             now_ms: time of day in ms since 1970.
             readable_end: where the queue ends for readers.
-            epoch: of the handle.
+            epoch: of the delivery.
         """
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
-        if now_ms >= self.due_ms or self.has_lanes:
-            found = self._again(wanted, most, now_ms, epoch)
+        if due := self._due(now_ms):
+            if wanted.ahead and any(run.tries for run in due):
+                return []
+            found = self._again(due, wanted, most, epoch)
             most -= sum(run.count for run in found)
         if not found or not any(run.tries > 1 for run in found):
             self._begin(wanted, most, readable_end, epoch, found)
         return found + pop_lanes.voided(self._runs, found) if self.has_lanes else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
-        """Add messages to those that are handed out that nobody had before."""
+        """Add messages that were never delivered to a delivery."""
         if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
             return
         again, first = len(found), self.next
@@ -237,22 +239,16 @@ class PopQueue:
         busy, pieces = pop_lanes.busy_lanes(self._runs, found[:again]), MAX_RUNS - len(self._runs) - len(found)
         found += pop_lanes.fresh_runs(wanted.lanes, busy, first, end, most, pieces, run)
 
-    def _again(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
-        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones."""
+    def _due(self, now_ms: int) -> list[Run]:
+        """Return the runs that may be redelivered."""
         if self.has_lanes:
-            return self._again_in_order(wanted, most, now_ms, epoch)
-        due = [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
-        failed = [run for run in due if 0 < run.tries < _ALONE_FROM]
-        if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
-            return found
-        suspects = sorted((run for run in due if run.tries >= _ALONE_FROM), key=_tries_of)
-        if found := self._pieces(suspects, 1, most, wanted, epoch):
-            return found
-        return self._pieces([run for run in due if not run.tries], wanted.most, most, wanted, epoch)
+            return pop_lanes.due_runs(self._runs, now_ms)
+        if now_ms < self.due_ms:
+            return []
+        return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
 
-    def _again_in_order(self, wanted: Take, most: int, now_ms: int, epoch: int) -> list[Run]:
-        """Do the same where there are lanes."""
-        due = pop_lanes.due_runs(self._runs, now_ms)
+    def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
+        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones."""
         failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1)
         if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
             return found
@@ -262,7 +258,7 @@ class PopQueue:
         return self._pieces(pop_lanes.leading(due, 0, 0), wanted.most, most, wanted, epoch)
 
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
-        """Return so many messages of these runs as there is room for, and as may be in hand besides."""
+        """Return messages of these runs: at most `room`, of which `most` may be new in the hands of consumers."""
         found: list[Run] = []
         shut = set[int]()  # lanes of which something is left
         for run in runs:
@@ -287,21 +283,21 @@ class PopQueue:
 
     @property
     def takes_new(self) -> bool:
-        """True if messages may be handed out for the first time. Any thread may ask."""
+        """True if messages may be delivered for the first time. Any thread may ask."""
         return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
 
     def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
-        """Return the runs that follow from an answer, the messages that somebody else has got since, and a refusal.
+        """Return the runs that follow from a settle, the messages that were redelivered since, and a refusal.
 
-        The queue may not fall into too many pieces: what would make more of them, from some message on, is refused.
+        The queue may not fall into too many runs: from the first message on that would make more, the rest is refused.
 
-        An answer that comes late counts as long as nobody else has them; one that is repeated changes nothing. What is
-        done is not kept: whoever works at it hears of it.
+        A late settle counts as long as nobody else has the messages; a repeated one changes nothing. To extend settled
+        messages is an error, so that whoever still works on them hears of it.
 
-        An epoch by which nothing is out, such as one of before a reset, is late as well, whatever it names.
+        If no run has the epoch of the settle, as after a reset, all of its messages count as redelivered.
 
         Raises:
-            InvalidArgument: it names messages that were never handed out, or not in order. Nothing of it is taken.
+            InvalidArgument: it names messages that were never delivered, or not in order; nothing of it is settled.
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
@@ -341,7 +337,7 @@ class PopQueue:
         return any(run.epoch == epoch for run in self._runs)
 
     def _fitting(self, found: list[Run], limit: int) -> int:
-        """Return how many of these, from the first on, leave the queue in no more pieces than it may have, or has."""
+        """Return how many of these runs, from the first on, can be put so that there are at most `limit`, or as now."""
         before = len(self._runs)
         if before + 2 * len(found) <= limit:
             return len(found)
@@ -369,7 +365,7 @@ class PopQueue:
             i += 1
 
     def freed(self, client: str) -> list[Run]:
-        """Return what follows from the end of a consumer: others may have at once what it had."""
+        """Return the messages of a consumer that is gone, released."""
         return [
             Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane)
             for run in self._runs
@@ -378,7 +374,7 @@ class PopQueue:
 
 
 def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
-    """Return what becomes of some messages of a run; None when they are not those of this handle any more."""
+    """Return some messages of a run after a settle; None if they do not belong to its delivery any more."""
     if run.epoch != settled.epoch:
         return None
     match settled.outcome:

@@ -1,4 +1,4 @@
-"""Requests of consumers about a popped queue: to take messages, and to settle those that they have."""
+"""Requests about a popped queue: consumers take messages, settle those that they have, and leave."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from minimq_broker.core.pop_lanes import Stretch
 
 
 class PopOutcome(IntEnum):
-    """The end of messages that somebody has."""
+    """The outcome of delivered messages."""
 
     #: They are consumed.
     DONE = 0
     #: They failed: others may have them, after a time.
     FREE = 1
-    #: Whoever has them keeps them for longer.
+    #: Their consumer keeps them for longer.
     EXTEND = 2
-    #: They were not looked at: others may have them, and this was no try.
+    #: Nobody has looked at them: others may have them, and this delivery was no try.
     RETURN = 3
 
 
@@ -26,13 +26,13 @@ class Take(NamedTuple):
     """A consumer wants messages.
 
     Attributes:
-        client: who; "" if what is handed out outlives its consumer.
-        most: number of them.
-        until_ms: until when it may keep them.
-        unwanted: first offset of new messages that no consumer of the group wants, and the one behind: passed over.
-        again_only: nothing is handed out for the first time: the broker has as many runs as it may.
-        ahead: nobody has asked for them yet: nothing is handed out while some wait that have failed.
-        lanes: of a FIFO topic the lanes of messages that nobody had, from some offset on; None of any other.
+        client: its id; "" if the messages stay with their handle when it is gone.
+        most: maximum number of them.
+        until_ms: end of their invisible duration.
+        unwanted: new messages that no consumer of the group wants, from one offset to before another: passed over.
+        again_only: only redeliver: the broker has as many runs as it may.
+        ahead: the consumer prefetches them: it gets nothing while failed messages are due.
+        lanes: in a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
     """
 
     client: str
@@ -45,14 +45,14 @@ class Take(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A consumer says what becomes of messages that it has.
+    """A consumer tells the outcome of messages that it has.
 
     Attributes:
-        epoch: of their handle.
-        spans: first offset, and the one behind the last; ascending.
-        outcome: what becomes of them.
-        until_ms: until when they are kept, or not before when they are handed out again.
-        may_divide: the queue may fall into more pieces.
+        epoch: of their delivery.
+        spans: their offsets, each span from the first to before the second; ascending.
+        outcome: the same for all of them.
+        until_ms: the new end of their invisible duration, or when they may be redelivered.
+        may_divide: the queue may have more runs than before.
     """
 
     epoch: int
@@ -60,3 +60,9 @@ class Settle(NamedTuple):
     outcome: PopOutcome
     until_ms: int = 0
     may_divide: bool = True
+
+
+class Leave(NamedTuple):
+    """A consumer is gone: its messages are released."""
+
+    client: str

@@ -1,4 +1,4 @@
-"""Runs of a popped queue: messages next to each other of which the same is true, and the handle of who has them."""
+"""Runs of a popped queue: neighboring messages in the same state, and the facts that change them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 from minimq_common.names import MAX_CLIENT_ID
 
-#: Pieces into which a popped queue may fall: with more of them no message is handed out for the first time. Of an
-#: answer that would make twice as many the rest is refused, and hand-outs do not divide runs any more.
+#: Runs of one popped queue: with more of them, no message is delivered for the first time. A settle may make twice as
+#: many; the rest of it is refused, and redeliveries divide no run any more.
 MAX_RUNS = 4_096
-#: Messages of one queue that the consumers of one group may have in hand.
+#: Messages of one queue that the consumers of one group may have.
 MAX_HELD = 100_000
-#: Times that one message was handed out, as far as they are counted.
+#: Deliveries of one message, as far as they are counted.
 MAX_TRIES = (1 << 31) - 1
-#: Runs that one fact changes, and that the row of one queue has: also where many consumers answer at once.
+#: Runs in one fact, and in the row of one queue: enough for many consumers that settle at once.
 _MAX_CHANGED = 1 << 20
 _POSITION_BITS = 48
 _TERM_BITS = 15
@@ -39,14 +39,14 @@ class RunState(IntEnum):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Messages next to each other in a queue, from `first` to before `end`.
+    """Neighboring messages of a queue in the same state, from `first` to before `end`.
 
     Attributes:
-        tries: how often they were handed out, this time included.
-        until_ms: when they may be handed out again, in ms since 1970; 0: at once.
-        epoch: the handle of those who got them last, also when they have them no more; 0: nobody had.
-        client: who has them; "" when nobody has.
-        lane: of their message group, while they are not settled; 0 in a topic that is not FIFO.
+        tries: number of their deliveries, including the current one.
+        until_ms: when they may be redelivered, in ms since 1970; 0: at once.
+        epoch: of their latest delivery, also after its end; 0: there was none.
+        client: the consumer that has them; "" for none.
+        lane: of their message group, until they are settled; 0 if the topic is not FIFO, or they cannot be read.
     """
 
     first: _Offset
@@ -70,7 +70,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane)
 
     def continues(self, before: Run) -> bool:
-        """Tell whether the same is true of the run that ends where this one begins."""
+        """Tell whether the run that ends where this one begins has the same state, so that both are one."""
         return (
             self.state == before.state
             and self.epoch == before.epoch
@@ -82,7 +82,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def merged_runs(runs: list[Run]) -> list[Run]:
-    """Return the runs, those made one of which the same is true."""
+    """Return adjacent runs, those with the same state as one."""
     found = [runs[0]]
     for run in runs[1:]:
         last = found[-1]
@@ -93,7 +93,7 @@ def merged_runs(runs: list[Run]) -> list[Run]:
     return found
 
 
-#: As a fact has them.
+#: The runs in a fact.
 Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
@@ -101,8 +101,8 @@ class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
     """A change of one queue that a group pops.
 
     Attributes:
-        runs: what is true of these messages from now on, in this order.
-        done: offset before which nothing is left to hand out: what was there is deleted; 0 when nothing is.
+        runs: the new states of messages, to be applied in this order.
+        done: the first offset that is stored, if messages before it were deleted unsettled; else 0.
     """
 
     topic_id: int
@@ -112,14 +112,14 @@ class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PopMoved(msgspec.Struct, frozen=True, tag="pop-moved"):
-    """Something was handed out, settled or freed in queues that a group pops."""
+    """Messages of queues that a group pops were delivered, settled or released."""
 
     group: str
     queues: Annotated[tuple[QueueMoved, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
 def handle_epoch(term: int, position: int) -> int:
-    """Return the epoch of what is handed out by the entry at a log position: no other entry has it.
+    """Return the epoch of the deliveries that the entry at a log position records: no other entry has it.
 
     A position alone would repeat after the end of a log was truncated, and a counter after a group was deleted.
     """

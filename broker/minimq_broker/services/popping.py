@@ -11,7 +11,7 @@ from functools import partial
 import grpc.aio
 
 from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_requests import PopOutcome, Settle
+from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_answers import PopAnswers, PopReader
@@ -411,7 +411,7 @@ class PopService:
         for topic_id, queue_id in [*state.index.queues(group)]:
             popped = state.popped.get((group, topic_id, queue_id))
             if popped is not None and popped.freed(client_id):
-                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), client_id))
+                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), Leave(client_id)))
         if steps:
             log.info("pop: consumer lost group=%s client=%s queues=%d", group, client_id, len(steps))
             self._hand_in_alone(group, steps)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from minimq_broker.core.pop_draft import PopDraft, PopKey
 from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_requests import Settle, Take
+from minimq_broker.core.pop_requests import Leave, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.job import Job
@@ -25,7 +25,7 @@ class PopStep:
     Attributes:
         id: by which the consumer is answered.
         key: the queue, and the group.
-        what: a `Take`, a `Settle`, or the id of a client that is gone: its messages are released.
+        what: the request.
         stored: first offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with
             what the same commit writes, so that both are on disk or neither is.
 
@@ -35,7 +35,7 @@ class PopStep:
 
     id: int
     key: PopKey
-    what: Take | Settle | str
+    what: Take | Settle | Leave
     stored: tuple[int, int] = (0, 0)
     error: MiniMQError | None = field(default=None, init=False)
     runs: list[Run] = field(default_factory=list, init=False)
@@ -108,8 +108,8 @@ class PopDrafts:
                 step.runs = draft.take(what, job.now_ms, self._readable_end(step), job.epoch)
             case Settle():
                 step.expired = draft.settle(what)
-            case client:
-                step.runs = draft.free(client)
+            case Leave():
+                step.runs = draft.free(what.client)
 
     def _readable_end(self, step: PopStep) -> int:
         if step.stored[1] != AS_WRITTEN:

@@ -122,6 +122,13 @@ def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[
     assert queue.row() == before
 
 
+def test_messages_without_a_lane_in_a_fifo_topic_do_not_wait_for_each_other() -> None:
+    """Batches that could not be read have none; the first one is set aside for an hour."""
+    aside = Run(0, 1, RunState.FREE, 1, 3_600_000, 1)
+    queue = PopQueue(0, [aside, Run(1, 2, RunState.OUT, 1, 500, 1, "a", lane=7), Run(2, 3, RunState.FREE)])
+    assert queue.due_ms == 0
+
+
 def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
     queue = PopQueue()
     taken(queue, 10)
