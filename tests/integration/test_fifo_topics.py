@@ -264,3 +264,24 @@ def test_commands_know_fifo_topics_and_message_groups(
         consumer.subscribe(name)
         [again] = consumer.receive(8, timeout=20)
         assert (again.message_group, again.body) == ("a", b'{"account": "a"}')
+
+
+def test_a_listener_is_not_called_with_the_rest_of_what_went_to_others(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=1, count=6)
+    calls: list[tuple[int, int]] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        calls.append((int(messages[0].body), messages[0].reconsume_times))
+        if len(calls) == 1:
+            assert isinstance(messages[0], PoppedMessage)
+            other.release(messages[0].handle)  # so all of them go to whoever is first
+        return ConsumeResult.SUCCESS
+
+    with (
+        SimpleConsumer(cluster.nameserver, group=topic) as other,
+        PushConsumer(cluster.nameserver, group=topic, balance="messages") as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        wait_until(lambda: len(calls) >= 7, 20)
+        assert calls == [(0, 0), (0, 1), *((at, 0) for at in range(1, 6))]

@@ -279,20 +279,19 @@ class MessageDispatcher:
     async def _settle_in_order(self, delivery: PoppedDelivery, found: Verdict) -> None:
         """Settle messages of a FIFO topic, then call the listener with those that follow in their message group.
 
-        Behind one that failed nothing is done before it: the others that came with it go back, and count no try.
+        Behind one that failed, or was given to others meanwhile, nothing is done before it: the others that came with
+        it go back, and count no try.
         """
         try:
             if found.again:
                 failed = found.again[0]
                 self._messages_in_hand -= len(delivery.messages) - failed - 1
-                left = [*delivery.cut(failed + 1)]
-                for each in self._lanes.withdraw(delivery):
-                    if each.claim():
-                        left += each.messages
-                        self._leave(each)
+                left = [*delivery.cut(failed + 1), *self._withdrawn(delivery)]
                 found = found._replace(again=[failed])
                 await self._outcomes.give_back(delivery, left)
             await self._outcomes.settle(delivery, found)
+            if delivery.is_lost:
+                await self._outcomes.give_back(delivery, self._withdrawn(delivery))
         finally:
             self._leave(delivery)
             following = self._lanes.following(delivery, self._in_hand)
@@ -302,6 +301,13 @@ class MessageDispatcher:
             elif self._calls is not None:
                 self._calls.add(following)
                 self._calls.flush()
+
+    def _withdrawn(self, delivery: PoppedDelivery) -> list[PoppedMessage]:
+        """Return the messages that came with a delivery and wait for it; the listener is not called with them."""
+        withdrawn = [each for each in self._lanes.withdraw(delivery) if each.claim()]
+        for each in withdrawn:
+            self._leave(each)
+        return [message for each in withdrawn for message in each.messages]
 
     def _leave(self, delivery: PoppedDelivery) -> None:
         if delivery in self._in_hand:

@@ -19,7 +19,7 @@ class PoppedDelivery:
         began_at: when the listener was given them; None before.
         is_being_kept: that is under way.
         is_answered: the listener has answered, so that they are being settled.
-        is_lost: it was reported that others were given some.
+        is_lost: it was reported that others were given some, or will be.
         hangs: it was reported that the listener hangs.
     """
 

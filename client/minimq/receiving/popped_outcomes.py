@@ -109,6 +109,7 @@ class PoppedOutcomes:
                 if not error.retriable and not self._reader.is_closed:
                     text = "consumer: messages are not settled, and will be redelivered group=%s queue=%s error=%s"
                     log.error(text, self._reader.group, delivery.queue, error)
+                    delivery.is_lost = True
                     return
             await asyncio.sleep(_AGAIN_S)
 
