@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minimq_common.batch import MAX_METADATA, MAX_TAG, SEPARATOR
 from minimq_common.batch_builder import BatchBuilder
+from minimq_common.message_group import check_message_group
 from minimq_common.model import NO_PROPERTIES, Message
 
 _LISTS = (list, tuple)
@@ -17,15 +18,17 @@ def check_message(message: Message, max_body_bytes: int) -> int:
         max_body_bytes: largest body that is let through.
 
     Raises:
-        InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text, has a NUL or is too
-            long.
+        InvalidArgument: a body is empty or not bytes, or a tag, key, property or message group is not text, has a NUL
+            or is too long.
         MessageTooLarge: the body is over the limit.
     """
     size = plain_size(message, max_body_bytes)
     if size:
         return size
     # Anything unusual goes the long way, so that the rules stand in one place: what makes a batch is a message.
-    records = BatchBuilder(max_body_bytes)
+    if message.message_group is not None:
+        check_message_group(message.message_group)
+    records = BatchBuilder(max_body_bytes, message_group=message.message_group)
     records.add([message])
     records.build(0, 0, 0)
     return records.size

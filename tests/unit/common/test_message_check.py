@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from minimq_common.batch import MAX_METADATA
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.message_check import check_message
@@ -94,3 +95,10 @@ def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> N
 def test_what_is_no_message_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"^a message is a dict: give a minimq\.Message$"):
         BatchBuilder(10).add([{"topic": "t"}])  # type: ignore[list-item]
+
+
+def test_a_message_group_counts_among_the_properties() -> None:
+    properties = {"k": "v" * (MAX_METADATA - 2)}
+    assert check_message(Message("t", b"x", properties=properties), 10)
+    with pytest.raises(InvalidArgument, match="the limit is 32767"):
+        check_message(Message("t", b"x", properties=properties, message_group="g"), 10)
