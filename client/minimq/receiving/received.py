@@ -143,7 +143,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_group(self) -> str | None:
         """Message group of the message, if it was sent to a FIFO topic. Raises `CorruptBatch` as `properties`."""
-        return self.properties.get(MESSAGE_GROUP)
+        return self.properties.get(MESSAGE_GROUP) if self.lane else None
 
     @property
     def lane(self) -> int:

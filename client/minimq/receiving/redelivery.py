@@ -24,13 +24,25 @@ ORIGIN_OFFSET = "ORIGIN_OFFSET"
 #: When it was sent, and when a broker stored it, in ms since 1970.
 ORIGIN_BORN = "ORIGIN_BORN"
 ORIGIN_STORED = "ORIGIN_STORED"
+#: Of a message of a FIFO topic alone: in other topics the property of that name is one of the user.
+ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
 #: How often somebody had the message without success: its consumption attempts.
 RECONSUME_TIMES = "RECONSUME_TIMES"
 #: Of dead letters alone: the group that has given the message up, and why.
 CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
 
-_ORIGIN = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_BORN, ORIGIN_STORED})
+_ORIGIN = frozenset(
+    {
+        RETRY_TOPIC,
+        ORIGIN_MESSAGE_ID,
+        ORIGIN_QUEUE,
+        ORIGIN_OFFSET,
+        ORIGIN_BORN,
+        ORIGIN_STORED,
+        ORIGIN_MESSAGE_GROUP,
+    }
+)
 _NAMES = _ORIGIN | {RECONSUME_TIMES, CONSUMER_GROUP, DEAD_LETTER_REASON}
 #: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
 TRIES_USED_UP = "tries used up"
@@ -69,6 +81,11 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
         if not self.is_copy:
             return found
         return {_unescaped(name): value for name, value in found.items() if name not in _NAMES}
+
+    @property
+    def message_group(self) -> str | None:
+        """Message group of the message, if it was sent to a FIFO topic."""
+        return self._origin(ORIGIN_MESSAGE_GROUP) or super().message_group
 
     @property
     def message_id(self) -> str:
@@ -150,6 +167,8 @@ def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Mes
             ORIGIN_BORN: str(message.batch.records.born_ms(message.index)),
             ORIGIN_STORED: str(message.batch.stored_ms),
         }
+        if message.message_group is not None:
+            properties[ORIGIN_MESSAGE_GROUP] = message.message_group
     return Message(topic, message.body, message.tag, message.keys, {**properties, **added})
 
 

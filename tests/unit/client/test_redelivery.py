@@ -15,7 +15,7 @@ NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "R
 
 
 def received(message: Message, queue_offset: int = 7, producer_id: int = 5) -> ReceivedMessage:
-    builder = BatchBuilder(1 << 20)
+    builder = BatchBuilder(1 << 20, message_group=message.message_group)
     builder.add([message])
     data = builder.build(producer_id, 3, 0)
     stored = EncodedBatch(queue_offset, 1_700_000_000_000, 0, 1, data)
@@ -41,6 +41,19 @@ def test_properties_are_the_same_after_any_number_of_copies(properties: dict[str
     assert message.properties == properties
     assert (message.topic, message.message_id) == ("orders", original.message_id)
     assert message.reconsume_times == copies
+
+
+@pytest.mark.parametrize("message_group", [None, "account-17"])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_copy_has_the_message_group_and_a_property_of_that_name_is_none(
+    message_group: str | None, copies: int
+) -> None:
+    message = received(Message("orders", b"body", properties={"MESSAGE_GROUP": "mine"}, message_group=message_group))
+    for _ in range(copies):
+        assert message.message_group == message_group
+        message = from_copy(received(copy_of(message, "%RETRY%g")))
+    assert message.message_group == message_group
+    assert message.properties == {"MESSAGE_GROUP": message_group or "mine"}
 
 
 def test_a_dead_letter_of_one_group_is_an_ordinary_message_of_another() -> None:
