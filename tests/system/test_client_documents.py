@@ -38,6 +38,7 @@ def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None
 
 def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/work-queues.md", tmp_path) == [
+        "mailed 100",
         "delivered 100",
         "thumbnails 20 20",
         "refused: True",
