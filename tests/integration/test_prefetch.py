@@ -21,6 +21,7 @@ from minimq import (
     aio,
 )
 from minimq.errors import InvalidArgument
+from minimq.receiving import gathered_acks
 from minimq.receiving.pop_stream import PopStream
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.prefetch import HELD_S
@@ -158,6 +159,18 @@ def test_what_failed_is_not_taken_ahead(cluster: LocalCluster, filled: str) -> N
         assert [(message.offset, message.tries) for message in popper.take(10)] == [(failed[0].offset, 2)]
         popper.begin(takes=[ahead])
         assert popper.answer().popped.runs[0].count == 10
+
+
+def test_acknowledgements_go_before_the_next_message_is_taken(
+    cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered_acks, "_GATHER_S", 3600.0)
+    with simple(cluster, filled, prefetch_messages=0) as consumer:
+        consumer._reader._acks._under_way += 1  # others are: what follows is gathered
+        first = consumer.ack_async(consumer.receive(1))
+        assert not first.done()
+        consumer.receive(1)  # if that kills its worker again and again, the first message dies with it otherwise
+        first.result(60)
 
 
 def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: LocalCluster, filled: str) -> None:

@@ -82,9 +82,11 @@ class GatheredAcks:
         task.add_done_callback(self._tasks.discard)
 
     async def _send(self, gathers: bool) -> None:
-        """Gather acknowledgements, if others are under way, send them, and tell what became of them."""
-        gathered: list[_Acknowledgement] = []
-        errors: Sequence[Exception | None] = ()
+        """Gather acknowledgements, if others are under way, and send them: those of each broker by themselves.
+
+        So nobody waits for a broker that is away, or is told of its error, whose messages are of another one.
+        """
+        parts: list[list[_Acknowledgement]] = []
         try:
             try:
                 if gathers:
@@ -92,25 +94,36 @@ class GatheredAcks:
                         async with asyncio.timeout(_GATHER_S):
                             await self._at_once.wait()
             finally:
-                gathered = self._gathered()
-            if gathered:
-                errors = await self._errors([item.receipts for item in gathered])
+                parts = self._gathered()
+            if len(parts) == 1:  # at once: it goes with what a caller of `hurry` sends next
+                await self._acknowledge(parts[0])
+            else:
+                await asyncio.gather(*map(self._acknowledge, parts))
+        finally:
+            for part in parts:
+                _tell(part, [Closed(CLOSED) for _ in part])  # of a task that was cancelled before it began
+
+    async def _acknowledge(self, part: Sequence[_Acknowledgement]) -> None:
+        errors: Sequence[Exception | None] = [Closed(CLOSED) for _ in part]
+        try:
+            errors = await self._errors([item.receipts for item in part])
         finally:
             with self._lock:
                 self._under_way -= 1  # first: whoever is told may call again
-            for item, error in zip(gathered, errors or [Closed(CLOSED) for _ in gathered], strict=True):
-                if error is None:
-                    item.told.set_result(None)
-                else:
-                    item.told.set_exception(error)
+            _tell(part, errors)
 
-    def _gathered(self) -> list[_Acknowledgement]:
-        """Take what is gathered, but for what was cancelled."""
+    def _gathered(self) -> list[list[_Acknowledgement]]:
+        """Take what is gathered, but for what was cancelled: for the same brokers together."""
+        parts: dict[frozenset[str], list[_Acknowledgement]] = {}
         with self._lock:
             waiting, self._waiting = self._waiting, []
+            for item in waiting:
+                if item.told.set_running_or_notify_cancel():
+                    brokers = frozenset(queue.broker_name for queue, _ in item.receipts)
+                    parts.setdefault(brokers, []).append(item)
             self._is_gathering = False
-            self._under_way += 1
-        return [item for item in waiting if item.told.set_running_or_notify_cancel()]
+            self._under_way += len(parts)
+        return [*parts.values()]
 
     async def _errors(self, parts: Sequence[Receipts]) -> Sequence[Exception | None]:
         """Acknowledge messages; return for each part why that failed, if it did."""
@@ -123,3 +136,13 @@ class GatheredAcks:
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             return [error] * len(parts)
         return [None] * len(parts)
+
+
+def _tell(part: Sequence[_Acknowledgement], errors: Sequence[Exception | None]) -> None:
+    for item, error in zip(part, errors, strict=True):
+        if item.told.done():
+            continue
+        if error is None:
+            item.told.set_result(None)
+        else:
+            item.told.set_exception(error)

@@ -163,6 +163,8 @@ class SimpleReader:
                 raise self._errors.pop(0)
             if kept_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
+            # First: should the next message kill the process, those that were acknowledged are not redelivered.
+            await self._acks.hurry()
             taken, failure = await self._takes.first(self._filters, TakeRequest(most, kept_ms), until)
             if taken.messages:
                 into += taken.messages

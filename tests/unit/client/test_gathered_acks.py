@@ -82,6 +82,32 @@ def test_each_hears_what_is_true_of_its_own(
     assert [type(error) for error in errors] == [type(None)] * 3 + [HandleExpired] + [type(None)] * 2
 
 
+def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(connection: Connection) -> None:
+    requests: list[set[str]] = []
+    may_answer = asyncio.Event()
+
+    async def settle(receipts: Receipts) -> None:
+        requests.append({queue.broker_name for queue, _ in receipts})
+        if {"broker-b"} <= requests[-1]:
+            await may_answer.wait()
+
+    acks = GatheredAcks(connection, settle)
+
+    def acknowledge(broker: str) -> Future[None]:
+        return acks.add({(MessageQueue("t", broker, 0), 1): [(0, 1)]})
+
+    futures = [acknowledge("broker-b")]
+    while not requests:
+        pass
+    futures += [acknowledge("broker-b"), acknowledge("broker-b")]
+    acknowledge("broker-a").result(PATIENCE_S)
+    assert not any(future.done() for future in futures)
+    connection.call_soon(may_answer.set)
+    for future in futures:
+        future.result(PATIENCE_S)
+    assert all(len(brokers) == 1 for brokers in requests)
+
+
 def test_without_an_answer_nobody_tries_again(
     connection: Connection, broker: Broker, acknowledge: Callable[[int], Future[None]]
 ) -> None:
