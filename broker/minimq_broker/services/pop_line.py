@@ -174,6 +174,10 @@ class PopLine:
 
     def wake(self, queue_id: int) -> None:
         """Hear that a queue may have something."""
+        if queue_id >= self._topic.queues:  # the topic has got more of them
+            topic = self._engine.state.topics.get(self._topic.name)
+            if topic is not None and topic.topic_id == self._topic.topic_id:
+                self._topic = topic
         if queue_id < self._topic.queues:
             self._ready[queue_id] = None
             if self._waiting:

@@ -418,8 +418,9 @@ class PopRequest(google.protobuf.message.Message):
     client_id: builtins.str
     """Who asks: what it has is freed when its last stream is over for longer than a grace."""
     leaves: builtins.bool
-    """The consumer closes: what it has is freed when this stream ends, without a grace. A stream that ends without this may
-    be a connection that broke.
+    """The consumer closes: what it has is freed when this stream ends, without a grace, and each was a try. So the consumer
+    cancels its takes, and ends its side once they are answered and what they still brought is returned. A stream that
+    ends without this may be a connection that broke.
     """
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
