@@ -89,6 +89,19 @@ def fill(producer: Producer, topic: str, count: int, tag: str | None = None) -> 
     producer.send_many([Message(topic, b"%d" % number, tag) for number in range(count)])
 
 
+def test_a_consumer_receives_from_the_queues_that_its_topic_gets(
+    pair: LocalCluster, topic: str, producer: Producer, consumer: SimpleConsumer
+) -> None:
+    producer.send_many([Message(topic, b"old")] * 2)
+    while old := consumer.receive(timeout=0.1):
+        consumer.ack(old)
+    with Admin(pair.nameserver) as admin:
+        admin.update_topic(topic, read_queues=2, write_queues=2)
+    sent = producer.send(Message(topic, b"new"), queue=MessageQueue(topic, "broker-b", 1))
+    found = consumer.receive(timeout=20)
+    assert [(message.body, message.queue) for message in found] == [(b"new", sent.queue)]
+
+
 def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 2_000)
     done: Counter[bytes] = Counter()
