@@ -203,7 +203,7 @@ def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
             join(max_tries=1_000_000)
         wait_until(lambda: are_done(with_poisoned=False), 60)
     with ExitStack() as ends:
-        join(max_tries=5)
+        join(max_tries=1)
         wait_until(lambda: are_done(with_poisoned=True), 60)
     assert seen.overlaps == []
     expected = {f"g{at}": [*range(8)] for at in range(GROUPS)}

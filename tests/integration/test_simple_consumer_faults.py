@@ -9,11 +9,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, Permission, Producer, SimpleConsumer, aio
-from minimq.errors import DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, SystemBusy, TopicNotFound
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Permission,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    aio,
+)
+from minimq.errors import (
+    Closed,
+    DeadlineExceeded,
+    HandleExpired,
+    InvalidArgument,
+    MiniMQError,
+    SystemBusy,
+    TopicNotFound,
+)
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span
 from minimq.receiving.popped import PoppedMessage
 from minimq_proto.v1 import broker_pb2
+from support.detour import lead
+from support.hand_out_hold import HandOutHold
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -155,6 +176,39 @@ def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalClu
             return [message.tries for message in await consumer.receive(timeout=PATIENCE_S)]
 
     assert asyncio.run(main()) == [1]
+
+
+@pytest.mark.parametrize("kind", ["push", "simple"])
+def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
+    pair: LocalCluster, topic: str, kind: str
+) -> None:
+    broker = pair.brokers[0].address
+    with HandOutHold(broker) as relay, ThreadPoolExecutor(1) as pool:
+        with consumer_of(kind, pair, topic) as consumer:
+            consumer.subscribe(topic)
+            lead(consumer, {broker: relay.address})
+            begun = pool.submit(begin, consumer)
+            fill(pair, topic, 1)
+            wait_until(lambda: in_flight(pair, topic) == 1, PATIENCE_S)
+        if kind == "simple":
+            with pytest.raises(Closed):
+                begun.result(PATIENCE_S)
+    with simple(pair, topic) as other:
+        assert [message.tries for message in other.receive(1, timeout=PATIENCE_S)] == [1]
+
+
+def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | SimpleConsumer:
+    if kind == "simple":
+        return SimpleConsumer(cluster.nameserver, group=group)
+    return PushConsumer(cluster.nameserver, group=group, balance="messages", start="earliest")
+
+
+def begin(consumer: PushConsumer | SimpleConsumer) -> None:
+    """Begin to take messages, of which none comes here."""
+    if isinstance(consumer, SimpleConsumer):
+        assert consumer.receive(1, timeout=PATIENCE_S) == []
+    else:
+        consumer.start(lambda _: ConsumeResult.RETRY_LATER)
 
 
 def in_flight(cluster: LocalCluster, topic: str) -> int:

@@ -32,9 +32,17 @@ class CallRelay(grpc.GenericRpcHandler):
     def begins(self, method: str, context: grpc.ServicerContext) -> None:
         """Hear of a call; `context.abort` keeps it from the broker."""
 
+    def asked(self, method: str, request: bytes) -> None:
+        """Hear of a request of a client, before the broker does."""
+
     def passed_on(self, method: str, answer: bytes) -> bytes | None:
         """Return what the client gets in place of an answer; None for nothing."""
         return answer
+
+    def _heard(self, method: str, requests: Iterator[bytes]) -> Iterator[bytes]:
+        for request in requests:
+            self.asked(method, request)
+            yield request
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         # Every call is a stream of bytes each way; some have one message only.
@@ -43,7 +51,7 @@ class CallRelay(grpc.GenericRpcHandler):
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             self.begins(method, context)
-            call: Any = pass_on(requests)
+            call: Any = pass_on(self._heard(method, requests))
             context.add_callback(call.cancel)
             try:
                 for answer in call:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minimq import PullConsumer, PushConsumer
+from minimq import PullConsumer, PushConsumer, SimpleConsumer
 
 if TYPE_CHECKING:
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
-def lead(consumer: PullConsumer | PushConsumer, ways: Mapping[str, str]) -> None:
+def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer, ways: Mapping[str, str]) -> None:
     """Let a consumer that has not begun reach brokers through something that passes everything on.
 
     Args:
         consumer: the consumer, which has a connection of its own.
         ways: what it is to connect to, by the address of the broker.
     """
-    client = consumer._reader._client
+    client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
     channels = client.connection._broker_channels
     straight = channels.stub
 

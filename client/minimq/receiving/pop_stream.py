@@ -11,7 +11,7 @@ from typing import NamedTuple
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
 from minimq.receiving.popped import OpenedBatches
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -79,6 +79,7 @@ class PopStream:
         self._is_flushing = False
         self._error: MiniMQError | None = None
         self.opened = OpenedBatches()
+        self._answered = asyncio.Event()
         self._over = asyncio.Event()
         self._stream: Stream[broker_pb2.PopRequest, broker_pb2.PopResponse] = Stream(
             connection, address, lambda stub: stub.Pop, self._respond, self._ended
@@ -106,9 +107,7 @@ class PopStream:
             return await answer
         except asyncio.CancelledError:
             if take.id in self._takes:
-                self._stream.send(
-                    broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[take.id])
-                )
+                self._cancel_take(take.id)
             elif not answer.cancelled() and answer.exception() is None:
                 self.give_back(take.topic, answer.result())
             raise
@@ -116,9 +115,7 @@ class PopStream:
     def hello(self) -> None:
         """Tell the broker who is there, although there is nothing to take or to settle."""
         self.is_known = True
-        self._stream.send(
-            broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[next(self._ids)])
-        )
+        self._cancel_take(next(self._ids))
 
     async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
         """Return which messages somebody else has got since, once it is on disk; first offset and the one behind.
@@ -145,16 +142,28 @@ class PopStream:
             self._flush()
 
     async def close(self, timeout_s: float) -> None:
-        """Say that the consumer goes, and wait until the broker has heard it."""
-        if not self.ended:
-            self._flush()
-            self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
-            self._stream.finish()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._over.wait()
-            except TimeoutError:
-                self._stream.cancel()
+        """Say that the consumer goes, and wait until the broker has heard it.
+
+        The stream stays until all takes are answered: messages that come meanwhile go back. As something that the
+        consumer had they would be freed by the broker, and this would be a try.
+        """
+        if self.ended:
+            return
+        for number, answer in self._takes.items():
+            if not answer.done():
+                answer.set_exception(Closed("the consumer is closed"))
+                self._cancel_take(number)
+        self._flush()
+        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._takes or self._waiting or self._suspects or self._settling:
+                    self._answered.clear()
+                    await self._answered.wait()
+                self._stream.finish()
+                await self._over.wait()
+        except TimeoutError:
+            self._stream.cancel()
 
     def cancel(self) -> None:
         """End at once."""
@@ -169,6 +178,9 @@ class PopStream:
     def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
         request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
         self._stream.send(request)
+
+    def _cancel_take(self, number: int) -> None:
+        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -217,6 +229,7 @@ class PopStream:
                 self._settled(result, failure)
         if (self._waiting or self._suspects) and not self._settling:
             self._flush()
+        self._answered.set()
 
     def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
         answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
@@ -246,6 +259,7 @@ class PopStream:
     def _ended(self, error: MiniMQError | None) -> None:
         self._error = error or Unavailable(f"broker {self.address} ended the connection")
         self._over.set()
+        self._answered.set()
         waiters = [waiter for part in self._waiting.values() for waiter in part]
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
         waiters += [waiter for _, part in self._suspects for waiter in part]
