@@ -48,6 +48,9 @@ MAX_HAVE = 16
 #: How long messages are kept from others, in ms.
 MIN_INVISIBLE_MS = 1_000
 MAX_INVISIBLE_MS = 12 * 3_600_000
+#: How long messages of a damaged batch are set aside, in ms: by the broker that cannot read it, or the client that
+#: cannot open it.
+SET_ASIDE_MS = 3_600_000
 #: Topics that one broker carries, whatever its options say; its own bound is `--max-topics`.
 MAX_TOPICS = 50_000
 #: Topics that one client watches.

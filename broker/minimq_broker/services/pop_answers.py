@@ -19,6 +19,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.message_store import StoredBatch
 from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.protocol_bounds import SET_ASIDE_MS
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
@@ -30,8 +31,6 @@ MAX_WAITING = 1_000
 _RESPONSE_BYTES = 1 << 20
 #: Maximum bytes of one take, whatever it requests, plus the batch that exceeds the limit.
 _MOST_BYTES = 4 << 20
-#: When messages that cannot be read are tried again: nobody else is kept from work by them.
-_DAMAGED_MS = 3_600_000
 #: Number of batches whose positions are cached.
 _MAX_PLACES = 10_000
 
@@ -182,7 +181,7 @@ class PopReader:
         stop = end if row is None else min(end, row.last_offset + 1)
         if row is not None and row.base_offset > first:
             stop = min(end, row.base_offset)
-        until_ms = self._clock.now_ms() + _DAMAGED_MS
+        until_ms = self._clock.now_ms() + SET_ASIDE_MS
         self._settle(hand_out.key, Settle(hand_out.epoch, [(first, stop)], PopOutcome.FREE, until_ms))
         rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
         self._give_back(hand_out, rest)
@@ -190,7 +189,7 @@ class PopReader:
         log.error("pop: cannot read group=%s queue=%s error=%s", hand_out.key.group, where, reason.message)
         return CorruptEntry(
             f"queue {where} cannot be read: {reason.message}; these messages are set aside for "
-            f"{_DAMAGED_MS // 60_000} minutes and the group continues with others: run minimq-broker check"
+            f"{SET_ASIDE_MS // 60_000} minutes and the group continues with others: run minimq-broker check"
         )
 
 

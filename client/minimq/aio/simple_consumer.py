@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
-from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
@@ -21,13 +20,12 @@ from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_proto.v1 import broker_pb2
 
 T = TypeVar("T")
 
 
 class SimpleConsumer:
-    """Takes messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
+    """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
 
     The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
     receive and settle concurrently. Messages that a cancelled `receive` would have returned go to others.
@@ -53,7 +51,7 @@ class SimpleConsumer:
             invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
         )
         self._reader = SimpleReader(nameserver, group, client_id, options)
-        self._when_dropped = WhenDropped(self, self._reader.release)
+        self._when_dropped = WhenDropped(self, self._reader.drop)
 
     @property
     def group(self) -> str:
@@ -74,7 +72,7 @@ class SimpleConsumer:
         await self.close()
 
     def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
-        """Take messages of a topic; see `minimq.SimpleConsumer.subscribe`."""
+        """Subscribe to a topic; see `minimq.SimpleConsumer.subscribe`."""
         self._reader.subscribe(topic, expression, where)
 
     async def receive(
@@ -100,21 +98,19 @@ class SimpleConsumer:
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
+        await self._run(lambda: self._reader.acknowledge(messages))
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
         return asyncio.wrap_future(self._reader.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
-        """Give messages up; see `minimq.SimpleConsumer.release`."""
-        delay_ms = invisible_ms(delay_s, "delay_s", 0)
-        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_FREE, delay_ms))
+        """Release failed messages; see `minimq.SimpleConsumer.release`."""
+        await self._run(lambda: self._reader.release(messages, delay_s))
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
-        """Keep messages for longer; see `minimq.SimpleConsumer.extend`."""
-        kept_ms = self._reader.kept_ms(invisible_s)
-        await self._run(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, kept_ms))
+        """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
+        await self._run(lambda: self._reader.extend(messages, invisible_s))
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
@@ -131,7 +127,7 @@ class SimpleConsumer:
         except Closed:  # so is the `Cluster`
             pass
         finally:
-            await asyncio.to_thread(reader.release)
+            await asyncio.to_thread(reader.drop)
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

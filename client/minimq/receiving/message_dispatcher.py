@@ -1,4 +1,4 @@
-"""The work of a push consumer that takes messages one by one: it gives them to a listener, and settles them."""
+"""The work of a push consumer of a work queue: it calls the listener with messages, and settles them by its result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQE
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of
-from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +56,14 @@ _ABOUT_QUEUES = {
 
 
 class MessageDispatcher:
-    """Takes messages for as many calls of the listener as may begin, and keeps them while these last.
+    """Takes messages for as many calls of the listener as may begin, and keeps them invisible while these last.
 
     All of it but the calls runs on the event loop of the connection.
 
     Args:
         nameserver: as of `ClusterClient`.
         group: the consumer group.
-        client_id: name among all clients; made up unless given.
+        client_id: unique name among all clients; generated if None.
         start: where a new group begins.
         calls: how the listener is called.
         options: how to read.
@@ -175,13 +174,13 @@ class MessageDispatcher:
         finally:
             if self._calls is not None:
                 self._calls.close()
-            self._reader.release()
+            self._reader.drop()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     def drop(self) -> None:
         """End everything of a consumer that was never started."""
-        self._reader.release()
+        self._reader.drop()
 
     # ---- taking ------------------------------------------------------------------------------------
 
@@ -361,10 +360,7 @@ class MessageDispatcher:
             self._leave(delivery)
         messages = [message for delivery in waiting for message in delivery.messages]
         if messages:
-            try:
-                await self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_RETURN, 0)
-            except MiniMQError as error:  # their time comes
-                log.info("consumer: messages were not given back group=%s reason=%s", self.group, error)
+            await self._reader.give_back(messages)
 
     async def _wait_for_calls(self, timeout_s: float) -> None:
         """Wait until what is in hand is settled, and say so if that takes a while: nothing else is seen of it."""

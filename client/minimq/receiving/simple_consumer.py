@@ -10,7 +10,6 @@ from typing import Self, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
-from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
@@ -20,7 +19,6 @@ from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_proto.v1 import broker_pb2
 
 #: Seconds that `close` waits for brokers.
 CLOSE_S = 5.0
@@ -77,7 +75,7 @@ class SimpleConsumer:
         )
         self._reader = SimpleReader(nameserver, group, client_id, options)
         self._client = self._reader.client
-        self._when_dropped = WhenDropped(self, self._reader.release)
+        self._when_dropped = WhenDropped(self, self._reader.drop)
 
     @property
     def group(self) -> str:
@@ -159,7 +157,7 @@ class SimpleConsumer:
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0))
+        self._client.wait(lambda: self._reader.acknowledge(messages))
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -179,8 +177,7 @@ class SimpleConsumer:
         Raises:
             MiniMQError: as of `ack`.
         """
-        delay_ms = invisible_ms(delay_s, "delay_s", 0)
-        self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_FREE, delay_ms))
+        self._client.wait(lambda: self._reader.release(messages, delay_s))
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages.
@@ -193,8 +190,7 @@ class SimpleConsumer:
             HandleExpired: some of them were redelivered or settled.
             MiniMQError: as of `ack`.
         """
-        kept_ms = self._reader.kept_ms(invisible_s)
-        self._client.wait(lambda: self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, kept_ms))
+        self._client.wait(lambda: self._reader.extend(messages, invisible_s))
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them, so that they are not retried.
@@ -223,4 +219,4 @@ class SimpleConsumer:
         except Closed:  # so is the `Cluster`
             pass
         finally:
-            self._reader.release()
+            self._reader.drop()

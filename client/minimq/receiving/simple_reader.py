@@ -1,4 +1,4 @@
-"""A consumer that takes messages one by one, on the loop of its connection: both simple consumers are its faces."""
+"""A consumer that receives messages one by one, on the loop of its connection; both simple consumers are its faces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
-from minimq_common.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN
+from minimq_common.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,6 @@ _MAX_BYTES = 4 << 20
 _LONGEST_WAIT_S = 20.0
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
-#: Delay before messages of a damaged batch are redelivered, in ms.
-_DAMAGED_MS = 3_600_000
 
 
 class SimpleReader:
@@ -101,8 +99,10 @@ class SimpleReader:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
         self._is_closed = False
-        self._takes = TakesInTurn(self.client, self._take, self._give_back, self._run)
-        self._prefetch = Prefetch(self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back)
+        self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
+        self._prefetch = Prefetch(
+            self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
+        )
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
         self._acks = GatheredAcks(self.client.connection, self.settler.acknowledge)
 
@@ -133,7 +133,7 @@ class SimpleReader:
         """True after `close`."""
         return self._is_closed
 
-    def kept_ms(self, invisible_s: float | None) -> int:
+    def _duration_ms(self, invisible_s: float | None) -> int:
         """Return an invisible duration in ms: that of the consumer unless given. Raises `InvalidArgument`."""
         return self._invisible_ms if invisible_s is None else invisible_ms(invisible_s)
 
@@ -145,27 +145,27 @@ class SimpleReader:
         """Receive messages, those of one queue; see `SimpleConsumer.receive`.
 
         Args:
-            max_messages: most of them.
+            max_messages: maximum number of them.
             invisible_s: their invisible duration in seconds, if not that of the consumer.
             timeout_s: seconds to wait for the first one.
-            into: gets them when this ends. Whoever is interrupted then lets them go by `let_go`.
+            into: gets them when this ends. A caller that is interrupted then returns them by `let_go`.
         """
         self.check()
         check_count("max_messages", max_messages)
         if not self._filters:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
-        kept_ms = self.kept_ms(invisible_s)
+        duration_ms = self._duration_ms(invisible_s)
         most = min(max_messages, MAX_TAKEN)
         loop = asyncio.get_running_loop()
         until = loop.time() + waiting_s(timeout_s)
         while True:
             if self._errors:
                 raise self._errors.pop(0)
-            if kept_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
+            if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
             # First: should the next message kill the process, those that were acknowledged are not redelivered.
             await self._acks.hurry()
-            taken, failure = await self._takes.first(self._filters, TakeRequest(most, kept_ms), until)
+            taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
             if taken.messages:
                 into += taken.messages
                 self._prefetch.received(taken, most)
@@ -184,26 +184,32 @@ class SimpleReader:
         self.check_open()
         check_count("max_messages", max_messages)
         waiting_s(timeout_s)
-        if self._errors or (invisible_s is not None and self.kept_ms(invisible_s) != self._invisible_ms):
+        if self._errors or (invisible_s is not None and self._duration_ms(invisible_s) != self._invisible_ms):
             return False
         return self._prefetch.receive(max_messages, into)
 
     async def _take_ahead(self, count: int) -> TakeResult:
-        kept_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
+        duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
         await self._acks.hurry()
         now = asyncio.get_running_loop().time()
-        return (await self._takes.first(self._filters, TakeRequest(count, kept_ms, ahead=True), now))[0]
+        return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
     def let_go(self, messages: list[PoppedMessage]) -> None:
-        """Let others have what a `receive` has brought whose caller was interrupted. On any thread."""
-        self.client.connection.call_soon(self._give_back, messages)
+        """Return the messages of a `receive` whose caller was interrupted. On any thread."""
+        self.client.connection.call_soon(self._give_back_soon, messages)
 
-    def _give_back(self, messages: Sequence[PoppedMessage]) -> None:
+    def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
         if messages and not self._is_closed:
-            self._run(self._settled(messages, broker_pb2.POP_OUTCOME_RETURN))
+            self._run(self.give_back(messages))
 
-    async def _settled(self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType) -> None:
-        """Settle messages without a result: if that fails, they are redelivered after their invisible duration."""
+    async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
+        """Return messages that nobody has looked at: others get them at once, and this delivery counts no try."""
+        await self._settle_if_possible(messages, broker_pb2.POP_OUTCOME_RETURN)
+
+    async def _settle_if_possible(
+        self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType
+    ) -> None:
+        """Settle messages, or leave it: then they are redelivered after their invisible duration."""
         try:
             await self.settler.settle(messages, outcome, 0)
         except MiniMQError as error:
@@ -225,7 +231,7 @@ class SimpleReader:
             topic=place.topic,
             max_messages=wanted.most,
             max_bytes=_MAX_BYTES,
-            invisible_ms=wanted.kept_ms,
+            invisible_ms=wanted.invisible_ms,
             wait_ms=round(wait_s * 1000),
             start=self._start,
             have=kept,
@@ -254,13 +260,13 @@ class SimpleReader:
                 is_aside = await self._put_aside(messages, matching)
                 if damaged:
                     freed = broker_pb2.POP_OUTCOME_FREE
-                    key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, _DAMAGED_MS)
+                    key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, SET_ASIDE_MS)
                     await stream.settle(key, merged(damaged))
             except BaseException:
-                self._give_back(found)
+                self._give_back_soon(found)
                 raise
             if found and found[0].lane and (damaged or not is_aside):  # older ones may be in their way
-                self._give_back(found)
+                self._give_back_soon(found)
                 return TakeResult([])
         return TakeResult(found, sum(run.count for run in popped.runs), popped.has_more)
 
@@ -285,8 +291,8 @@ class SimpleReader:
                 reason = error.message.partition("; what follows")[0]
                 self._errors.append(
                     error.with_message(
-                        f"{reason}; its messages are set aside for {_DAMAGED_MS // 60_000} minutes, and the group goes "
-                        "on with others"
+                        f"{reason}; its messages are set aside for {SET_ASIDE_MS // 60_000} minutes, and the group "
+                        "goes on with others"
                     )
                 )
                 damaged += [(first, end) for first, end, _ in spans]
@@ -301,7 +307,7 @@ class SimpleReader:
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
-            await self._settled(unwanted, broker_pb2.POP_OUTCOME_DONE)
+            await self._settle_if_possible(unwanted, broker_pb2.POP_OUTCOME_DONE)
         if used_up := [message for message in wanted if message.tries > self._options.max_tries]:
             try:
                 # Nobody has looked at them this time.
@@ -311,6 +317,23 @@ class SimpleReader:
                 self._errors.append(error)  # the next call raises it: this one has messages
                 return False
         return True
+
+    # ---- settling ----------------------------------------------------------------------------------
+
+    async def acknowledge(self, messages: Receivables) -> None:
+        """Acknowledge messages; see `SimpleConsumer.ack`."""
+        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0)
+
+    async def release(self, messages: Receivables, delay_s: float) -> None:
+        """Release failed messages; see `SimpleConsumer.release`."""
+        self.check()
+        delay_ms = invisible_ms(delay_s, "delay_s", 0)
+        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_FREE, delay_ms)
+
+    async def extend(self, messages: Receivables, invisible_s: float | None) -> None:
+        """Restart the invisible duration of messages; see `SimpleConsumer.extend`."""
+        self.check()
+        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
 
     def ack_soon(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread."""
@@ -366,11 +389,11 @@ class SimpleReader:
             async with asyncio.timeout(timeout_s):
                 await self._acks.close()
                 if prefetched := await self._prefetch.close(timeout_s):
-                    await self._settled(prefetched, broker_pb2.POP_OUTCOME_RETURN)
+                    await self.give_back(prefetched)
         self._is_closed = True
         await self.settler.close(timeout_s)
 
-    def release(self) -> None:
+    def drop(self) -> None:
         """End everything at once; on any thread but that of the loop."""
         self._is_closed = True
         self._dead_letters.close()

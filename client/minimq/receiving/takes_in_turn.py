@@ -23,12 +23,12 @@ class TakeRequest(NamedTuple):
 
     Attributes:
         most: maximum number of messages.
-        kept_ms: for which others do not get them.
-        ahead: the application has not asked for them yet.
+        invisible_ms: their invisible duration.
+        ahead: they are prefetched.
     """
 
     most: int
-    kept_ms: int
+    invisible_ms: int
     ahead: bool = False
 
 
