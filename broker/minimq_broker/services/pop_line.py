@@ -21,8 +21,9 @@ from minimq_broker.core.pop_requests import Take
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.next_lanes import NextLanes
-from minimq_broker.services.pop_answers import DeliveredRuns, PopAnswers
+from minimq_broker.services.pop_answers import PopAnswers
 from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.services.pop_reader import DeliveredRuns
 from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
@@ -47,14 +48,14 @@ class WaitingTake:
 
     Attributes:
         id: by which it is answered.
-        client: who gets the messages; "" if they belong to their handle alone.
-        most: number of messages.
-        max_bytes: of batches.
-        invisible_ms: for how long.
-        until: time of the loop at which it waits no more.
-        have: log positions of batches that the client has.
-        tags: hashes of those that are wanted; none: all.
-        ahead: nobody has asked for the messages yet.
+        client: the consumer; "" if the messages stay with their handle when it is gone.
+        most: maximum number of messages.
+        max_bytes: of their batches.
+        invisible_ms: their invisible duration.
+        until: end of the wait, as a time of the loop.
+        have: log positions of the batches that the client has.
+        tags: hashes of the wanted tags; none: all.
+        ahead: the consumer prefetches the messages.
         answers: where it is answered.
     """
 
@@ -69,6 +70,22 @@ class WaitingTake:
     ahead: bool
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers) -> WaitingTake:
+        """Return a take as it comes from a client."""
+        return cls(
+            take.id,
+            "" if take.unbound else client_id,
+            take.max_messages,
+            take.max_bytes,
+            take.invisible_ms,
+            asyncio.get_running_loop().time() + take.wait_ms / 1000,
+            frozenset(take.have),
+            tags,
+            take.ahead,
+            answers,
+        )
 
 
 class PopLine:

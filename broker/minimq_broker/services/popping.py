@@ -14,10 +14,11 @@ from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.pop_answers import PopAnswers, PopReader
+from minimq_broker.services.pop_answers import PopAnswers
 from minimq_broker.services.pop_clients import PopClients, PopClientStream
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pop_line import PopLine, WaitingTake
+from minimq_broker.services.pop_reader import PopReader
 from minimq_broker.services.pop_settles import settle_step
 from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.services.streams import raise_failure
@@ -253,22 +254,10 @@ class PopService:
         """Take from queues at once, along with the settles; takes without messages wait."""
         asked = []
         lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
-        now = asyncio.get_running_loop().time()
         for take in takes:
             try:
                 line, tags = self._line(group, client_id, take, stream)
-                waiting = WaitingTake(
-                    take.id,
-                    "" if take.unbound else client_id,
-                    take.max_messages,
-                    take.max_bytes,
-                    take.invisible_ms,
-                    now + take.wait_ms / 1000,
-                    frozenset(take.have),
-                    tags,
-                    take.ahead,
-                    stream.answers,
-                )
+                waiting = WaitingTake.of(take, client_id, tags, stream.answers)
                 if take.wait_ms:
                     stream.answers.cancels[take.id] = partial(line.cancel, waiting)
                 step = line.take(waiting)

@@ -1,0 +1,191 @@
+"""The batches of delivered messages, read when the answer to their take is written."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import lmdb
+
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_requests import PopOutcome, Settle
+from minimq_broker.core.pop_runs import Run
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.store.message_store import StoredBatch
+from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.protocol_bounds import SET_ASIDE_MS
+from minimq_common.rpc import to_failure
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: Maximum bytes of one take, whatever it requests, plus the batch that exceeds the limit.
+_MOST_BYTES = 4 << 20
+#: Number of batches whose positions are cached.
+_MAX_PLACES = 10_000
+
+
+class DeliveredRuns(NamedTuple):
+    """Messages of a take whose batches are not read yet.
+
+    Attributes:
+        take_id: of the take.
+        max_bytes: of batches that are asked for.
+        have: log positions of those that the client has.
+        key: the queue, and the group.
+        runs: that were delivered.
+        epoch: of their handle.
+        has_more: the queue has more that may be taken now.
+    """
+
+    take_id: int
+    max_bytes: int
+    have: frozenset[int]
+    key: PopKey
+    runs: Sequence[Run]
+    epoch: int
+    has_more: bool
+
+
+#: Settles messages of a queue on behalf of their consumer.
+SettleFor = Callable[[PopKey, Settle], None]
+
+
+class PopReader:
+    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read.
+
+    Args:
+        engine: has the store.
+        clock: by which deadlines are over.
+        settle: settles messages that the consumer does not receive.
+    """
+
+    def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._settle = settle
+        #: The batch that was handed out of last, without its bytes.
+        self._places: dict[QueueKey, StoredBatch] = {}
+
+    def write(self, delivered: DeliveredRuns, result: broker_pb2.PopResult) -> int:
+        """Write the result of a take, and return the bytes of its batches: they are copied once, into the response."""
+        key = delivered.key
+        queue = QueueKey(key.topic_id, key.queue_id)
+        try:
+            read, batches = self._read(queue, delivered)
+        except MiniMQError as error:
+            result.failure.CopyFrom(to_failure(error))
+            return 0
+        counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
+        counters.messages_out += sum(run.count for run in read)
+        counters.bytes_out += size
+        popped = result.popped
+        popped.queue_id = queue.queue_id
+        popped.epoch = delivered.epoch
+        popped.has_more = delivered.has_more
+        popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
+        for run in read:
+            popped.runs.add(first=run.first, count=run.count, tries=run.tries)
+        for batch in batches:
+            popped.batches.add(
+                base_offset=batch.base_offset,
+                store_timestamp_ms=batch.stored_ms,
+                position=batch.position,
+                batch=batch.data,
+                count=batch.count,
+            )
+        return size
+
+    def give_back(self, delivered: DeliveredRuns) -> None:
+        """Release messages that were delivered to a client that is gone: it was no try."""
+        self._give_back(delivered, [(run.first, run.end) for run in delivered.runs])
+
+    def _give_back(self, delivered: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:
+        if spans:
+            self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
+
+    def _read(self, queue: QueueKey, delivered: DeliveredRuns) -> tuple[list[Run], list[StoredBatch]]:
+        """Return the runs that were read, and their batches. Raises `CorruptEntry` when the first cannot be read."""
+        room = min(delivered.max_bytes, _MOST_BYTES)
+        read, left = list[Run](), list[tuple[int, int]]()
+        batches: list[StoredBatch] = []
+        gone = list[tuple[int, int]]()  # deleted meanwhile: the next take passes over it, and tells of it
+        failure: MiniMQError | None = None
+        for run in delivered.runs:
+            begin = at = run.first
+            if batches and batches[-1].base_offset <= at < _end(batches[-1]):
+                at = min(run.end, _end(batches[-1]))
+            while at < run.end and room > 0 and failure is None:
+                try:
+                    found = self._found(queue, at, run.end, room, delivered.have)
+                except MiniMQError as error:
+                    stored_from = self._engine.store.bounds(queue)[0]
+                    if at >= stored_from:
+                        failure = error
+                        break
+                    behind = min(stored_from, run.end)
+                    gone.append((at, behind))
+                    begin = at = behind
+                    continue
+                room -= sum(len(batch.data) for batch in found)
+                batches += found
+                at = min(run.end, _end(found[-1]))
+            if at > begin:
+                read.append(run.part(begin, at))
+            if at < run.end:
+                left.append((at, run.end))
+        self._give_back(delivered, gone)
+        if failure is not None and not read:
+            raise self._set_aside(queue, delivered, left, failure)
+        self._give_back(delivered, left)
+        return read, batches
+
+    def _found(
+        self, queue: QueueKey, offset: int, end: int, max_bytes: int, have: frozenset[int]
+    ) -> Sequence[StoredBatch]:
+        """Return the batches from the one on that holds an offset. Raises `CorruptEntry` if it cannot be read."""
+        place = self._places.get(queue)
+        if place is not None and place.base_offset <= offset < _end(place) and place.position in have:
+            return [place]
+        try:
+            found = self._engine.store.read(queue, offset, end - offset, max_bytes)
+        except (lmdb.Error, struct.error) as error:
+            raise CorruptEntry(f"it cannot be read ({error})") from error
+        if not found or found[0].base_offset > offset:
+            raise CorruptEntry("nothing is found there")
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        last = found[-1]
+        self._places[queue] = StoredBatch(last.base_offset, last.stored_ms, last.position, last.count, b"")
+        return found
+
+    def _set_aside(
+        self, queue: QueueKey, delivered: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MiniMQError
+    ) -> CorruptEntry:
+        """Set an unreadable batch aside for a while, and return the error for the consumer."""
+        first, end = left[0]
+        try:
+            row = self._engine.store.log.row_at(queue, first)
+        except (MiniMQError, lmdb.Error, struct.error):
+            row = None
+        stop = end if row is None else min(end, row.last_offset + 1)
+        if row is not None and row.base_offset > first:
+            stop = min(end, row.base_offset)
+        until_ms = self._clock.now_ms() + SET_ASIDE_MS
+        self._settle(delivered.key, Settle(delivered.epoch, [(first, stop)], PopOutcome.FREE, until_ms))
+        rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
+        self._give_back(delivered, rest)
+        where = f"{self._engine.state.name_of(queue)} at offsets {first} to {stop - 1}"
+        log.error("pop: cannot read group=%s queue=%s error=%s", delivered.key.group, where, reason.message)
+        return CorruptEntry(
+            f"queue {where} cannot be read: {reason.message}; these messages are set aside for "
+            f"{SET_ASIDE_MS // 60_000} minutes and the group continues with others: run minimq-broker check"
+        )
+
+
+def _end(batch: StoredBatch) -> int:
+    return batch.base_offset + batch.count
