@@ -20,6 +20,7 @@ from minimq.receiving import redelivery
 from minimq.receiving.received import EncodedBatch
 from minimq_common import batch, batch_builder
 from minimq_common.batch import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
+from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -47,6 +48,18 @@ def _messages(count: int, *, tags: int = 0, keys: int = 0, properties: int = 0, 
 
 
 @lru_cache(maxsize=1)
+def fifo_batches() -> tuple[bytes, ...]:
+    """Return batches as producers make them for a FIFO topic."""
+    return tuple(_of_group(count, compression) for count in (1, 7, 100) for compression in (None, ALWAYS))
+
+
+def _of_group(count: int, compression: Compression | None) -> bytes:
+    builder = batch_builder.BatchBuilder(1 << 20, compression, f"account-{count}")
+    builder.add(_messages(count, tags=3, keys=1, properties=2))
+    return builder.build(NOW_MS, 0xFEED, 7)
+
+
+@lru_cache(maxsize=1)
 def valid_batches() -> tuple[bytes, ...]:
     """Return batches as producers make them."""
     made = []
@@ -60,7 +73,7 @@ def valid_batches() -> tuple[bytes, ...]:
                         for compression in (None, ALWAYS)
                     ]
     copies = [Message("orders", b"x", None, (), {**_COPIED, name: text}) for name in _COPIED for text in _COPIED_TEXTS]
-    return (*made, *(batch_builder.encode([copy], NOW_MS, 0xFEED, 7, 1 << 20) for copy in copies))
+    return (*made, *fifo_batches(), *(batch_builder.encode([copy], NOW_MS, 0xFEED, 7, 1 << 20) for copy in copies))
 
 
 #: The properties of a message that waits in a retry topic, and what they may say.
@@ -77,7 +90,7 @@ _COPIED_TEXTS: Final = ("", "-1", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "\u0
 
 @lru_cache(maxsize=1)
 def _parts() -> list[tuple[tuple[int, ...], bytes, tuple[bytes, ...]]]:
-    """Return the header, the hashes of tags, and the sections of valid batches."""
+    """Return the header, the lane with the hashes of tags, and the sections of valid batches."""
     found = []
     for data in valid_batches():
         records = RecordBatch(data)
@@ -140,6 +153,11 @@ def _change_header(rng: Random, fields: list[int], _columns: list[bytes]) -> Non
     width = _WIDTHS[place]
     number = mutation.number(rng)
     fields[place] = number if width < 0 else number & ((1 << width) - 1)
+
+
+def _change_format(_rng: Random, fields: list[int], _columns: list[bytes]) -> None:
+    """Say that there is a lane where there is none, or the contrary."""
+    fields[0] = batch.VERSION if fields[0] == batch.FIFO_VERSION else batch.FIFO_VERSION
 
 
 def _change_count(rng: Random, fields: list[int], columns: list[bytes]) -> None:
@@ -225,7 +243,7 @@ _OFFSETS: Final = (
 _TEXTS: Final = (Section.TAG_DICTIONARY, Section.KEYS, Section.NAMES, Section.VALUES)
 _CHANGES: Final = (
     *(_change_header, _change_count, _change_offset, _change_offset, _change_offset, _change_column, _change_column),
-    *(_change_text, _exchange, _borrow, _empty, _lengthen),
+    *(_change_text, _exchange, _borrow, _empty, _lengthen, _change_format),
 )
 
 

@@ -13,10 +13,11 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import google_crc32c
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from fuzz import mutation
 from fuzz.target import Target
-from fuzz.targets.batches import make_batch, valid_batches
+from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.pop_runs import Run, RunState
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
@@ -43,7 +44,8 @@ def _instance(kind: Any, size: int) -> Any:  # noqa: ANN401 - of that type
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if get_origin(kind) in (Union, UnionType):
-        return _instance(get_args(kind)[0], size) if size > 1 else None
+        one, other = get_args(kind)
+        return _instance(one, size) if size > 1 else UNSET if other is UnsetType else None
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         return tuple(_instance(part, size) for part in (parts if parts[1:] != (...,) else parts[:1] * size))
@@ -59,7 +61,7 @@ _SIMPLE: Final = {int: 17, str: "t", bytes: b"decision", bool: True}
 def _entries() -> list[bytes]:
     queue = QueueKey(17, 0)
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
-    for data in valid_batches()[:12]:
+    for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
         made.append(entries.batch_entry(queue, 100, 5, data, entries.EntryKind.PUBLISHED))
         made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
