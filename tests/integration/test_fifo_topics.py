@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -243,6 +244,11 @@ def test_groups_that_divide_queues_read_a_fifo_topic_as_any_other(cluster: Local
     assert in_order(found) == {f"g{at}": [*range(5)] for at in range(4)}  # type: ignore[arg-type]
 
 
+def groups_of(lines: str) -> dict[str, str]:
+    """Return the message groups of bodies, out of lines that `peek --format json` writes."""
+    return {message["body"]: message["message_group"] for message in map(json.loads, lines.splitlines())}
+
+
 def test_commands_know_fifo_topics_and_message_groups(
     cluster: LocalCluster, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -259,6 +265,11 @@ def test_commands_know_fifo_topics_and_message_groups(
         assert {message.message_group for message in found} == {"g", "a", "b"}
         consumer.reject([message for message in found if message.message_group == "a"])
         consumer.ack([message for message in found if message.message_group != "a"])
+    copied = new_name()
+    run("topic", "create", copied, "--queues", "1", "--fifo")
+    whole = run("peek", name, "--format", "json")
+    run("produce", copied, "--message-group", "other", "--format", "json", stdin=whole.encode())
+    assert groups_of(run("peek", copied, "--format", "json")) == groups_of(whole)
     run("dlq", "resend", name, "--all")
     with SimpleConsumer(cluster.nameserver, group=name) as consumer:
         consumer.subscribe(name)

@@ -28,6 +28,7 @@ class _Line(msgspec.Struct):
     body_base64: str | None = None
     tag: str | None = None
     keys: list[str] = []
+    message_group: str | None = None
     properties: dict[str, str] = {}
 
 
@@ -40,7 +41,7 @@ class LineFormat:
         tag_field: the field whose value is the tag.
         tag: of messages without a tag of their own.
         properties: of all messages; those of a message take precedence.
-        message_group: of all messages, for a FIFO topic.
+        message_group: of messages without one of their own, for a FIFO topic.
         group_field: the field whose value is the message group.
         is_json: whether lines are whole messages.
 
@@ -118,7 +119,8 @@ class LineFormat:
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
         properties = {**self._properties, **found.properties}
-        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, self._message_group)
+        group = found.message_group or self._message_group
+        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, group)
 
 
 def properties_of(texts: Iterable[str]) -> dict[str, str]:

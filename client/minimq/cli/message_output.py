@@ -56,6 +56,7 @@ def as_json(message: ReceivedMessage) -> bytes:
             "message_id": message.message_id,
             "tag": message.tag,
             "keys": list(message.keys),
+            "message_group": message.message_group,
             "properties": dict(message.properties),
             "born_at": message.born_at,
             "stored_at": message.stored_at,

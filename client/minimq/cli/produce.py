@@ -196,7 +196,8 @@ def _line_format(
     message_group, group_field = groups
     if is_json and (key_field or tag_field or group_field):
         raise click.UsageError(
-            "--format json has keys and tag in each line: leave out --key-field, --tag-field and --message-group-field"
+            "--format json has keys, tag and message group in each line: leave out --key-field, --tag-field and "
+            "--message-group-field"
         )
     if message_group is not None:
         check_message_group(message_group)
