@@ -241,6 +241,16 @@ def test_in_a_task(spark: SparkSession, save: Save, columns: str, text: str) -> 
     assert text in refusal(lambda: save(spark.sql(f"SELECT {columns} FROM numbers")))
 
 
+def test_a_fifo_topic_is_refused_since_rows_have_no_message_group(
+    spark: SparkSession, save: Save, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    ordered = new_name()
+    admin.create_topic(ordered, queues=1, fifo=True)
+    frame = spark.range(1).selectExpr("string(id) AS body", "map('MESSAGE_GROUP', 'g') AS properties")
+    assert f"topic '{ordered}' is a FIFO topic" in refusal(lambda: save(frame, topic=ordered))
+    assert admin.describe_topic(ordered).messages == 0
+
+
 def test_a_topic_that_there_is_not_and_a_server_that_there_is_not(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body")
     with pytest.raises(PySparkException, match=f"(?s){IN_THE_PLAN}.*there-is-none"):
