@@ -1,4 +1,4 @@
-"""Calls of a listener that wait for an earlier one, since both are of one message group of a FIFO topic."""
+"""Calls of a listener that wait for an earlier one with messages of the same message group."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from minimq_common.model import MessageQueue
 
 
 class LaneQueues:
-    """Deliveries of which one of each lane is at work. Not thread-safe."""
+    """The deliveries of each lane, of which one may be at work and the others wait. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: Those behind the one at work, which is not among them.
+        #: By queue and lane, the deliveries that wait for the one at work.
         self._waiting: dict[tuple[MessageQueue, int], deque[PoppedDelivery]] = {}
 
     def add(self, delivery: PoppedDelivery) -> bool:
-        """Take a delivery in; return whether it may begin now. Otherwise `following` returns it in its turn."""
+        """Add a delivery; return whether it may begin now. Otherwise `following` returns it when its turn has come."""
         waiting = self._waiting.get((delivery.queue, delivery.lane))
         if waiting is not None:
             waiting.append(delivery)
@@ -26,18 +26,18 @@ class LaneQueues:
         return waiting is None
 
     def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
-        """Remove and return what waits for a delivery and was handed out together with it."""
+        """Remove and return the deliveries that wait for one and came from the broker together with it."""
         waiting = self._waiting[delivery.queue, delivery.lane]
         found = [each for each in waiting if each.epoch == delivery.epoch]
         self._waiting[delivery.queue, delivery.lane] = deque(each for each in waiting if each not in found)
         return found
 
     def following(self, delivery: PoppedDelivery, among: Container[PoppedDelivery]) -> PoppedDelivery | None:
-        """Return the one that begins now as another is over, out of those that are still wanted; None if there is none.
+        """Return the delivery whose turn has come; None if none waits.
 
         Args:
-            delivery: is over.
-            among: those that are wanted.
+            delivery: the one that is over.
+            among: the deliveries that are still to be made.
         """
         waiting = self._waiting[delivery.queue, delivery.lane]
         while waiting:

@@ -39,11 +39,11 @@ from minimq_common.words import count_of
 
 log = logging.getLogger(__name__)
 
-#: How often it looks for messages that are to be kept for longer, and for calls that hang, in seconds.
+#: Interval at which it looks for invisible durations to extend, and for calls that hang, in seconds.
 _LOOK_S = 0.2
-#: Messages are kept for longer each time this part of their invisible duration is over.
+#: Invisible durations are extended when this part of them is over.
 _KEPT_AFTER = 1 / 3
-#: When that is tried again which brokers refuse, in seconds.
+#: Delay before a refused take is tried again, in seconds.
 _AGAIN_S = 0.5
 #: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
@@ -110,7 +110,7 @@ class MessageDispatcher:
         # What follows belongs to the event loop of the connection.
         self._in_hand: dict[PoppedDelivery, None] = {}
         self._messages_in_hand = 0
-        #: Calls that the listener has, or will have.
+        #: Calls of the listener that are running or may begin.
         self._active = 0
         self._lanes = LaneQueues()
         self._changed = asyncio.Event()
@@ -162,7 +162,7 @@ class MessageDispatcher:
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
     def close(self, timeout: float) -> None:
-        """Let running calls end, settle what they had, and let others have the rest; see `PushConsumer.close`."""
+        """Wait for running calls, settle their messages, and return the rest; see `PushConsumer.close`."""
         if self._is_closed or self._client.connection.is_forked:
             return
         self.check_may_close()
@@ -255,7 +255,7 @@ class MessageDispatcher:
         self._answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def _answered(self, delivery: PoppedDelivery, found: Verdict) -> None:
-        """Act on what the listener has answered. On any thread."""
+        """Act on the result of the listener. On any thread."""
         self._client.connection.call_soon(self._act_on, delivery, found)
 
     # ---- outcomes ----------------------------------------------------------------------------------
@@ -276,16 +276,15 @@ class MessageDispatcher:
             self._leave(delivery)
 
     async def _settle_in_order(self, delivery: PoppedDelivery, found: Verdict) -> None:
-        """Settle messages of a FIFO topic, then call the listener with those that follow in their message group.
+        """Settle messages of a FIFO topic, then call the listener with the next ones of their message group.
 
-        Behind one that failed, or was given to others meanwhile, nothing is done before it: the others that came with
-        it go back, and count no try.
+        If one failed, or was given to others meanwhile, the next ones have to wait for it: those that came with it
+        are returned to the broker, and this delivery counts no try.
         """
         try:
             if found.again:
                 failed = found.again[0]
-                self._messages_in_hand -= len(delivery.messages) - failed - 1
-                left = [*delivery.cut(failed + 1), *self._withdrawn(delivery)]
+                left = [*self._cut(delivery, failed + 1), *self._withdrawn(delivery)]
                 found = found._replace(again=[failed])
                 await self._outcomes.give_back(delivery, left)
             await self._outcomes.settle(delivery, found)
@@ -307,6 +306,12 @@ class MessageDispatcher:
         for each in withdrawn:
             self._leave(each)
         return [message for each in withdrawn for message in each.messages]
+
+    def _cut(self, delivery: PoppedDelivery, count: int) -> Sequence[PoppedMessage]:
+        """Leave a delivery its first messages; return the others, which are no longer in hand."""
+        rest = delivery.cut(count)
+        self._messages_in_hand -= len(rest)
+        return rest
 
     def _leave(self, delivery: PoppedDelivery) -> None:
         if delivery in self._in_hand:
@@ -344,14 +349,14 @@ class MessageDispatcher:
     # ---- the end -----------------------------------------------------------------------------------
 
     async def _give_up(self, error: BaseException) -> None:
-        """Take no more since the listener cannot be called any more, and let others have everything."""
+        """Stop taking, since the listener cannot be called any more, and return everything to the brokers."""
         log.critical("consumer: reads no more, and leaves the group=%s", self.group, exc_info=error)
         self._broken = error
         await self._stop_taking()
         await self._reader.close(_CLOSE_S)
 
     async def _stop_taking(self) -> None:
-        """Take no more, and give back what no call has begun with."""
+        """Stop taking, and return the messages whose calls have not begun."""
         if self._taking is not None:
             self._taking.cancel()
             await asyncio.wait([self._taking])

@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 class SettleKey(NamedTuple):
-    """Messages of one hand-out with one outcome can be settled together."""
+    """Messages of one delivery with the same outcome, which can be settled together."""
 
     topic: str
     queue_id: int
@@ -30,7 +30,7 @@ class SettleKey(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    """Somebody who wants some messages settled, and is told which of them somebody else has got."""
+    """A caller that settles messages, and is told which of them were redelivered."""
 
     spans: Sequence[Span]
     answer: asyncio.Future[list[Span]]
@@ -39,7 +39,8 @@ class _Waiter(NamedTuple):
 class PopStream:
     """Takes and settles at one broker, for one group. Lives on the event loop of the connection.
 
-    Settles go with the next take, and at once when none is under way: so those that come meanwhile gather, as runs.
+    Settles are sent with the next take, or by themselves while no other settle is under way; those that come meanwhile
+    go together.
 
     Args:
         connection: has the loop.
@@ -51,8 +52,8 @@ class PopStream:
     Attributes:
         address: of the broker.
         began_at: when, by the event loop.
-        opened: batches that have come by it.
-        is_known: the broker knows the consumer by it, and frees what that has when it is gone.
+        opened: the batches that came on it.
+        is_known: the broker knows the consumer by it, and releases its messages some time after it ends.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class PopStream:
         return self._error is not None
 
     async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
-        """Return what is handed out. If this is cancelled, what comes nevertheless goes to others.
+        """Return messages. If this is cancelled, those that come nevertheless go to others.
 
         Raises:
             MiniMQError: why there is nothing to take, or the stream is over.
@@ -113,12 +114,12 @@ class PopStream:
             raise
 
     def hello(self) -> None:
-        """Tell the broker who is there, although there is nothing to take or to settle."""
+        """Tell the broker that the consumer is there, without a take or a settle."""
         self.is_known = True
         self._cancel_take(next(self._ids))
 
     async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
-        """Return which messages somebody else has got since, once it is on disk; first offset and the one behind.
+        """Settle messages, wait until that is on disk, and return those that were redelivered since.
 
         Raises:
             MiniMQError: why it was refused, or the stream is over: then it may have been taken nevertheless.
@@ -132,7 +133,7 @@ class PopStream:
         return await answer
 
     def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
-        """Let others have messages for which nobody here waits any more. Does not wait."""
+        """Return messages for which nobody here waits any more. Does not wait."""
         if popped.runs and not self.ended:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
             spans = [(run.first, run.first + run.count) for run in popped.runs]
@@ -188,7 +189,7 @@ class PopStream:
             self._send(settles)
 
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
-        """Return what waits to be settled, as far as it fits into one request."""
+        """Return the settles that wait, as far as they fit into one request."""
         found: list[broker_pb2.PopSettle] = []
         while self._suspects and len(self._settling) < MAX_SETTLES:
             found.append(self._settle(*self._suspects.popleft()))
@@ -280,7 +281,7 @@ def _look_at(answer: asyncio.Future[list[Span]]) -> None:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in order, those made one that touch or overlap."""
+    """Return spans in order, merged where they touch or overlap."""
     found: list[Span] = []
     for first, end in sorted(spans):
         if found and first <= found[-1][1]:

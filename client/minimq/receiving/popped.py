@@ -1,4 +1,4 @@
-"""Messages that are taken one by one, and the batches that they come in."""
+"""Messages of work queues, and the batches in which they come."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_BYTES = 32 << 20
 
 
 class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
-    """A message that this consumer was handed out. It has to be settled: acknowledged, released or rejected.
+    """A message of a work queue. Settle it: acknowledge, release or reject it.
 
     Attributes:
-        tries: consumption attempts: how often the message was handed out, this time included.
+        tries: number of its consumption attempts, including this one.
     """
 
     tries: int
@@ -29,7 +29,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def receipt(self) -> ReceiptHandle:
-        """This hand-out of the message."""
+        """The receipt handle of this delivery of the message."""
         return ReceiptHandle(self.group, self.queue, self.queue_offset, self.epoch)
 
     @property
@@ -39,12 +39,12 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def reconsume_times(self) -> int:
-        """Number of times that the message was handed out before."""
+        """Number of earlier deliveries of the message."""
         return self.tries - 1
 
 
 class OpenedBatch:
-    """A batch whose messages come in several parts."""
+    """An open batch, whose messages may be delivered in several parts."""
 
     def __init__(self, batch: ReceivedBatch, size: int) -> None:
         self.batch = batch
@@ -52,7 +52,7 @@ class OpenedBatch:
         self._bodies, self._tags = batch.bodies_and_tags(0)
 
     def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
-        """Return the messages of some offsets, as far as the batch has them."""
+        """Return the messages from `first` to before `end`, as far as the batch has them."""
         base = self.batch.base_offset
         part = slice(max(first - base, 0), max(end - base, 0))
         bodies = self._bodies[part]
@@ -72,7 +72,7 @@ class OpenedBatch:
 
 
 class OpenedBatches:
-    """The batches of one stream that came last, by log position: each comes once, whatever parts are taken of it."""
+    """The latest batches of one stream, by log position, so that each comes once however many parts are taken of it."""
 
     def __init__(self) -> None:
         self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
@@ -86,9 +86,9 @@ class OpenedBatches:
         """Return a batch, opened. Raises as `ReceivedBatch`.
 
         Args:
-            queue: where it stands.
-            stored: as it came; without its bytes if it is one of those that were there.
-            kept: the batches that were kept when it was asked for.
+            queue: its queue.
+            stored: as it came; without its bytes if the consumer had it.
+            kept: the batches that the consumer had when it sent the take.
         """
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is None:

@@ -1,4 +1,4 @@
-"""Messages that were taken one by one and are given to a listener together, from then until they are settled."""
+"""Messages of a work queue that a listener gets in one call, until they are settled."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from minimq_common.model import MessageQueue
 
 
 class PoppedDelivery:
-    """A call of the listener that is to be made.
+    """A call of the listener, from its messages until they are settled.
 
     Attributes:
         messages: of one queue and topic, and of one lane if it is FIFO.
-        kept: the messages whose invisible duration is extended as time goes by.
+        kept: the messages whose invisible duration is extended.
         kept_at: when that was done last, or when they were taken, on the monotonic clock.
         began_at: when the listener was given them; None before.
-        is_being_kept: that is under way.
+        is_being_kept: an extension is under way.
         is_answered: the listener has answered, so that they are being settled.
         is_lost: it was reported that others were given some, or will be.
         hangs: it was reported that the listener hangs.
@@ -36,7 +36,7 @@ class PoppedDelivery:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where the messages stand."""
+        """Queue of the messages."""
         return self.messages[0].queue
 
     @property
@@ -46,24 +46,24 @@ class PoppedDelivery:
 
     @property
     def epoch(self) -> int:
-        """The handle with which they came."""
+        """The epoch of their delivery by the broker."""
         return self.messages[0].epoch
 
     def cut(self, count: int) -> Sequence[PoppedMessage]:
-        """Keep so many messages, from the first on, and return the others."""
+        """Keep the first messages, and return the others."""
         rest, self.messages = self.messages[count:], self.messages[:count]
         self.kept = self.messages
         return rest
 
     def claim(self) -> bool:
-        """Return true to the first caller: the listener gets the messages, or they are returned. Thread-safe."""
+        """Return True to the first caller, who either calls the listener or returns the messages. Thread-safe."""
         return self._claim.acquire(blocking=False)
 
 
 def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
-    """Yield the calls in which messages are given to a listener.
+    """Yield the calls of the listener for messages.
 
-    One that was tried before has a call of its own: if it fails always, it takes no others with it. Those of a FIFO
+    A message that was tried before has a call of its own, so that it does not make others fail. Those of a FIFO
     topic stay in order within their message group.
     """
     if messages and messages[0].lane:

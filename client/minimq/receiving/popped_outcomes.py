@@ -1,4 +1,4 @@
-"""The end of messages that a listener was given one by one: they are acknowledged, tried again, or dead letters."""
+"""The outcomes of listener calls for work queues: messages are acknowledged, retried, or become dead letters."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: When that is tried again which brokers refuse, in seconds.
+#: Delay before a settle that failed is tried again, in seconds.
 _AGAIN_S = 0.5
 
 
 def most_tries(options: ConsumerOptions) -> int:
-    """Return after how many consumption attempts a message is a dead letter."""
+    """Return the number of consumption attempts after which a message is a dead letter."""
     return 1 + (len(RETRY_DELAYS_S) if options.max_tries is None else options.max_tries)
 
 
 class PoppedOutcomes:
-    """Carries out what becomes of deliveries. Lives on the event loop of the connection.
+    """Settles the messages of deliveries by the results of the listener. Lives on the event loop of the connection.
 
     Args:
         reader: has taken the messages.
         options: of the consumer.
 
     Raises:
-        InvalidArgument: brokers keep no message for as long as an option says.
+        InvalidArgument: a duration of the options is longer than brokers allow.
     """
 
     def __init__(self, reader: SimpleReader, options: ConsumerOptions) -> None:
@@ -45,8 +45,8 @@ class PoppedOutcomes:
         self._most_tries = most_tries(options)
 
     async def settle(self, delivery: PoppedDelivery, found: Verdict) -> None:
-        """Acknowledge what has succeeded, and have the rest tried again, or make dead letters of it."""
-        if not found.again:  # so it is of most
+        """Acknowledge the successful messages; release the others, or make dead letters of them."""
+        if not found.again:  # as in most calls
             delivery.is_answered = True
             await self._finish(delivery, delivery.messages)
             return
@@ -70,7 +70,7 @@ class PoppedOutcomes:
         )
 
     async def give_back(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage]) -> None:
-        """Let others have messages at which nobody has looked, in another hand-out: this was no try."""
+        """Return messages that nobody has looked at, however long that takes; this delivery counts no try."""
         if messages:
             await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_RETURN)
 
@@ -79,7 +79,7 @@ class PoppedOutcomes:
             await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_DONE)
 
     async def _bury(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], reason: str) -> None:
-        """Make dead letters of messages, however long no broker takes them, and acknowledge them."""
+        """Make dead letters of messages, however long that takes, and acknowledge them."""
         left = messages
         while left and not self._reader.is_closed:
             sent = await self._reader.send_to_dead_letters(
@@ -120,7 +120,7 @@ class PoppedOutcomes:
         delivery.is_lost = True
 
     async def keep(self, delivery: PoppedDelivery, now: float) -> None:
-        """Let the invisible duration of messages begin anew."""
+        """Restart the invisible duration of the messages of a delivery."""
         delivery.is_being_kept = True
         kept, extend = delivery.kept, broker_pb2.POP_OUTCOME_EXTEND
         try:

@@ -1,4 +1,4 @@
-"""Receipt handles: one hand-out of one message, as text that any process of the group can settle it by."""
+"""Receipt handles: texts by which any process of a group can settle a message."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class _Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReceiptHandle(NamedTuple):
-    """One hand-out of one message.
+    """One delivery of one message.
 
     Attributes:
         group: the consumer group.
-        queue: where the message stands.
+        queue: the queue of the message.
         offset: its offset there.
-        epoch: of the hand-out.
+        epoch: of the delivery.
     """
 
     group: str
@@ -51,7 +51,7 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ReceiptHandle:
-        """Return the handle that a text stands for. Raises `InvalidArgument` when it stands for none."""
+        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
         try:
             if len(text) > _MAX_TEXT:
                 raise ValueError

@@ -1,4 +1,4 @@
-"""The messages that are to be settled, by the hand-outs that they came with."""
+"""The messages of a settle, by the deliveries that they came with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Receipts = dict[tuple[MessageQueue, int], list[Span]]
 
 
 def receipts_of(what: Receivables, group: str) -> Receipts:
-    """Return what is to be settled. Raises `InvalidArgument` if any of it is no message or handle of the group."""
+    """Return the receipts of messages. Raises `InvalidArgument` if a value is no message or handle of the group."""
     given: object = what
     items = given if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
     found: Receipts = {}
@@ -32,7 +32,7 @@ def receipts_of(what: Receivables, group: str) -> Receipts:
 
 
 def united(parts: Iterable[Receipts]) -> Receipts:
-    """Return all of several."""
+    """Return the receipts of all parts together."""
     found: Receipts = {}
     for part in parts:
         for key, spans in part.items():
@@ -41,7 +41,7 @@ def united(parts: Iterable[Receipts]) -> Receipts:
 
 
 def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
-    """Yield receipts, each with the number of messages from it on: a receipt for each of many would take long."""
+    """Yield receipts, each with its number of consecutive messages: one receipt for each message would be slow."""
     first: PoppedMessage | None = None
     following = 0
     for item in items:

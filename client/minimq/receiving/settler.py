@@ -1,4 +1,4 @@
-"""Settles messages that were taken, by their receipts, at the brokers that handed them out."""
+"""Settles messages by their receipts, at the masters of their queues."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQ
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-#: When a broker that has failed is asked again, in seconds.
+#: Delay before a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
-#: A stream that has lasted so long did reach its broker, in seconds.
+#: A stream that has lasted this long has reached its broker, in seconds.
 _LASTING_S = 1.0
-#: For so long it is tried to come back to a broker: longer than any grace.
+#: How long it tries to reconnect to a broker, in seconds: longer than any grace.
 _COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
 
 
 class Settler:
-    """The streams of a consumer to its brokers, and what it settles by them. Lives on the loop of the connection.
+    """The streams of a consumer to its brokers, and its settles on them. Lives on the loop of the connection.
 
     Args:
         client: reaches the brokers.
@@ -43,7 +43,7 @@ class Settler:
         self._timeout_s = timeout_s
         self._check = check
         self._streams: dict[str, PopStream] = {}
-        #: When the latest stream to a broker was over that had lasted.
+        #: When the latest lasting stream to each broker ended.
         self._lost_at: dict[str, float] = {}
 
     def stream(self, address: str) -> PopStream:
@@ -59,7 +59,7 @@ class Settler:
         return stream
 
     def _ended(self, stream: PopStream) -> None:
-        """Come back to a broker at once: it frees what a consumer has that has gone for longer than a grace."""
+        """Reconnect to a broker at once: after the grace it would release the messages of this consumer."""
         if self._streams.get(stream.address) is not stream or not stream.is_known:
             return
         now = asyncio.get_running_loop().time()
@@ -80,7 +80,7 @@ class Settler:
         await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
 
     async def settle(self, what: Receivables, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
-        """Say what becomes of messages, and wait until it is on disk.
+        """Settle messages, and wait until that is on disk.
 
         Raises:
             InvalidArgument: a handle is none, or of another group; nothing is settled.
@@ -95,10 +95,10 @@ class Settler:
         await self.settle_all(receipts, broker_pb2.POP_OUTCOME_DONE, 0)
 
     async def settle_all(self, receipts: Receipts, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
-        """Say what becomes of messages, and wait until it is on disk.
+        """Settle messages, and wait until that is on disk.
 
         Raises:
-            HandleExpired: somebody else has got some since; all others are settled.
+            HandleExpired: some were redelivered since; all others are settled.
             MiniMQError: a broker refused, or did not answer in time. Of several tries the latest refusal is raised; its
                 text tells if a later try had no answer.
         """
@@ -129,7 +129,7 @@ class Settler:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int,
     ) -> list[str]:
-        """Settle messages of one hand-out, at whoever is the master; return the handles that have expired."""
+        """Settle messages of one delivery at the master of their queue; return the handles that have expired."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_s
         key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
