@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -91,6 +92,47 @@ def test_a_message_is_received_with_its_whole_invisible_duration(
         receive_until_prefetched(consumer)
     # It is not kept from others for its consumer alone, but also for as long as it may wait before it is received.
     assert kept_ms == {(False, 7_000), (True, 7_000 + round(HELD_S * 1000))}
+
+
+def delay_prefetching(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> tuple[list[bool], set[int]]:
+    """Delay answers with prefetched messages; return for each request if it prefetches, and the epochs of these."""
+    real, requests, delayed = PopStream.take, list[bool](), set[int]()
+
+    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+        requests.append(wanted.ahead)
+        popped = await real(stream, wanted)
+        if wanted.ahead and popped.runs:
+            delayed.add(popped.epoch)
+            await asyncio.sleep(delay_s)
+        return popped
+
+    monkeypatch.setattr(PopStream, "take", take)
+    return requests, delayed
+
+
+def test_messages_that_arrive_too_late_are_not_received_and_hold_up_nobody(
+    cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, delayed = delay_prefetching(monkeypatch, HELD_S + 0.1)
+    with simple(cluster, filled) as consumer:
+        while not delayed:
+            consumer.receive(1, timeout=0)
+        found = consumer.receive(1, timeout=3)  # it waits for those that are late
+        assert not delayed & {message.epoch for message in found}
+        assert (True, True) not in pairwise(requests)  # nor prefetched over and over while somebody waits
+
+
+def test_close_returns_untried_what_is_being_prefetched(
+    cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, delayed = delay_prefetching(monkeypatch, 0.3)
+    found: list[PoppedMessage] = []
+    with simple(cluster, filled) as first:
+        while not delayed:
+            found += first.receive(1, timeout=0)
+        first.ack(found)
+    with simple(cluster, filled) as second:
+        assert {message.tries for message in receive_all(second, COUNT - len(found))} == {1}
 
 
 def test_no_more_is_taken_ahead_than_was_received_lately_so_that_others_get_their_share(

@@ -97,7 +97,8 @@ class Prefetch:
             self._running = None
             with self._lock:
                 self._is_asked = False
-                self._has_more = taken.has_more
+                # If this takes so long that messages are late, whoever waits asks for some itself.
+                self._has_more = taken.has_more and time.monotonic() < until
                 # A broker hands out what its answers have room for, whatever was asked for.
                 self._fitting = taken.count if taken.count < count else min(2 * self._fitting, self._limit)
                 if taken.messages:
