@@ -1,4 +1,4 @@
-"""The consumers that take messages one by one: who is there, by group, and what they filter by."""
+"""The consumers that take messages one by one, by group, and their filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_REFUSED = 1_000
 
 @dataclass(slots=True)
 class _Subscription:
-    """A topic of a group: the filter, and whose it is."""
+    """A topic of a group: its filter, and the consumers that use it."""
 
     expression: str
     tags: frozenset[int]
@@ -23,9 +23,9 @@ class _Subscription:
 @dataclass(slots=True)
 class _PopGroup:
     clients: Counter[str] = field(default_factory=Counter)
-    #: Those of them that are counted once although they have not come yet.
+    #: Consumers that are counted once, but have not come yet.
     expected: set[str] = field(default_factory=set)
-    #: Members with queues to themselves that wanted to join.
+    #: Refused members that divide queues.
     refused: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
 
@@ -61,10 +61,10 @@ class Poppers:
     def subscribe(
         self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]
     ) -> frozenset[int]:
-        """Note by what a consumer that is there filters a topic; return the hashes of the tags that are wanted.
+        """Note the filter of a consumer for a topic; return the hashes of the wanted tags.
 
         Raises:
-            GroupConflict: others filter it by something else: what one takes and does not want, nobody would get.
+            GroupConflict: other consumers use another filter: nobody would get what one takes and does not want.
         """
         topics = self._groups[group].topics
         known = topics.get(topic)
@@ -81,7 +81,7 @@ class Poppers:
         return known.tags
 
     def went(self, group: str, client_id: str) -> bool:
-        """Note that a consumer has gone, once; return whether it is there no more."""
+        """Note that a consumer has gone once; return whether it has gone as often as it came."""
         known = self._groups[group]
         known.clients[client_id] -= 1
         if known.clients[client_id]:
@@ -94,7 +94,7 @@ class Poppers:
         return True
 
     def leave(self, group: str) -> set[str]:
-        """Forget a group if nobody is there any more; return the members that were refused and may join now."""
+        """Forget a group without consumers; return the refused members, which may join now."""
         known = self._groups.get(group)
         if known is None or known.clients:
             return set()
@@ -124,6 +124,5 @@ class Poppers:
                 self._groups[group].refused.add(member)
             raise GroupConflict(
                 f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
-                ""
                 "queues, and commits of offsets, need another group, or have to wait until they are gone"
             )

@@ -1,4 +1,4 @@
-"""The lanes of messages of a FIFO topic that nobody had yet."""
+"""The lanes of messages of a FIFO topic that were never delivered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_broker.store.rows import ReadLimits
 from minimq_common.batch import read_lane
 from minimq_common.errors import MiniMQError
 
-#: Batches and bytes that one look reads; it is made when fewer stretches than that are known.
+#: Batches and bytes of one lookup, which is made while fewer stretches than that are known.
 _LOOK_BATCHES = 256
 _LOOK_BYTES = 1 << 20
 #: Queues whose lanes are kept.
@@ -21,7 +21,7 @@ _MAX_QUEUES = 100
 
 
 class NextLanes:
-    """Looks up the lanes of the next batches of queues, as one group takes them: each batch once, and ahead of time.
+    """Looks up the lanes of the next batches of queues for one group: each batch once, many batches at a time.
 
     Args:
         engine: has the store.
@@ -32,7 +32,7 @@ class NextLanes:
         self._known: dict[QueueKey, tuple[Stretch, ...]] = {}
 
     def of(self, queue: QueueKey, first: int, end: int) -> tuple[Stretch, ...]:
-        """Return the lanes of messages from an offset on, without a gap; nothing when it is the end of the queue."""
+        """Return the lanes of messages from an offset on, without a gap; none at the end of the queue."""
         known = self._known.get(queue, ())
         if known and known[0].first <= first <= known[-1].end:
             known = tuple(stretch for stretch in known if stretch.end > first)

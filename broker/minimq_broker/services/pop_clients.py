@@ -1,4 +1,4 @@
-"""The consumers that take messages one by one: their ids, streams and filters."""
+"""The consumers that take messages one by one: their streams and filters, within bounds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class PopClientStream:
 
     Attributes:
         answers: what is to be written to it.
-        clients: groups, and under which names it takes for them.
-        subscribed: filters of the topics that it takes from for these, and hashes of the tags.
-        characters: of these filters.
-        leaving: those of the clients that close.
-        tasks: that begin groups.
+        clients: the consumers that use it: group and client id.
+        subscribed: by consumer and topic, the filter and the hashes of its tags.
+        characters: sum of the lengths of these filters.
+        leaving: the consumers that have announced their close.
+        tasks: tasks that decide where groups begin.
     """
 
     answers: PopAnswers
@@ -43,7 +43,7 @@ class PopClientStream:
 
 
 class PopClients:
-    """The consumers of one role, as they come.
+    """Admits the consumers of one role.
 
     Args:
         engine: has the groups.
@@ -54,12 +54,12 @@ class PopClients:
         self._poppers = engine.tables.poppers
 
     def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
-        """Count consumers that have messages as present for the grace: other members would get their queues.
+        """Count consumers that have messages as present for the grace: no member may divide their queues meanwhile.
 
         Args:
-            now_ms: by which deadlines are over.
-            grace_s: for so long, in seconds; what they have they keep after it.
-            left: called then with each group.
+            now_ms: time by which invisible durations end.
+            grace_s: the grace in seconds; consumers keep their messages after it.
+            left: called with each group after the grace.
         """
         popped = self._engine.handle.any_store.state.popped.copy()
         holders = {

@@ -8,19 +8,19 @@ _MS = 1_000_000
 
 
 class PopClock:
-    """A time of day that is read once and then advances monotonically: a clock that is set meanwhile frees nothing.
+    """A time of day that is read once and then advances monotonically: setting the clock releases no message.
 
     Args:
-        not_before_ms: a time that is over, in ms since 1970: it does not go back behind what the log says.
+        not_before_ms: the latest time in the log, in ms since 1970: the clock starts no earlier.
     """
 
     def __init__(self, not_before_ms: int = 0) -> None:
         self._ahead_ns = max(time.time_ns(), not_before_ms * _MS) - time.monotonic_ns()
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970, as far as it is over."""
+        """Return the time in ms since 1970, rounded down."""
         return (self._ahead_ns + time.monotonic_ns()) // _MS
 
     def after_ms(self, duration_ms: int) -> int:
-        """Return the first ms since 1970 at which so many are over, the begun one aside: nothing ends too early."""
+        """Return the time after a duration, in ms since 1970, rounded up: no invisible duration ends too early."""
         return -((self._ahead_ns + time.monotonic_ns()) // -_MS) + duration_ms

@@ -44,7 +44,7 @@ _STEP_ROWS = 250
 
 @dataclass(slots=True, eq=False)
 class WaitingTake:
-    """A take that is not answered yet.
+    """A take without an answer yet.
 
     Attributes:
         id: by which it is answered.
@@ -91,7 +91,7 @@ class WaitingTake:
 class PopLine:
     """The takes of one group from one topic. Belongs to the event loop.
 
-    What it costs does not depend on the number of queues: it knows which of them may have something.
+    It knows which queues may have messages, so its cost does not depend on their number.
 
     Args:
         engine: has the store.
@@ -111,9 +111,9 @@ class PopLine:
         self._may_begin = may_begin
         self._loop = asyncio.get_running_loop()
         self._waiting: OrderedDict[WaitingTake, None] = OrderedDict()
-        #: Whose time is over, but somebody is being served: what that leaves may be for them.
+        #: Takes whose wait is over while another one is served, which may leave messages for them.
         self._late: dict[WaitingTake, None] = {}
-        #: Queues that may have something, the next one first; all others have nothing, but for what is due later.
+        #: Queues that may have messages, the next one first; the others have none until their time in `_due`.
         self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(range(topic.queues))
         self._due: dict[int, int] = {}
         self._earliest_ms: float = math.inf
@@ -140,7 +140,7 @@ class PopLine:
     # ---- what happens --------------------------------------------------------------------------------
 
     def take(self, take: WaitingTake) -> PopStep | None:
-        """Return what asks a queue for a take; None when it waits, or is answered by now."""
+        """Return the step by which a take asks a queue; None if the take waits, or is answered already."""
         if take.ahead and self._topic.fifo:  # what becomes of older messages may void what was taken ahead
             take.answers.add(broker_pb2.PopResult(id=take.id))
             return None
@@ -190,7 +190,7 @@ class PopLine:
             self._serve()
 
     def wake(self, queue_id: int) -> None:
-        """Hear that a queue may have something."""
+        """Note that a queue may have messages."""
         if queue_id >= self._topic.queues:  # the topic has got more of them
             topic = self._engine.state.topics.get(self._topic.name)
             if topic is not None and topic.topic_id == self._topic.topic_id:
@@ -201,7 +201,7 @@ class PopLine:
                 self._serve()
 
     def join(self, queue_id: int) -> None:
-        """Hear that a batch for a queue is on its way to the disk: who waits takes of it in the same commit."""
+        """Note that a batch for a queue is on its way to the disk: the next waiting take joins its commit."""
         take = next(iter(self._waiting), None)
         may_join = take is not None and not take.tags and take not in self._late and not self._topic.fifo
         if take is not None and may_join and queue_id < self._topic.queues:
@@ -209,11 +209,11 @@ class PopLine:
                 self._ask(take, queue_id, AS_WRITTEN)
 
     def returning(self) -> None:
-        """Hear that messages are being given back: nobody is told that there is nothing meanwhile."""
+        """Note that messages are being returned: until they are, no take is answered with nothing."""
         self._returning += 1
 
     def returned(self, queue_id: int) -> None:
-        """Hear that this is done."""
+        """Note that they are returned."""
         self._returning -= 1
         self._ready[queue_id] = None
         if not self._is_over:
@@ -261,7 +261,7 @@ class PopLine:
         self._arm()
 
     def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
-        """Take from a queue for a waiting take, as far as the queue goes for readers unless it is told."""
+        """Take from a queue for a waiting take, up to `end`, or up to its end for readers."""
         step = self._step(take, queue_id)
         self._leave(take)
         if end is not None:
@@ -288,7 +288,7 @@ class PopLine:
             self._serve()
 
     def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
-        """Return what asks a queue for a take."""
+        """Return the step by which a take asks a queue."""
         queue = QueueKey(self._topic.topic_id, queue_id)
         key = PopKey(self._group, *queue)
         stored = self._stored(queue)
@@ -306,7 +306,7 @@ class PopLine:
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:
-        """Return which offsets of a queue are stored; the first one is looked up once for each segment that goes."""
+        """Return the stored offsets of a queue; the first one is looked up again when segments are deleted."""
         store = self._engine.store
         if store.log.start != self._log_start:
             self._log_start = store.log.start
@@ -320,7 +320,7 @@ class PopLine:
         return stored
 
     def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
-        """Return the unwanted messages from an offset on, as far as one check reaches."""
+        """Return the unwanted messages from an offset on, as far as one lookup reaches."""
         with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
             batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
             return at, max(at, batches[0].base_offset if batches else behind)

@@ -20,10 +20,10 @@ _OUTCOMES = {
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
-    """Return what a settle asks of its queue, which `may_divide` into more pieces.
+    """Return the step for a settle, after which the queue `may_divide` into more runs.
 
     Raises:
-        InvalidArgument: it says what cannot be.
+        InvalidArgument: it is malformed.
         TopicNotFound, QueueNotFound: its queue is not here.
     """
     queue = state.queue(settle.topic, settle.queue_id)

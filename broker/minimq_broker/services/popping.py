@@ -41,11 +41,11 @@ MAX_UNDER_WAY = 4_096
 MAX_SPANS_UNDER_WAY = 50_000
 #: Runs of all popped queues, about 240 bytes each; beyond it, only messages that were delivered before are redelivered.
 MAX_RUNS_IN_ALL = 500_000
-#: How long the number of runs is taken to be the same, in seconds.
+#: How long a count of runs is used, in seconds.
 _COUNTED_FOR_S = 1.0
 #: Retry delay of a client at a limit, in seconds.
 _COME_BACK_S = 0.1
-#: After these others may be given the messages.
+#: Outcomes after which others may get the messages.
 _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 
 
@@ -56,7 +56,7 @@ class PopService:
         engine: store, writer and groups.
         starts: decides where groups begin.
         grace_s: seconds after the end of its last stream in which a client keeps its messages.
-        may_join: called with a group and a member with queues to itself that was refused, once it may join.
+        may_join: called with a group and a refused member that divides queues, once it may join.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PopService:
     def _enter_or_leave(
         self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopClientStream
     ) -> None:
-        """Note what a request shows of its consumer besides its takes: it is there, is back, or closes."""
+        """Note that the consumer of a request is there, is back, or leaves."""
         is_alone = not (request.settles or request.takes)
         is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
         if is_back or (is_alone and request.cancels):
@@ -169,7 +169,7 @@ class PopService:
             stream.leaving.add((group, client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
-        """Answer all of a request by an error; one without anything by an answer without an id."""
+        """Answer all takes and settles of a request with an error; without any, give an answer without an id."""
         self._note(error, request.group)
         numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
         for number in numbers:
@@ -232,7 +232,7 @@ class PopService:
         takes: Sequence[broker_pb2.PopTake],
         stream: PopClientStream,
     ) -> None:
-        """Have it decided where the group begins, then take."""
+        """Decide where the group begins, then take."""
         try:
             self._clients.enter(group, client_id, stream)
             for take in takes:
@@ -271,7 +271,7 @@ class PopService:
     def _line(
         self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
     ) -> tuple[PopLine, frozenset[int]]:
-        """Return the line for a take, and the tags that are wanted. Raises what keeps the client from taking."""
+        """Return the line for a take, and the wanted tags. Raises the reason if the client may not take."""
         state = self._engine.state
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
@@ -284,7 +284,7 @@ class PopService:
         return line, tags
 
     def _may_begin(self) -> bool:
-        """Return whether messages may be delivered for the first time: all popped queues have not too many runs."""
+        """Return whether messages may be delivered for the first time: all queues together have few enough runs."""
         now = time.monotonic()
         if now - self._counted_at >= _COUNTED_FOR_S:
             self._counted_at = now
@@ -297,7 +297,7 @@ class PopService:
     # ---- settles -----------------------------------------------------------------------------------
 
     def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
-        """Return the settles of a request as steps; those that are wrong are answered."""
+        """Return the settles of a request as steps; refused ones are answered here."""
         steps = []
         for settle in request.settles:
             try:
@@ -322,7 +322,7 @@ class PopService:
         stream.answers.add(broker_pb2.PopResult(id=step.id, expired=flat))
 
     def _wake_after(self, step: PopStep) -> None:
-        """Have a queue looked at that may have something again: by what was given up, or as there is room now."""
+        """Wake the line of a queue after a settle, which may have released messages or made room for others."""
         key = step.key
         if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
             line.wake(key.queue_id)
@@ -367,7 +367,7 @@ class PopService:
     # ---- what others do ----------------------------------------------------------------------------
 
     def _arrived(self, queue: QueueKey | None) -> None:
-        """Hear that a queue has grown, or that topics may be others."""
+        """Note that a queue has grown, or, if it is None, that topics may have changed."""
         if queue is not None:
             for line in [*self._lines_of.get(queue.topic_id, {}).values()]:
                 line.wake(queue.queue_id)
@@ -379,7 +379,7 @@ class PopService:
                 self._drop_line(group, topic_id, error)
 
     def _arriving(self, queue: QueueKey) -> None:
-        """Hear that a queue is about to grow."""
+        """Note that a queue is about to grow."""
         for line in self._lines_of.get(queue.topic_id, {}).values():
             line.join(queue.queue_id)
 
@@ -407,7 +407,7 @@ class PopService:
         self._leave(group)
 
     def _leave(self, group: str) -> None:
-        """Let members with queues to themselves in, if nobody of a group takes messages one by one any more."""
+        """Admit members that divide queues, if no consumer of the group takes messages one by one any more."""
         if not self._is_retired and not self._poppers.of_group(group):
             for topic_id in [topic for name, topic in self._lines if name == group]:
                 self._drop_line(group, topic_id, None)

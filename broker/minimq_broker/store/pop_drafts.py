@@ -1,4 +1,4 @@
-"""Jobs for popped queues, and what one group commit decides for them."""
+"""Jobs for popped queues, and their decisions in one group commit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.job import Job
 from minimq_common.errors import MiniMQError, TopicNotFound
 
-#: In place of where a queue ends.
+#: Stands for the end of a queue after the batches of the same commit.
 AS_WRITTEN = -1
 
 
 @dataclass(slots=True, eq=False)
 class PopStep:
-    """Something that a consumer wants of one queue.
+    """A request of a consumer about one queue.
 
     Attributes:
-        id: by which the consumer is answered.
+        id: number of the answer.
         key: the queue, and the group.
         what: the request.
         stored: first offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with
@@ -50,7 +50,7 @@ class PopJob(Job):
     Attributes:
         group: the consumer group.
         steps: of queues that the group pops.
-        now_ms: by which deadlines are over, in ms since 1970.
+        now_ms: time of the decision, in ms since 1970.
 
     Results: those of the steps, and the epoch of the deliveries.
     """
@@ -73,7 +73,7 @@ class PopDrafts:
 
     Args:
         state: as it is before.
-        ends: of the queues to which the commit has added batches so far.
+        ends: the ends of the queues to which the commit has added batches so far.
     """
 
     def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
@@ -82,7 +82,7 @@ class PopDrafts:
         self._drafts: dict[PopKey, PopDraft] = {}
 
     def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
-        """Return what follows from a job; None when nothing changes. What refuses a step is its `error`."""
+        """Return the fact that follows from a job; None if nothing changes. A refused step has its `error` set."""
         job.epoch = epoch
         touched: dict[PopKey, PopDraft] = {}
         for step in job.steps:

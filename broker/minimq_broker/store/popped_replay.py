@@ -20,12 +20,12 @@ _Key = tuple[str, int, int]
 
 
 class PoppedReplay:
-    """Repeats what the log says of popped queues; takes as much memory as they take in a broker.
+    """Repeats the facts about popped queues; takes as much memory as they take in a broker.
 
     Args:
-        saved: the state of the checkpoint. What comes after it in the log does not count.
-        is_whole: the log has all facts that ever were. Otherwise only those queues are known whose group has begun in
-            them, or was sent elsewhere, since its first one.
+        saved: the state of the checkpoint. Later facts of the log do not count.
+        is_whole: the log has all facts since the beginning. Otherwise only queues are compared in which the group began
+            or was reset since the first fact of the log.
     """
 
     def __init__(self, saved: State, *, is_whole: bool) -> None:
@@ -34,7 +34,7 @@ class PoppedReplay:
         self._state = State()
 
     def apply(self, fact: Fact, position: int) -> None:
-        """Take in a fact of the log. Raises `StoreError` if it cannot follow from those before it."""
+        """Repeat a fact of the log. Raises `StoreError` if it cannot follow those before it."""
         if position >= self._saved.position:
             return
         match fact:
@@ -53,7 +53,7 @@ class PoppedReplay:
         self._state.apply(fact, position)
 
     def findings(self, rows: Iterable[tuple[_Key, PopRow]]) -> Iterator[str]:
-        """Yield a text for each queue that the checkpoint has in another way, or has not.
+        """Yield a text for each queue that differs in the checkpoint, or is missing there.
 
         Args:
             rows: group, id of the topic, queue; and the queue as it is saved.
