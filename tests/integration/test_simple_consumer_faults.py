@@ -178,6 +178,22 @@ def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalClu
     assert asyncio.run(main()) == [1]
 
 
+def test_who_waits_for_all_brokers_is_not_held_up_by_a_message_that_is_filtered_out(
+    pair: LocalCluster, new_name: Callable[[], str]
+) -> None:
+    topic = new_name()
+    with Admin(pair.nameserver) as admin, ThreadPoolExecutor(1) as pool, Producer(pair.nameserver) as producer:
+        admin.create_topic(topic, queues=1)
+        queue = admin.route(topic).read_queues()[0]
+        with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+            consumer.subscribe(topic, where="wanted = 'yes'")
+            assert consumer.receive(1, timeout=0) == []
+            begun = pool.submit(consumer.receive, 1, timeout=LONGER_S * 5)
+            time.sleep(0.1)  # else it may find both before it waits
+            producer.send_many([Message(topic, b"x", properties={"wanted": how}) for how in ("no", "yes")], queue=queue)
+            assert [message.properties["wanted"] for message in begun.result(PATIENCE_S)] == ["yes"]
+
+
 @pytest.mark.parametrize("kind", ["push", "simple"])
 def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
     pair: LocalCluster, topic: str, kind: str

@@ -107,16 +107,20 @@ class TakesInTurn:
     async def _first_of_all(
         self, places: Sequence[PopPlace], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
-        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for."""
+        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for.
+
+        A broker whose messages were all put aside may have more, and waits for nothing: so this ends then, and all are
+        asked again.
+        """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
         found = TakeResult([])
         failure: MiniMQError | None = None
-        answered = False
+        answered = has_come = False
         pending: set[asyncio.Task[TakeResult]] = set(tasks)
         try:
-            while pending and not found.messages:
+            while pending and not has_come:
                 left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -127,6 +131,7 @@ class TakesInTurn:
                         failure = self._tolerated(tasks[task], error)
                     elif not found.messages:
                         found, answered = task.result(), True
+                        has_come = has_come or found.count > 0
         finally:
             for task in tasks:
                 task.cancel()
