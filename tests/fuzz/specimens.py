@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store import clock_record
 from minimq_broker.store.clock_record import ClockRecord
@@ -17,12 +17,16 @@ from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, Kept, StandbyOffsets
 from minimq_common.batch import RecordBatch
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.model import Message
 from minimq_common.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.stores import OpenStore, Stores, numbered_batch
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
 OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"
+#: A FIFO topic.
+ORDERED = "ordered"
 TIME = ClockRecord(1_800_000_000_000, 5.0, "boot-1")
 GROUPS = tuple(f"group-{number}" for number in range(20))
 _ROUNDS = 4
@@ -56,6 +60,7 @@ def make(folder: Path) -> dict[str, Truth]:
     master = _open(stores, "master", alone=True)
     for name in ("t", DEAD):
         master.create_topic(name, queues=2)
+    master.record(lambda state: TopicSet(Topic(ORDERED, state.position, 2, 2, is_fifo=True)))
     for number in range(_ROUNDS):
         _fill(master, number)
         _roll(master)
@@ -128,6 +133,7 @@ def _fill(store: OpenStore, number: int) -> None:
         store.append("t", queue_id, b"large %d/%d " % (number, each) + b"%d" % each * (1500 * each))
     for queue_id in range(2):
         store.append(DEAD, queue_id, b"dead %d/%d" % (number, queue_id))
+        store.submit(ORDERED, queue_id, _of_account(number)).result(PATIENCE_S)
     for index, group in enumerate(GROUPS):
         store.record(OffsetsCommitted(group, (CommittedOffset(*store.key("t", index % 2), 3 * number + index + 1),)))
     for sequence in range(2):
@@ -137,9 +143,16 @@ def _fill(store: OpenStore, number: int) -> None:
     store.clock.now_ms += 1000
 
 
+def _of_account(number: int) -> bytes:
+    """Return a batch of one message group."""
+    builder = BatchBuilder(1 << 20, message_group=f"account-{number}")
+    builder.add([Message(ORDERED, b"entry %d/%d" % (number, index)) for index in range(3)])
+    return builder.build(1_600_000_000_000, 0, 0)
+
+
 def _truth(store: MessageStore) -> Truth:
     truth = Truth()
-    for name in ("t", DEAD):
+    for name in ("t", ORDERED, DEAD):
         for queue_id in range(2):
             key = store.state.queue(name, queue_id)
             found = store.read(key, store.bounds(key)[0], 1 << 40, 1 << 40)
