@@ -16,6 +16,7 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
+    Permission,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -24,7 +25,7 @@ from minimq import (
     aio,
     by_hash,
 )
-from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound
+from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound, Unavailable
 from minimq.receiving.popped import PoppedMessage
 from support.command import Minimq
 from support.waiting import wait_until
@@ -296,3 +297,25 @@ def test_a_listener_is_not_called_with_the_rest_of_what_went_to_others(cluster: 
         consumer.start(listen)
         wait_until(lambda: len(calls) >= 7, 20)
         assert calls == [(0, 0), (0, 1), *((at, 0) for at in range(1, 6))]
+
+
+def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: LocalCluster, topic: str) -> None:
+    send(cluster, topic, groups=1, count=3)
+    with (
+        Admin(cluster.nameserver) as admin,
+        SimpleConsumer(cluster.nameserver, group=topic, invisible_s=1, max_tries=2, request_timeout_s=0.3) as consumer,
+    ):
+        consumer.subscribe(topic)
+        consumer.reject(consumer.receive(1, timeout=20))  # so there is a topic for dead letters
+        admin.update_topic(f"%DLQ%{topic}", permission=Permission.READ)
+        assert len(consumer.receive(2, timeout=20)) == 2
+        consumer.release(consumer.receive(32, timeout=20)[0])  # both were tried twice, but the second one goes back
+
+        def is_told() -> bool:
+            try:
+                assert consumer.receive(32, timeout=0.2) == []
+            except Unavailable:
+                return True
+            return False
+
+        wait_until(is_told, 20)
