@@ -22,7 +22,7 @@ from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
 #: kills every consumer dies alone.
-_ALONE_FROM = 3
+_ALONE_FROM = 2
 _FEWER = 8
 #: When it is tried again what would have made too many pieces, in seconds.
 _COME_BACK_S = 1.0

@@ -110,6 +110,23 @@ def test_a_message_that_kills_its_consumers_comes_alone_in_the_end() -> None:
     assert [(run.first, run.end) for run in queue.runs if run.state is not RunState.DONE] == [(300, 301)]
 
 
+@pytest.mark.parametrize("poison", [0, 17, 40, 63])
+def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_its_consumers(poison: int) -> None:
+    queue, now_ms = PopQueue(), 0
+    dead, settled = set[int](), set[int]()
+    while len(dead | settled) < 100:
+        runs = taken(queue, 32, now_ms=now_ms, end=100)
+        offsets = [at for run in runs for at in range(run.first, run.end)]
+        if runs[0].tries > 3:
+            dead.update(offsets)
+        elif poison in offsets:
+            now_ms += 20  # nothing is settled before the consumer dies
+            continue
+        settled.update(offsets)
+        put(queue, Settle(1, [(run.first, run.end) for run in runs], PopOutcome.DONE))
+    assert dead == {poison}
+
+
 @pytest.mark.parametrize(
     "spans", [[(0, 11)], [(5, 5)], [(6, 5)], [(-1, 3)], [(4, 6), (2, 3)], [(4, 6), (5, 7)], [(0, 2), (9, 11)]]
 )
