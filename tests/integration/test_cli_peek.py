@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +34,7 @@ def numbers(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) ->
         for number in range(10):
             queue = MessageQueue(name, "broker-a" if number % 2 else "broker-b", 0)
             producer.send(Message(name, b"%d" % number), queue=queue)
+            time.sleep(0.002)  # what two brokers store in the same ms has no order
     return name
 
 

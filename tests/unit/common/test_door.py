@@ -171,7 +171,7 @@ async def test_a_call_that_began_before_its_key_ended_is_refused_when_its_reques
     own.shared.settle()
     own.allow(1)
     calls: list[tuple[KnownCaller, Any]] = [
-        (own.control.identify(shown(ALICE)), broker_pb2.GetStatusRequest()),
+        (own.control.identify(shown(ALICE)), broker_pb2.ProbeRequest()),
         (own.control.identify(shown(SERVER)), controller_pb2.ReportRequest()),
     ]
     for caller, request in calls:
