@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import grpc
 import grpc.aio
@@ -22,6 +22,8 @@ _REMEDIES: dict[Role, str] = {
     "name server": "give the address that brokers have as --nameserver, with port 9876 unless you have chosen another",
     "broker": "`minimq cluster status` shows the addresses of all brokers",
 }
+#: What gRPC says in place of the status of a stream that has ended before it was written to.
+_STATUS_LOST: Final = "Internal error from Core"
 
 
 async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MiniMQError:
@@ -34,9 +36,13 @@ async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: T
         trust: with which it was called.
     """
     error = rpc.from_rpc_error(failure, f"{wanted} {address}")
-    if rpc.status_of(failure)[0] is not grpc.StatusCode.UNIMPLEMENTED:
+    status, details = rpc.status_of(failure)
+    is_unknown = status is grpc.StatusCode.UNIMPLEMENTED
+    if not is_unknown and details != _STATUS_LOST:
         return error
     found = await _role(address, trust)
+    if not is_unknown and found in (None, wanted):
+        return error
     if found is None:
         return error.with_message(f"{address} is no {wanted} of minimq: check the address")
     if found == wanted:

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 from click.testing import CliRunner
+from grpc.aio import AioRpcError, Metadata
 
 import minimq.aio
 from minimq import (
@@ -32,6 +34,7 @@ from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_broker.replication.backup import take_snapshot
+from minimq_common.peer_role import explained
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
 from minimq_nameserver.options import NameServerOptions
@@ -170,6 +173,16 @@ def test_a_name_server_is_no_broker_to_copy(secure: LocalCluster, tmp_path: Path
         MiniMQError, match=f"^{secure.nameserver} is a name server, not a broker: `minimq cluster status`"
     ):
         asyncio.run(copying)
+
+
+def test_a_wrong_address_is_found_though_the_status_of_the_stream_was_lost(secure: LocalCluster) -> None:
+    security = open_credentials(secure.credentials)
+    assert security is not None
+    lost = AioRpcError(grpc.StatusCode.INTERNAL, Metadata(), Metadata(), "Internal error from Core")
+    error = asyncio.run(explained(lost, "broker", secure.nameserver, security.trust()))
+    assert error.message.startswith(f"{secure.nameserver} is a name server, not a broker")
+    error = asyncio.run(explained(lost, "name server", secure.nameserver, security.trust()))
+    assert "Internal error from Core" in error.message
 
 
 # ---- A key that is revoked while it is used -----------------------------------------------------
