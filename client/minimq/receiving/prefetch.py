@@ -81,7 +81,8 @@ class Prefetch:
 
     def _begin(self, count: int) -> None:
         if self._is_closed:
-            self._is_asked = False
+            with self._lock:  # who asked may not have noted it yet
+                self._is_asked = False
         else:
             self._running = asyncio.create_task(self._fill(count))
 
