@@ -127,15 +127,19 @@ def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
     assert not sending.is_alive()
 
 
+def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object]:
+    return {
+        "send_async": lambda: producer.send_async(Message(topic, b"single")),
+        "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
+    }[send]
+
+
 @pytest.mark.parametrize("send", ["send_async", "send_records"])
 def test_sends_that_are_interrupted_keep_no_room_in_the_buffer(cluster: LocalCluster, topic: str, send: str) -> None:
     """Interrupt wherever the interpreter looks for signals: when a function begins, and when a call ends."""
     with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
         producer.send(Message(topic, b"the route is known"))
-        hand_in = {
-            "send_async": lambda: producer.send_async(Message(topic, b"single")),
-            "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
-        }[send]
+        hand_in = hand_in_by(send, producer, topic)
         points = 0
         while interrupted_at(points, hand_in):
             points += 1
@@ -150,10 +154,7 @@ def test_what_an_interrupted_send_has_taken_is_sent_at_once(cluster: LocalCluste
     """Interrupt between the end of waiting and the first step of the try, at the points as above."""
     with Producer(cluster.nameserver, send_timeout_s=600.0) as producer:
         producer.send(Message(topic, b"the route is known"))
-        hand_in = {
-            "send_async": lambda: producer.send_async(Message(topic, b"single")),
-            "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
-        }[send]
+        hand_in = hand_in_by(send, producer, topic)
         points = 0
         while interrupted_at(points, hand_in, is_taken):
             points += 1
