@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE, Bound, Entries, Items, Octets, Range, Text
+from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE
 
 Answer = TypeVar("Answer")
 

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from minimq_common.bound_kinds import Bound, Entries, Items
 from minimq_common.large_fields import field_head
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE, Bound, Entries, Items
+from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE
 
 #: Fields that are looked at in one go, in less than a millisecond.
 _SLICE = 1_000

@@ -13,8 +13,8 @@ that is not walked are checked by their reader, a part at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
@@ -59,6 +59,14 @@ MAX_WATCHED = 20_000
 MAX_BROKERS = 1_000
 MAX_PRODUCERS = 10_000
 MAX_SEQUENCES = 200_000
+#: Producer groups of one client that attends, and bytes of the key of its inbox.
+MAX_PRODUCER_GROUPS = 64
+MAX_INBOX_KEY = 64
+#: Inboxes, by their addresses of so many bytes, for which one request has replies, and replies for each of them.
+MAX_INBOXES = 256
+INBOX_BYTES = 16
+MAX_REPLIES = 10_000
+MAX_CORRELATION_ID = 64
 #: Offsets that a slave hands over in one request.
 MAX_KEPT = 10_000
 #: Longest time for which a queue is held for its former owner, or a broker may be silent, in ms.
@@ -66,48 +74,6 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 MAX_NUMBER = (1 << 63) - 1
 
-
-class Text(NamedTuple):
-    """Most characters of a text."""
-
-    most: int
-
-
-class Octets(NamedTuple):
-    """Most bytes of a field that holds bytes."""
-
-    most: int
-
-
-class Range(NamedTuple):
-    """Least and largest value of a number."""
-
-    least: int
-    most: int
-
-
-class Items(NamedTuple):
-    """Most items of a list.
-
-    Attributes:
-        most: that number.
-        each: the bound of each item that is a text or bytes; messages have bounds of their own.
-        walked: whether messages in the list are looked at; otherwise their reader checks them.
-    """
-
-    most: int
-    each: Text | Octets | Range | None = None
-    walked: bool = True
-
-
-class Entries(NamedTuple):
-    """Most entries of a map, and the bound of each value that is a text."""
-
-    most: int
-    each: Text
-
-
-Bound = Text | Octets | Range | Items | Entries
 
 NAME = Text(255)
 TOPIC = Text(MAX_TOPIC)
@@ -199,6 +165,24 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     },
     "PopResult": {"id": COUNT, "expired": Items(2 * MAX_SPANS, COUNT)},
     "PopResponse": {"results": FRAME_ITEMS},
+    # ---- attend.proto ---------------------------------------------------------------------------
+    "AttendRequest": {
+        "client_id": CLIENT_ID,
+        "inbox_key": Octets(MAX_INBOX_KEY),
+        "producer_groups": Items(MAX_PRODUCER_GROUPS, GROUP),
+    },
+    "Attending": {},
+    "AttendEvent": {"replies": FRAME_BYTES},
+    "RequestReply": {
+        "correlation_id": Text(MAX_CORRELATION_ID),
+        "body": FRAME_BYTES,
+        "properties": Entries(MAX_ITEMS, FRAME_TEXT),
+        "error": FRAME_TEXT,
+    },
+    "ReplyBatch": {"replies": FRAME_ITEMS},
+    "InboxReplies": {"inbox": Octets(INBOX_BYTES), "replies": FRAME_BYTES, "count": Range(1, MAX_REPLIES)},
+    "ReplyRequest": {"request_id": COUNT, "inboxes": Items(MAX_INBOXES)},
+    "ReplyResponse": {"request_id": COUNT, "outcomes": Items(MAX_INBOXES)},
     # ---- broker.proto: transactions -------------------------------------------------------------
     "StagedBatches": {"sequences": Items(MAX_SEQUENCES)},
     "BrokerPart": {"broker_name": BROKER, "batches": Items(MAX_PRODUCERS)},

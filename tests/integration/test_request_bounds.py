@@ -79,7 +79,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noq
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _refused_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate":
+            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Attend" | "Reply":
                 answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
                 assert not answers, answers
             case _:

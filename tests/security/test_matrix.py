@@ -19,8 +19,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from minimq import Admin, Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common import rpc
+from minimq_common.bound_kinds import Range
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated
-from minimq_common.protocol_bounds import BOUNDS, Range
+from minimq_common.protocol_bounds import BOUNDS
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, Bound, Entries, Items, Octets, Range, Text
-from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2
+from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
+from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES
+from minimq_proto.v1 import attend_pb2, broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2
 
 FILES: tuple[FileDescriptor, ...] = tuple(
-    module.DESCRIPTOR for module in (broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2)
+    module.DESCRIPTOR
+    for module in (attend_pb2, broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2)
 )
 
 

@@ -18,6 +18,7 @@ class Counters:
         expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
         pops_missed: messages taken one by one that were deleted before their group had settled them.
+        replies: those that were forwarded, or not, by the outcome.
         append_s: seconds from the arrival of a batch to its answer.
         streams_refused: streams that were one too many, by the name of the call.
     """
@@ -33,6 +34,7 @@ class Counters:
     expired_by_age: int = 0
     expired_for_room: int = 0
     pops_missed: int = 0
+    replies: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)
     append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -13,6 +13,7 @@ from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
+from minimq_broker.services.attending import AttendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
@@ -20,13 +21,14 @@ from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.popping import PopService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.replication import Replication
+from minimq_broker.services.replying import ReplyService
 from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc
 
 Response = TypeVar("Response")
 
@@ -89,6 +91,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         """Begin anew with sessions: the engine has other groups and leases from now on."""
         self._session.retire()
         self._popping.retire()
+        self._attending.retire()
         self._begin_sessions()
 
     def topics_changed(self) -> None:
@@ -101,6 +104,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._session = SessionService(self._engine, options, self._broker_name)
         starts = GroupBeginnings(self._engine.handle, self._engine.offsets)
         self._popping = PopService(self._engine, starts, options.grace_s, self._session.may_ask_again)
+        self._attending = AttendService(self._engine)
+        self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)
 
@@ -125,6 +130,16 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Any
     ) -> None:
         await _answer(self._session.serve(requests, context), context)
+
+    async def Attend(  # type: ignore[override]
+        self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Any
+    ) -> None:
+        await self._attending.serve(requests, context)
+
+    async def Reply(  # type: ignore[override]
+        self, requests: AsyncIterator[attend_pb2.ReplyRequest], context: Any
+    ) -> None:
+        await self._replying.serve(requests, context)
 
     async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> broker_pb2.CreateTopicResponse:
         return await _answer(self._topics.create(request), context)

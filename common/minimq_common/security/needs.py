@@ -122,6 +122,10 @@ def _pop(request: Any) -> Requirement:  # noqa: ANN401
     return _reads(request.group, (each.topic for each in (*request.settles, *request.takes)))
 
 
+def _attend(request: Any) -> Requirement:  # noqa: ANN401
+    return _all(*(Need(Verb.WRITE, Resource.TRANSACTION, group) for group in request.producer_groups))
+
+
 def _create_topic(request: Any) -> Requirement:  # noqa: ANN401
     name = request.topic.topic
     # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
@@ -164,6 +168,9 @@ _RULES: dict[str, _Rule] = {
             "PullRequest": _pull,
             "PopRequest": _pop,
             "SessionRequest": _session,
+            "AttendRequest": _attend,
+            # Who may reply has read the request: nobody else knows the address of an inbox.
+            "ReplyRequest": _always(SIGNED_IN),
             "CreateTopicRequest": _create_topic,
             "UpdateTopicRequest": _topic(Verb.MANAGE),
             "DeleteTopicRequest": _topic(Verb.MANAGE),

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from minimq_proto.v1 import attend_pb2 as minimq__proto_dot_v1_dot_attend__pb2
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
@@ -53,6 +54,16 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/Session',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.FromString,
+                _registered_method=True)
+        self.Attend = channel.stream_stream(
+                '/minimq.v1.Broker/Attend',
+                request_serializer=minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.FromString,
+                _registered_method=True)
+        self.Reply = channel.stream_stream(
+                '/minimq.v1.Broker/Reply',
+                request_serializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.FromString,
                 _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/minimq.v1.Broker/CreateTopic',
@@ -178,6 +189,18 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attend(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reply(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -325,6 +348,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.SerializeToString,
+            ),
+            'Attend': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.SerializeToString,
+            ),
+            'Reply': grpc.stream_stream_rpc_method_handler(
+                    servicer.Reply,
+                    request_deserializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -535,6 +568,60 @@ class Broker(object):
             '/minimq.v1.Broker/Session',
             minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.Broker/Attend',
+            minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reply(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.Broker/Reply',
+            minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.FromString,
             options,
             channel_credentials,
             insecure,

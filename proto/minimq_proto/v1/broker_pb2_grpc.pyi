@@ -7,6 +7,7 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
+import minimq_proto.v1.attend_pb2
 import minimq_proto.v1.broker_pb2
 import typing
 
@@ -37,6 +38,16 @@ class BrokerStub:
     Session: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.SessionRequest,
         minimq_proto.v1.broker_pb2.SessionEvent,
+    ]
+
+    Attend: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.attend_pb2.AttendRequest,
+        minimq_proto.v1.attend_pb2.AttendEvent,
+    ]
+
+    Reply: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.attend_pb2.ReplyRequest,
+        minimq_proto.v1.attend_pb2.ReplyResponse,
     ]
 
     CreateTopic: grpc.UnaryUnaryMultiCallable[
@@ -158,6 +169,16 @@ class BrokerAsyncStub:
     Session: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.SessionRequest,
         minimq_proto.v1.broker_pb2.SessionEvent,
+    ]
+
+    Attend: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.attend_pb2.AttendRequest,
+        minimq_proto.v1.attend_pb2.AttendEvent,
+    ]
+
+    Reply: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.attend_pb2.ReplyRequest,
+        minimq_proto.v1.attend_pb2.ReplyResponse,
     ]
 
     CreateTopic: grpc.aio.UnaryUnaryMultiCallable[
@@ -288,6 +309,20 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.SessionRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.SessionEvent], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.SessionEvent]]: ...
+
+    @abc.abstractmethod
+    def Attend(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.attend_pb2.AttendRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.attend_pb2.AttendEvent], collections.abc.AsyncIterator[minimq_proto.v1.attend_pb2.AttendEvent]]: ...
+
+    @abc.abstractmethod
+    def Reply(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.attend_pb2.ReplyRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.attend_pb2.ReplyResponse], collections.abc.AsyncIterator[minimq_proto.v1.attend_pb2.ReplyResponse]]: ...
 
     @abc.abstractmethod
     def CreateTopic(

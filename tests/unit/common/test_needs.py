@@ -35,6 +35,7 @@ EXEMPT = {
     "PopRequest.client_id": _CLIENT,
     "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
+    "AttendRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
     "QueryAssignmentRequest.client_id": _CLIENT,
     "SessionRequest.join.allocation": "is the name of a strategy",

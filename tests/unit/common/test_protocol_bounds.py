@@ -6,8 +6,9 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from minimq_common.bound_check import check_answer, check_bounds
+from minimq_common.bound_kinds import Entries, Items, Octets, Range, Text
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import BOUNDS, MAX_NAMED, PACKAGE, Entries, Items, Octets, Range, Text
+from minimq_common.protocol_bounds import BOUNDS, MAX_NAMED, PACKAGE
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import FILES, is_list, is_map, messages
 
