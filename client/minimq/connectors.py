@@ -25,11 +25,12 @@ from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.records_sender import RecordsSender
 from minimq.sending.transactions import TransactionCommitter
-from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section
+from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
 from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
 from minimq_common.compression import Compression
 from minimq_common.moments import timestamp_ms
 from minimq_common.names import ONE_TIME_TRANSACTIONS
+from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
 __all__ = [
     "MAX_METADATA",
@@ -45,6 +46,8 @@ __all__ = [
     "RangeReader",
     "ReceivedBatch",
     "RecordBatch",
+    "RecordOrigin",
+    "RecordOrigins",
     "RecordsSender",
     "Section",
     "StagedPart",
@@ -55,6 +58,7 @@ __all__ = [
     "check_metadata",
     "describe_away",
     "java_hash",
+    "message_id",
     "staged_parts",
     "tag_section",
     "timestamp_ms",

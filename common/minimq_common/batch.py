@@ -14,7 +14,11 @@ All numbers are little-endian. Offsets are 32-bit and count + 1 long, which is A
 a reader that wants Arrow arrays takes the buffers as they are.
 
 Version 3 is that of FIFO topics. All messages of such a batch have one message group; its lane is a hash of that name,
-by which a broker keeps their order. All other batches are of version 2.
+by which a broker keeps their order.
+
+Version 4 is that of batches that a broker has compacted: the count is still that of the offsets they hold, the lane
+gives place to the number of records that remain, and `record_origins.py` has the columns that stand ahead of the
+directory. No producer sends such a batch. All other batches are of version 2.
 
 A batch does not know its topic, its queue or its offsets: it can be sent again to another queue as it is.
 """
@@ -24,6 +28,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
 
@@ -33,10 +38,14 @@ import msgspec
 from minimq_common.compression import MAX_CONTENT_BYTES, content_size, decompress
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.moments import MAX_TIME_MS
+from minimq_common.record_origins import RecordOrigins, read_origins
 
 VERSION = 2
 #: That of a batch with a lane.
 FIFO_VERSION = 3
+#: That of a batch from which compaction has removed records, or that it has joined of several.
+COMPACTED_VERSION = 4
+_VERSIONS = (VERSION, FIFO_VERSION, COMPACTED_VERSION)
 CODEC_NONE = 0
 CODEC_ZSTD = 1
 
@@ -46,6 +55,8 @@ HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
 _LANE = struct.Struct("<I")
 LANE_BYTES = _LANE.size
+#: Number of records that remain in a compacted batch.
+_REMAINING = struct.Struct("<I")
 CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
 _CRC_RESIDUE = 0x48674BC7
@@ -130,11 +141,19 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     tag_hashes: tuple[int, ...] | None
     #: Hash of the message group of all messages; 0 in a batch that is not for a FIFO topic.
     lane: int = 0
+    #: How many of the records compaction has removed.
+    removed: int = 0
 
     @property
     def size(self) -> int:
         """Length of the header in bytes."""
-        return HEADER_BYTES + (LANE_BYTES if self.lane else 0) + 4 * len(self.tag_hashes or ())
+        more = LANE_BYTES if self.version == FIFO_VERSION else _REMAINING.size
+        return HEADER_BYTES + (more if self.version != VERSION else 0) + 4 * len(self.tag_hashes or ())
+
+    @property
+    def remaining(self) -> int:
+        """Number of records that it has."""
+        return self.count - self.removed
 
     @property
     def settled_before(self) -> int:
@@ -161,6 +180,18 @@ def read_lane(data: bytes | memoryview) -> int:
     return int(_LANE.unpack_from(data, HEADER_BYTES)[0])
 
 
+def remaining_in(data: bytes | memoryview) -> int:
+    """Return how many records remain in a compacted batch without a look at the rest. Raises `CorruptBatch`."""
+    if len(data) < HEADER_BYTES + _REMAINING.size + CRC_BYTES:
+        raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
+    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0])
+
+
+def remaining_bytes(remaining: int) -> bytes:
+    """Return the number of records that remain as it stands behind the fixed part of the header."""
+    return _REMAINING.pack(remaining)
+
+
 def read_header(data: bytes | memoryview) -> Header:
     """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format.
 
@@ -171,12 +202,19 @@ def read_header(data: bytes | memoryview) -> Header:
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
-    if version not in (VERSION, FIFO_VERSION):
-        raise InvalidArgument(f"batch format {version} is not known here (this is {FIFO_VERSION}): upgrade this side")
+    if version not in _VERSIONS:
+        raise InvalidArgument(
+            f"batch format {version} is not known here (this is {COMPACTED_VERSION}): upgrade this side"
+        )
     if count == 0:
         raise CorruptBatch("a batch without records")
-    lane, at = 0, HEADER_BYTES
-    if version == FIFO_VERSION:
+    lane, removed, at = 0, 0, HEADER_BYTES
+    if version == COMPACTED_VERSION:
+        remaining, at = remaining_in(data), HEADER_BYTES + _REMAINING.size
+        removed = count - remaining
+        if removed < 0:
+            raise CorruptBatch(f"a compacted batch says that {remaining} of its {count} records remain")
+    elif version == FIFO_VERSION:
         lane, at = read_lane(data), HEADER_BYTES + LANE_BYTES
         if not lane:
             raise CorruptBatch("a batch for a FIFO topic without a message group")
@@ -185,7 +223,7 @@ def read_header(data: bytes | memoryview) -> Header:
         if len(data) < at + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, at)
-    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, lane)
+    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, lane, removed)
 
 
 def verify(data: bytes) -> None:
@@ -207,9 +245,9 @@ def check_header(header: Header, data: bytes) -> None:
     if header.codec == CODEC_ZSTD:
         content = content_size(memoryview(data)[header.size : -CRC_BYTES])
     # Each record takes an offset, and one more offset stands behind the last.
-    if content < DIRECTORY.size + 4 * (header.count + 1) + header.largest_body:
+    if content < DIRECTORY.size + 4 * (header.remaining + 1) + header.largest_body:
         raise CorruptBatch(
-            f"a batch says that it has {header.count} records, the largest of {header.largest_body} bytes, "
+            f"a batch says that it has {header.remaining} records, the largest of {header.largest_body} bytes, "
             f"but it has {content} bytes of content"
         )
 
@@ -244,7 +282,7 @@ class RecordBatch:
         InvalidArgument: the batch has a newer format.
     """
 
-    __slots__ = ("_are_texts_checked", "_bounds", "_content", "header")
+    __slots__ = ("_are_texts_checked", "_bounds", "_content", "header", "origins")
 
     def __init__(self, data: bytes) -> None:
         verify(data)
@@ -256,6 +294,10 @@ class RecordBatch:
         if header.codec == CODEC_ZSTD:
             self._content = decompress(memoryview(data)[start:end])
             start, end = 0, len(self._content)
+        #: Which records remain in a compacted batch; None in any other, which has all.
+        self.origins: RecordOrigins | None = None
+        if header.version == COMPACTED_VERSION:
+            self.origins, start = read_origins(self._content, start, end, header)
         if end - start < DIRECTORY.size:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
         lengths = DIRECTORY.unpack_from(self._content, start)
@@ -267,7 +309,19 @@ class RecordBatch:
         self._check_shape()
 
     def __len__(self) -> int:
+        """Return how many offsets it holds: also those of records that compaction has removed."""
         return self.header.count
+
+    @property
+    def remaining(self) -> int:
+        """Number of records that it has."""
+        return self.header.remaining
+
+    def numbers(self, first: int = 0) -> Sequence[int]:
+        """Return the numbers of the records that it has, from `first` on."""
+        if self.origins is None:
+            return range(first, self.header.count)
+        return self.origins.numbers[self.origins.place(first) :]
 
     @property
     def size(self) -> int:
@@ -305,11 +359,12 @@ class RecordBatch:
 
     def bodies(self, first: int = 0) -> list[bytes]:
         """Return the bodies from record number `first` on. Raises `CorruptBatch`."""
-        return self._slices(Section.BODY_OFFSETS, Section.BODIES, first)
+        return self._slices(Section.BODY_OFFSETS, Section.BODIES, self.place(first))
 
     def tags(self, first: int = 0) -> list[str | None]:
         """Return the tags from record number `first` on. Raises `CorruptBatch`."""
-        count = self.header.count - first
+        first = self.place(first)
+        count = self.remaining - first
         if not self.has(Section.TAG_DICTIONARY):
             return [None] * count
         dictionary = self.tag_dictionary()
@@ -330,7 +385,8 @@ class RecordBatch:
         self.check_texts()
         if not self.has(Section.KEY_OFFSETS):
             return ()
-        [text] = self._texts(Section.KEY_OFFSETS, Section.KEYS, index, index + 1)
+        place = self.place(index)
+        [text] = self._texts(Section.KEY_OFFSETS, Section.KEYS, place, place + 1)
         return tuple(text.split(SEPARATOR)) if text else ()
 
     def properties(self, index: int) -> dict[str, str]:
@@ -338,18 +394,45 @@ class RecordBatch:
         self.check_texts()
         if not self.has(Section.PROPERTY_OFFSETS):
             return {}
-        start, end = _TWO_OFFSETS.unpack_from(self._content, self._bounds[Section.PROPERTY_OFFSETS] + 4 * index)
+        at = self._bounds[Section.PROPERTY_OFFSETS] + 4 * self.place(index)
+        start, end = _TWO_OFFSETS.unpack_from(self._content, at)
         names = self._texts(Section.NAME_OFFSETS, Section.NAMES, start, end)
         return dict(zip(names, self._texts(Section.VALUE_OFFSETS, Section.VALUES, start, end), strict=True))
 
     def born_ms(self, index: int) -> int:
         """Return when one record was handed to its producer, in ms since 1970."""
         deltas = self._numbers(Section.BORN)
-        return self.header.born_first_ms + (deltas[index] if deltas is not None else 0)
+        return self.header.born_first_ms + (deltas[self.place(index)] if deltas is not None else 0)
+
+    def all_born_ms(self) -> list[int]:
+        """Return when each record that it has was handed to its producer, in ms since 1970."""
+        first, deltas = self.header.born_first_ms, self._numbers(Section.BORN)
+        return [first] * self.remaining if deltas is None else [first + delta for delta in deltas]
+
+    def raw_keys(self) -> list[bytes]:
+        """Return the keys of each record that it has, joined by `SEPARATOR`, as UTF-8. Raises `CorruptBatch`."""
+        return self._slices(Section.KEY_OFFSETS, Section.KEYS, 0) or [b""] * self.remaining
+
+    def raw_properties(self) -> tuple[list[int], list[bytes], list[bytes]]:
+        """Return the number of properties before each record, and all names and values. Raises `CorruptBatch`."""
+        ends = self._ascending(Section.PROPERTY_OFFSETS)
+        names = self._slices(Section.NAME_OFFSETS, Section.NAMES, 0)
+        return ends, names, self._slices(Section.VALUE_OFFSETS, Section.VALUES, 0)
 
     def message_id(self, index: int) -> str:
         """Return the id of one record: 40 hexadecimal digits, the same however often the batch is sent."""
-        return message_id(self.header.producer_id, self.header.sequence, index)
+        if self.origins is None:
+            return message_id(self.header.producer_id, self.header.sequence, index)
+        origin = self.origins.origin(index)
+        return message_id(origin.producer_id, origin.sequence, index - origin.first)
+
+    def stored_ms(self, index: int) -> int | None:
+        """Return when one record was stored, in ms since 1970; None if that is when its batch was."""
+        return None if self.origins is None else self.origins.origin(index).stored_ms
+
+    def place(self, number: int) -> int:
+        """Return the place of a record in the columns, or of the next one that it has."""
+        return number if self.origins is None else self.origins.place(number)
 
     def _slices(self, offsets: Section, values: Section, first: int) -> list[bytes]:
         bounds = self._ascending(offsets, first)
@@ -377,7 +460,7 @@ class RecordBatch:
 
     def _check_shape(self) -> None:
         """Raise `CorruptBatch` unless the columns have the lengths that the count of records demands."""
-        count = self.header.count
+        count = self.remaining
         self._check_span(Section.BODY_OFFSETS, count, len(self.section(Section.BODIES)))
         if self.has(Section.KEY_OFFSETS) or self.has(Section.KEYS):
             self._check_span(Section.KEY_OFFSETS, count, len(self.section(Section.KEYS)))
@@ -389,7 +472,7 @@ class RecordBatch:
         for codes, widths in ((Section.BORN, (0, 1, 2, 4)), (Section.TAG_CODES, (0, 1, 2))):
             if len(self.section(codes)) not in [width * count for width in widths]:
                 raise CorruptBatch(f"the {codes.name} of a batch are not one for each of {count} records")
-        most = _MAX_TAG_COLUMN // count
+        most = _MAX_TAG_COLUMN // max(count, 1)
         if len(self.section(Section.TAG_DICTIONARY)) > most and max(map(len, self._tag_texts())) > most:
             raise CorruptBatch(f"a tag of a batch has more than {most} characters, for {count} records")
 
@@ -406,7 +489,7 @@ class RecordBatch:
         """Raise `CorruptBatch` unless a column has `count` + 1 offsets, from 0 to `end`."""
         section = self.section(offsets)
         if len(section) != 4 * (count + 1):
-            raise CorruptBatch(f"a batch of {self.header.count} records has {len(section)} bytes of {offsets.name}")
+            raise CorruptBatch(f"a batch of {count} records has {len(section)} bytes of {offsets.name}")
         if _OFFSET.unpack_from(section)[0] != 0 or _OFFSET.unpack_from(section, 4 * count)[0] != end:
             raise CorruptBatch(f"the {offsets.name} of a batch do not lead from 0 to {end}")
 
@@ -438,7 +521,7 @@ class RecordBatch:
     def _numbers(self, which: Section) -> memoryview | array[int] | None:
         """Return a column of small numbers, or None when all are 0."""
         section = self.section(which)
-        width = len(section) // self.header.count
+        width = len(section) // max(self.remaining, 1)
         if width == 0:
             return None
         if width == 1:

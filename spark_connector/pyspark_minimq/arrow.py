@@ -8,7 +8,8 @@ producer and is checked before Spark gets it: a false offset would let it read o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -18,7 +19,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, ReceivedMessage, errors
-from minimq.connectors import MAX_METADATA, SEPARATOR, ReceivedBatch, RecordBatch, Section
+from minimq.connectors import (
+    MAX_METADATA,
+    SEPARATOR,
+    ReceivedBatch,
+    RecordBatch,
+    RecordOrigin,
+    RecordOrigins,
+    Section,
+    message_id,
+)
 from pyspark_minimq.sections import fixed_array, variable_array
 
 #: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
@@ -57,6 +67,11 @@ class _Part(NamedTuple):
     def rows(self) -> slice:
         """The rows of this part in a column of the whole batch."""
         return slice(self.first, self.first + self.size)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of its records."""
+        return self.records.numbers()[self.rows]
 
 
 #: Takes a part of a batch and the type of the column, which may differ in what is nullable inside of it.
@@ -138,7 +153,7 @@ class ArrowColumns:
         small: list[ReceivedMessage] = []
         size = 0
         for batch in batches:
-            if len(batch.records) < SMALL_BATCH:
+            if batch.records.remaining < SMALL_BATCH:
                 small += [m for m in batch.messages(start) if m.queue_offset < end and self._wants(m)]
                 size += batch.records.size
                 if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
@@ -146,7 +161,7 @@ class ArrowColumns:
             if small:
                 yield self.from_messages(small)
                 small, size = [], 0
-            if len(batch.records) >= SMALL_BATCH:
+            if batch.records.remaining >= SMALL_BATCH:
                 yield from self._cut(batch, start, end)
         if small:
             yield self.from_messages(small)
@@ -182,8 +197,8 @@ class ArrowColumns:
     def _cut(self, batch: ReceivedBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield what is wanted of a batch, if there is anything."""
         for part in _parts(batch):
-            first = max(start - batch.base_offset - part.first, 0)
-            count = min(end - batch.base_offset - part.first, part.size) - first
+            first = max(batch.records.place(start - batch.base_offset) - part.first, 0)
+            count = min(batch.records.place(end - batch.base_offset) - part.first, part.size) - first
             if count > 0:
                 yield from self._cut_part(part, first, count)
 
@@ -201,7 +216,7 @@ class ArrowColumns:
 
 
 def _parts(batch: ReceivedBatch) -> Iterator[_Part]:
-    count = len(batch.records)
+    count = batch.records.remaining
     return (_Part(batch, first, min(MOST_ROWS, count - first)) for first in range(0, count, MOST_ROWS))
 
 
@@ -223,7 +238,7 @@ _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
     "keys": lambda message: message.keys,
     "properties": lambda message: list(message.properties.items()),
     "born_timestamp": lambda message: message.batch.records.born_ms(message.index) * 1000,
-    "store_timestamp": lambda message: message.batch.stored_ms * 1000,
+    "store_timestamp": lambda message: message.batch.stored_ms_of(message.index) * 1000,
     "message_id": lambda message: message.message_id,
 }
 
@@ -244,12 +259,14 @@ def _queue_id(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _offset(part: _Part, _: pa.DataType) -> pa.Array:
+    if part.records.origins is not None:
+        return pc.add(pa.array(part.numbers, pa.int64()), part.batch.base_offset)
     return pc.add(_counting(_capacity(part), 1)[: part.size], part.batch.base_offset + part.first)
 
 
 def _body(part: _Part, kind: pa.DataType) -> pa.Array:
     records = part.records
-    return variable_array(records, kind, len(records), Section.BODY_OFFSETS, Section.BODIES)[part.rows]
+    return variable_array(records, kind, records.remaining, Section.BODY_OFFSETS, Section.BODIES)[part.rows]
 
 
 def _tag(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -267,7 +284,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     records, count = part.records, part.size
     if not records.has(Section.KEY_OFFSETS):
         return _empty(kind, _capacity(part))[:count]
-    joined = variable_array(records, pa.string(), len(records), Section.KEY_OFFSETS, Section.KEYS)[part.rows]
+    joined = variable_array(records, pa.string(), records.remaining, Section.KEY_OFFSETS, Section.KEYS)[part.rows]
     joined.validate(full=True)  # the functions below trust what they are given
     longest = pc.max(pc.binary_length(joined)).as_py()
     if longest > 4 * MAX_METADATA:  # a character has at most four bytes; the parts would take far more than the text
@@ -287,7 +304,7 @@ def _properties(part: _Part, kind: pa.DataType) -> pa.Array:
     if not records.has(Section.PROPERTY_OFFSETS):
         return _empty(kind, _capacity(part))[:count]
     total = len(records.section(Section.NAME_OFFSETS)) // 4 - 1
-    offsets = fixed_array(records, pa.int32(), len(records) + 1, Section.PROPERTY_OFFSETS)
+    offsets = fixed_array(records, pa.int32(), records.remaining + 1, Section.PROPERTY_OFFSETS)
     names = variable_array(records, pa.string(), total, Section.NAME_OFFSETS, Section.NAMES)
     values = variable_array(records, pa.string(), total, Section.VALUE_OFFSETS, Section.VALUES)
     return pa.MapArray.from_arrays(offsets[part.first : part.first + count + 1], names, values, kind)
@@ -302,14 +319,35 @@ def _born_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _store_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
+    if part.records.origins is not None:
+        times = [origin.stored_ms * 1000 for origin, records in _runs(part.records.origins, part) for _ in records]
+        return pa.array(times, pa.int64()).view(kind)
     return pa.repeat(part.batch.stored_ms * 1000, part.size).view(kind)
 
 
 def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
+    if part.records.origins is not None:
+        ids = [
+            message_id(origin.producer_id, origin.sequence, number - origin.first)
+            for origin, records in _runs(part.records.origins, part)
+            for number in records
+        ]
+        return pa.array(ids, kind)
     # All ids of a part begin alike, and all parts have the same ends.
     begin = part.records.message_id(part.first)[:-_INDEX_DIGITS].encode()
     ids = _blank_ids(_capacity(part))[: part.size]
     return pc.binary_replace_slice(ids, 0, len(begin), begin).cast(kind)
+
+
+def _runs(origins: RecordOrigins, part: _Part) -> Iterator[tuple[RecordOrigin, Sequence[int]]]:
+    """Yield the numbers of the records of a part with the batch that they came from."""
+    numbers = part.numbers
+    at = 0
+    while at < len(numbers):
+        origin, end = origins.run(numbers[at])
+        stop = bisect_left(numbers, end, at)
+        yield origin, numbers[at:stop]
+        at = stop
 
 
 _COLUMNS: dict[str, _Column] = {
@@ -338,10 +376,10 @@ def _numbers(part: _Part, section: Section) -> pa.Array | None:
     records = part.records
     if not records.has(section):
         return None
-    width = len(records.section(section)) // len(records)
+    width = len(records.section(section)) // records.remaining
     if width not in _UNSIGNED:
         raise ValueError(f"{section.name} has {width} bytes for each record")
-    return fixed_array(records, _UNSIGNED[width], len(records), section)[part.rows]
+    return fixed_array(records, _UNSIGNED[width], records.remaining, section)[part.rows]
 
 
 # ---- What is the same in many batches --------------------------------------------------------------

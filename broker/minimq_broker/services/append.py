@@ -14,7 +14,7 @@ from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
-from minimq_common.errors import CorruptBatch, MessageTooLarge, MiniMQError, UsageError
+from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
 from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
@@ -109,6 +109,8 @@ class AppendService:
             )
         batch.verify(data)
         header = batch.read_header(data)
+        if header.version == batch.COMPACTED_VERSION:
+            raise InvalidArgument("a batch of a producer cannot be compacted: send one of format 2, or 3 with a lane")
         if header.largest_body > limits.max_body_bytes:
             raise MessageTooLarge(
                 f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"

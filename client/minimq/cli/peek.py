@@ -208,4 +208,4 @@ def _latest(parts: Iterator[list[ReceivedMessage]], count: int) -> list[Received
 
 
 def _place(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    return message.batch.stored_ms, message.queue, message.queue_offset
+    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset

@@ -133,7 +133,9 @@ class HandOut:
                     return None
                 unopened = reader.unopened(max_messages, now)
                 if not unopened or unopened[0] is damaged:
-                    return self._take(reader, max_messages, now)
+                    if messages := self._take(reader, max_messages, now):
+                        return messages
+                    continue  # compaction has removed all that was there
             for batch in unopened:  # without the lock: the frames of other queues come in meanwhile
                 try:
                     batch.open()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, repeat
 
 from minimq.receiving.receipt_handle import ReceiptHandle
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
@@ -53,15 +53,15 @@ class OpenedBatch:
 
     def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
         """Return the messages from `first` to before `end`, as far as the batch has them."""
-        base = self.batch.base_offset
-        part = slice(max(first - base, 0), max(end - base, 0))
+        base, records = self.batch.base_offset, self.batch.records
+        part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
         bodies = self._bodies[part]
-        indices = range(part.start, part.start + len(bodies))
+        indices = records.numbers(max(first - base, 0))
         return list(
             map(
                 PoppedMessage,
                 repeat(self.batch),
-                indices,
+                indices[: len(bodies)],
                 bodies,
                 self._tags[part],
                 repeat(tries),
@@ -102,3 +102,9 @@ class OpenedBatches:
         elif stored.position in self._opened:
             self._opened.move_to_end(stored.position)
         return opened
+
+
+def gaps(first: int, end: int, messages: Sequence[PoppedMessage]) -> list[tuple[int, int]]:
+    """Return the spans of offsets from `first` to before `end` that compaction has left without a message."""
+    offsets = [first - 1, *[message.queue_offset for message in messages], end]
+    return [(before + 1, after) for before, after in pairwise(offsets) if before + 1 < after]

@@ -160,7 +160,7 @@ class ReadAhead:
             taken += more
         if taken:
             self.position = taken[-1].queue_offset + 1
-            self._pass_over()
+        self._pass_over()  # also when all of the last batch is removed by compaction
         return taken
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:

@@ -41,6 +41,8 @@ class EncodedBatch:
 class ReceivedBatch:
     """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
 
+    Messages are counted by their offsets: those that compaction has removed leave a gap in the numbers of the others.
+
     Raises:
         CorruptBatch: it is damaged; the text and the attributes say where it stands.
         InvalidArgument: it has a newer format.
@@ -48,7 +50,7 @@ class ReceivedBatch:
     Attributes:
         queue: where it stands.
         base_offset: offset of its first record.
-        stored_ms: when the broker stored it, in ms since 1970.
+        stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
         records: the columns.
     """
 
@@ -68,22 +70,27 @@ class ReceivedBatch:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record."""
+        """Offset after the last record, also if compaction has removed that."""
         return self.base_offset + len(self.records)
 
     def messages(self, offset: int) -> list[ReceivedMessage]:
         """Return the messages from an offset on. Raises `CorruptBatch`, and then none of them can be had."""
         first = max(offset - self.base_offset, 0)
         bodies, tags = self.bodies_and_tags(first)
-        indices = range(first, len(self.records))
+        indices = self.records.numbers(first)
         return list(map(ReceivedMessage, repeat(self), indices, bodies, tags))
 
     def bodies_and_tags(self, first: int) -> tuple[Sequence[bytes], Sequence[str | None]]:
-        """Return bodies and tags from an index on. Raises `CorruptBatch`."""
+        """Return bodies and tags of the messages that it has from an index on. Raises `CorruptBatch`."""
         try:
             return self.records.bodies(first), self.records.tags(first)
         except CorruptBatch as error:
             raise self._unreadable(error) from None
+
+    def stored_ms_of(self, index: int) -> int:
+        """Return when the broker stored a message, in ms since 1970."""
+        stored_ms = self.records.stored_ms(index)
+        return self.stored_ms if stored_ms is None else stored_ms
 
     def check_texts(self) -> None:
         """Look at the keys and properties of all messages, which are not decoded before somebody asks for them.
@@ -163,7 +170,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def stored_at(self) -> datetime:
         """When the broker stored the message."""
-        return moment(self.batch.stored_ms)
+        return moment(self.batch.stored_ms_of(self.index))
 
     @property
     def reconsume_times(self) -> int:

@@ -165,7 +165,7 @@ def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Mes
             ORIGIN_QUEUE: str(message.queue),
             ORIGIN_OFFSET: str(message.queue_offset),
             ORIGIN_BORN: str(message.batch.records.born_ms(message.index)),
-            ORIGIN_STORED: str(message.batch.stored_ms),
+            ORIGIN_STORED: str(message.batch.stored_ms_of(message.index)),
         }
         if message.message_group is not None:
             properties[ORIGIN_MESSAGE_GROUP] = message.message_group

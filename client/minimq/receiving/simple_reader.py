@@ -19,7 +19,7 @@ from minimq.receiving.consumer_options import invisible_ms
 from minimq.receiving.gathered_acks import GatheredAcks
 from minimq.receiving.pop_places import PopPlace
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
-from minimq.receiving.popped import OpenedBatch, PoppedMessage
+from minimq.receiving.popped import OpenedBatch, PoppedMessage, gaps
 from minimq.receiving.prefetch import HELD_S, Prefetch
 from minimq.receiving.receipts import Receivables, receipts_of
 from minimq.receiving.received import EncodedBatch
@@ -249,14 +249,17 @@ class SimpleReader:
         if not popped.runs:
             return TakeResult([])
         try:
-            messages, damaged = self._opened(place, stream, popped, kept)
+            messages, damaged, removed = self._opened(place, stream, popped, kept)
             matching = filtered_by.apply(messages)
         except Exception:
             stream.give_back(place.topic, popped)
             raise
         found = [message for message in matching if message.tries <= self._options.max_tries]
-        if len(found) < len(messages) or damaged:
+        if len(found) < len(messages) or damaged or removed:
             try:
+                if removed:
+                    done = broker_pb2.POP_OUTCOME_DONE
+                    await stream.settle(SettleKey(place.topic, popped.queue_id, popped.epoch, done, 0), merged(removed))
                 is_aside = await self._put_aside(messages, matching)
                 if damaged:
                     freed = broker_pb2.POP_OUTCOME_FREE
@@ -272,11 +275,12 @@ class SimpleReader:
 
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
-    ) -> tuple[list[PoppedMessage], list[Span]]:
-        """Return the messages that were handed out, and spans of those whose batch is damaged."""
+    ) -> tuple[list[PoppedMessage], list[Span], list[Span]]:
+        """Return the messages that were handed out, and spans of those whose batch is damaged, or that are removed."""
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         messages: list[PoppedMessage] = []
         damaged: list[Span] = []
+        removed: list[Span] = []
         for item in popped.batches:
             stored = EncodedBatch(item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch)
             behind = stored.base_offset + stored.count
@@ -298,8 +302,11 @@ class SimpleReader:
                 damaged += [(first, end) for first, end, _ in spans]
                 continue
             for first, end, tries in spans:
-                messages += opened.messages(first, end, tries, popped.epoch, self.group)
-        return messages, damaged
+                here = opened.messages(first, end, tries, popped.epoch, self.group)
+                messages += here
+                if len(here) < end - first:
+                    removed += gaps(first, end, here)
+        return messages, damaged, removed
 
     async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage]) -> bool:
         """Settle what nobody wants, and make dead letters of what was tried too often; return whether that was done."""

@@ -27,6 +27,7 @@ from minimq_proto.v1 import broker_pb2
 from pyspark_minimq.arrow import ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.batches import ALWAYS, NOW_MS, sealed
+from support.compacted_batches import compacted_of
 
 QUEUE: Final = MessageQueue("orders", "broker-a", 3)
 _ERRORS: Final = (CorruptBatch, InvalidArgument)
@@ -53,6 +54,19 @@ def fifo_batches() -> tuple[bytes, ...]:
     return tuple(_of_group(count, compression) for count in (1, 7, 100) for compression in (None, ALWAYS))
 
 
+@lru_cache(maxsize=1)
+def compacted_batches() -> tuple[bytes, ...]:
+    """Return batches as brokers make them by compaction."""
+    made = []
+    for sent in (_messages(7, tags=3, keys=2, properties=2), _messages(40, keys=1)):
+        count = 3 * len(sent)
+        for compression in (None, ALWAYS):
+            parts = [batch_builder.encode(sent, NOW_MS, 0xFEED, number, 1 << 20, compression) for number in range(3)]
+            made += [compacted_of(parts, [number % 3 > 0 for number in range(count)])]
+            made += [compacted_of(parts, [False] * count)]
+    return tuple(made)
+
+
 def _of_group(count: int, compression: Compression | None) -> bytes:
     builder = batch_builder.BatchBuilder(1 << 20, compression, f"account-{count}")
     builder.add(_messages(count, tags=3, keys=1, properties=2))
@@ -73,7 +87,12 @@ def valid_batches() -> tuple[bytes, ...]:
                         for compression in (None, ALWAYS)
                     ]
     copies = [Message("orders", b"x", None, (), {**_COPIED, name: text}) for name in _COPIED for text in _COPIED_TEXTS]
-    return (*made, *fifo_batches(), *(batch_builder.encode([copy], NOW_MS, 0xFEED, 7, 1 << 20) for copy in copies))
+    return (
+        *made,
+        *fifo_batches(),
+        *compacted_batches(),
+        *(batch_builder.encode([copy], NOW_MS, 0xFEED, 7, 1 << 20) for copy in copies),
+    )
 
 
 #: The properties of a message that waits in a retry topic, and what they may say.
@@ -92,7 +111,8 @@ _COPIED_TEXTS: Final = ("", "-1", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "\u0
 def _parts() -> list[tuple[tuple[int, ...], bytes, tuple[bytes, ...]]]:
     """Return the header, the lane with the hashes of tags, and the sections of valid batches."""
     found = []
-    for data in valid_batches():
+    compacted = set(compacted_batches())
+    for data in (each for each in valid_batches() if each not in compacted):
         records = RecordBatch(data)
         header = HEADER.unpack_from(data)
         hashes = data[HEADER_BYTES : records.header.size]
@@ -111,6 +131,8 @@ def make_batch(rng: Random) -> bytes:
         return sealed(mutation.blob(rng, rng.choice(valid_batches())[:-4]))
     if kind < 0.1202:
         return _large(rng)
+    if kind < 0.2:
+        return _of_compacted(rng)
     header, hashes, sections = rng.choice(_parts())
     fields, columns = list(header), list(sections)
     fields[1] = CODEC_ZSTD if rng.random() < 0.3 else 0
@@ -119,6 +141,17 @@ def make_batch(rng: Random) -> bytes:
     if rng.random() < 0.03:
         hashes = mutation.blob(rng, hashes)
     return _joined(rng, fields, hashes, columns)
+
+
+def _of_compacted(rng: Random) -> bytes:
+    """Return a compacted batch with changes in the numbers in front of its directory, of which most are found there."""
+    changed = bytearray(rng.choice(compacted_batches())[:-4])
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.choice((4, HEADER_BYTES, *(HEADER_BYTES + 4 * rng.randrange(1, 40) for _ in range(6))))
+        if at + 4 <= len(changed):
+            near = struct.unpack_from("<I", changed, at)[0] + rng.choice((-1, 1, 2, 100))
+            struct.pack_into("<I", changed, at, (near if rng.random() < 0.6 else mutation.number(rng)) & 0xFFFFFFFF)
+    return sealed(bytes(changed))
 
 
 def _joined(rng: Random, fields: list[int], hashes: bytes, columns: list[bytes]) -> bytes:
@@ -282,7 +315,7 @@ def _large(rng: Random) -> bytes:
 def open_records(data: bytes) -> None:
     """Look at all of a batch. What was checked as a whole raises nothing later."""
     records = RecordBatch(data)
-    _ = records.size, records.message_id(0), records.header.settled_before
+    _ = records.size, records.header.settled_before
     with suppress(CorruptBatch):
         records.check_values()
         try:
@@ -295,10 +328,14 @@ def open_records(data: bytes) -> None:
 
 def _look_at(records: RecordBatch) -> None:
     count = len(records)
-    assert len(records.bodies()) == len(records.tags()) == count
+    numbers = records.numbers()
+    assert len(records.bodies()) == len(records.tags()) == len(numbers) == records.remaining
+    assert all(0 <= number < count for number in numbers)
     records.bodies(count - 1)
     records.tags(count - 1)
-    for index in {*range(min(count, _LOOKED_AT)), count - 1}:
+    for index in {*numbers[:_LOOKED_AT], *numbers[-1:]}:
+        records.message_id(index)
+        records.stored_ms(index)
         records.keys(index)
         records.properties(index)
         records.born_ms(index)
@@ -346,7 +383,7 @@ def convert(data: bytes) -> None:
     for columns, start, end in ((every, 0, 1 << 62), (some, 1001, 1040), (few, 1000, 1002)):
         for rows in columns.convert([received], start, end):
             rows.validate(full=True)
-    if len(received.records) <= _LOOKED_AT:
+    if 0 < received.records.remaining <= _LOOKED_AT:
         ways = [every.from_batch(received), every.from_messages(received.messages(0))]
         # A name that a record has twice, which no producer writes, stands in the column twice and in the message once.
         names = [list(map(dict, rows.column("properties").to_pylist())) for rows in ways]

@@ -185,8 +185,8 @@ def test_bytes_at_the_end_are_found() -> None:
 
 def test_a_newer_version_says_to_upgrade() -> None:
     encoded = encode([one()])
-    with pytest.raises(InvalidArgument, match=r"batch format 4 .* upgrade"):
-        RecordBatch(sealed(b"\x04" + encoded[1:-4]))
+    with pytest.raises(InvalidArgument, match=r"batch format 5 .* upgrade"):
+        RecordBatch(sealed(b"\x05" + encoded[1:-4]))
 
 
 def test_an_unknown_codec_says_to_upgrade() -> None:

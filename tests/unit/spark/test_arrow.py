@@ -23,6 +23,7 @@ from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch
 from pyspark_minimq.arrow import MOST_ROWS, SMALL_BATCH, ArrowColumns
 from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.compacted_batches import compacted_of
 from support.hostile_batches import offsets, raw_batch, sections
 
 QUEUE = MessageQueue("orders", "broker-ä", 3)
@@ -80,7 +81,7 @@ def expected(batch: ReceivedBatch) -> list[dict[str, Any]]:
             "keys": list(message.keys),
             "properties": list(message.properties.items()),
             "born_timestamp": moment(batch.records.born_ms(message.index)),
-            "store_timestamp": moment(STORED_MS),
+            "store_timestamp": moment(batch.stored_ms_of(message.index)),
             "message_id": message.message_id,
         }
         for message in batch.messages(0)
@@ -311,3 +312,39 @@ def test_keys_that_would_take_far_more_than_their_text_are_refused() -> None:
     }
     with pytest.raises(CorruptBatch, match="1048576 bytes of keys"):
         ArrowColumns(MESSAGE_SCHEMA).from_batch(received(raw_batch(found, count, is_compressed=True), count))
+
+
+@settings(deadline=None)
+@given(
+    sent=st.lists(st.tuples(messages, st.integers(0, 70_000), st.booleans()), min_size=2, max_size=80),
+    compression=st.sampled_from([None, ALWAYS]),
+    cut=st.tuples(st.integers(0, 80), st.integers(0, 80)),
+)
+@example(
+    sent=[(Message("orders", b"x", "t"), 0, n % 3 > 0) for n in range(3 * SMALL_BATCH)], compression=None, cut=(0, 80)
+)
+def test_what_remains_of_a_compacted_batch_is_what_plain_decoding_gives(
+    sent: list[tuple[Message, int, bool]], compression: Compression | None, cut: tuple[int, int]
+) -> None:
+    half = len(sent) // 2
+    made = [
+        encoded([each[0] for each in part], [BORN_MS + each[1] for each in part], compression)
+        for part in (sent[:half], sent[half:])
+    ]
+    batch = received(compacted_of(made, [remains for _, _, remains in sent]), len(sent))
+    columns = ArrowColumns(MESSAGE_SCHEMA)
+
+    whole = columns.convert([batch], 1000, 1000 + len(sent))
+    by_column = [row for piece in whole for row in piece.to_pylist()]
+
+    by_row = columns.from_messages(batch.messages(0))
+    assert by_column == by_row.to_pylist() == expected(batch)
+    assert len(by_column) == sum(remains for _, _, remains in sent)
+    if by_column:
+        assert columns.from_batch(batch).to_pylist() == by_column
+    start, end = 1000 + cut[0], 1000 + cut[1]
+    found = [row for piece in columns.convert([batch], start, end) for row in piece.to_pylist()]
+    assert found == [row for row in expected(batch) if start <= row["offset"] < end]
+    tagged = ArrowColumns(MESSAGE_SCHEMA, frozenset({"t"}))
+    found = [row for piece in tagged.convert([batch], start, end) for row in piece.to_pylist()]
+    assert found == [row for row in expected(batch) if start <= row["offset"] < end and row["tag"] == "t"]
