@@ -45,6 +45,9 @@ MAX_SPANS = 5_000
 MAX_TAKES = 64
 MAX_SETTLES = 1_000
 MAX_HAVE = 16
+#: Delayed batches that one request recalls, and that one page lists.
+MAX_RECALLED = 1_000
+MAX_LISTED = 1_000
 #: How long messages are kept from others, in ms.
 MIN_INVISIBLE_MS = 1_000
 MAX_INVISIBLE_MS = 12 * 3_600_000
@@ -183,6 +186,19 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "InboxReplies": {"inbox": Octets(INBOX_BYTES), "replies": FRAME_BYTES, "count": Range(1, MAX_REPLIES)},
     "ReplyRequest": {"request_id": COUNT, "inboxes": Items(MAX_INBOXES)},
     "ReplyResponse": {"request_id": COUNT, "outcomes": Items(MAX_INBOXES)},
+    # ---- delay.proto ----------------------------------------------------------------------------
+    "Delay": {"delay_ms": COUNT, "due_ms": COUNT},
+    "DelayedKey": {"due_ms": COUNT, "recall_id": COUNT},
+    "RecallRequest": {"topic": TOPIC, "keys": Items(MAX_RECALLED)},
+    "RecallResponse": {"outcomes": Items(MAX_RECALLED)},
+    "ListDelayedRequest": {
+        "topic": TOPIC,
+        "from_ms": COUNT,
+        "before_ms": COUNT,
+        "max_batches": Range(1, MAX_LISTED),
+    },
+    "DelayedBatch": {"count": COUNT, "size": COUNT, "batch": FRAME_BYTES},
+    "ListDelayedResponse": {"batches": Items(MAX_LISTED)},
     # ---- broker.proto: transactions -------------------------------------------------------------
     "StagedBatches": {"sequences": Items(MAX_SEQUENCES)},
     "BrokerPart": {"broker_name": BROKER, "batches": Items(MAX_PRODUCERS)},

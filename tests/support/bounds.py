@@ -10,11 +10,19 @@ from google.protobuf.message_factory import GetMessageClass
 
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES
-from minimq_proto.v1 import attend_pb2, broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import (
+    attend_pb2,
+    broker_pb2,
+    controller_pb2,
+    delay_pb2,
+    errors_pb2,
+    nameserver_pb2,
+    replication_pb2,
+)
 
 FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
-    for module in (attend_pb2, broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, replication_pb2)
+    for module in (attend_pb2, broker_pb2, controller_pb2, delay_pb2, errors_pb2, nameserver_pb2, replication_pb2)
 )
 
 

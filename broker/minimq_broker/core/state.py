@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, assert_never
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
+from minimq_broker.core.delays import DelayTable
 from minimq_broker.core.facts import (
     AccessSet,
     CommittedOffset,
@@ -104,6 +105,7 @@ class State:
         access: the users and rules of the cluster, as they were set last; None if they never were.
         producers: which numbered batches are stored where.
         transactions: which batches are staged, and what is decided.
+        delays: how far delayed batches are published.
         begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
             `made` and then topics has at least those changes; one that reads topics and then `begun` has at most those.
         changed: the rows that were changed since the last checkpoint.
@@ -131,6 +133,7 @@ class State:
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
         self.transactions = TransactionTable(self.changed)
+        self.delays = DelayTable(self.changed)
 
     # ---- looking up --------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
 from minimq_broker.services.attending import AttendService
+from minimq_broker.services.delaying import DelayService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
@@ -28,7 +29,7 @@ from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
-from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2
 
 Response = TypeVar("Response")
 
@@ -84,6 +85,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self._access = access
+        self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
         self._status = StatusService(engine, identity, replication, access)
 
@@ -164,6 +166,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, request: broker_pb2.DescribeTransactionRequest, context: Any
     ) -> broker_pb2.DescribeTransactionResponse:
         return await _answer(self._transactions.describe(request), context)
+
+    async def Recall(self, request: delay_pb2.RecallRequest, context: Any) -> delay_pb2.RecallResponse:
+        return await _answer(self._delays.recall(request), context)
+
+    async def ListDelayed(self, request: delay_pb2.ListDelayedRequest, context: Any) -> delay_pb2.ListDelayedResponse:
+        return await _answer(self._delays.list_delayed(request), context)
 
     async def GetOffset(self, request: broker_pb2.GetOffsetRequest, context: Any) -> broker_pb2.GetOffsetResponse:
         return await _answer(self._offsets.at_time(request), context)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol, TypeVar
 
+from minimq_broker.core.delays import DueKey, RecallOutcome
 from minimq_broker.core.facts import Fact, RouteFact
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
+from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
 from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
-Written = TypeVar("Written", FactJob, PublishJob)
+Written = TypeVar("Written", FactJob, PublishJob, DueJob, RecallJob)
 
 #: Retry delay of a sender after a refusal for lack of room, in seconds.
 _COME_BACK_S = 0.5
@@ -149,6 +151,14 @@ class Writes:
         """
         return (await self._written(lambda done: PublishJob(name, done))).published
 
+    async def publish_due(self) -> DueJob:
+        """Publish some delayed batches that are due; see `DueJob`. Raises as `publish` does."""
+        return await self._written(DueJob)
+
+    async def recall(self, topic: str, keys: Sequence[DueKey]) -> list[RecallOutcome]:
+        """Recall delayed batches of a topic; see `RecallJob`. Raises `TopicNotFound`, `NotMaster`."""
+        return (await self._written(lambda done: RecallJob(topic, keys, done))).outcomes
+
     def pop(self, job: PopJob) -> None:
         """Hand a job for popped queues to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
         self.check()
@@ -209,6 +219,9 @@ class Writes:
                 self._pending_records -= 1
                 job.error = job.error or self.refusal(to_sender=False)
                 job.done(job)
+            elif isinstance(job, DelayJob):
+                job.error = job.error or self.refusal(to_sender=False)
+                job.tell()
             else:
                 maybe_changed = True
                 job.done(job)

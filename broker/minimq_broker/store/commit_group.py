@@ -100,6 +100,8 @@ class CommitGroup:
             StoreFull: the disk is nearly full.
         """
         topic = self._state.topic(job.topic)
+        if job.delay is not None:
+            raise InvalidArgument("delayed batches are not stored yet")
         if job.transaction is not None:
             self._stage(job, job.transaction, topic)
             return

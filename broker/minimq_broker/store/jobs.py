@@ -7,9 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.job import Job
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.batch import Header
@@ -28,10 +30,10 @@ class AppendStatus(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class AppendJob(Job):
-    """A batch for a queue; with a transaction it is only staged for it.
+    """A batch for a queue; with a transaction it is only staged for it, with a delay it waits until it is due.
 
     Results: where the batch is, which is not where it was to go when an earlier try had stored it in another queue. The
-    offset of a staged one is -1.
+    offset of a staged or delayed one is -1; a delayed one has a key, unless it was due at once.
     """
 
     topic: str
@@ -40,10 +42,12 @@ class AppendJob(Job):
     header: Header
     done: Callable[[AppendJob], None]
     transaction: TransactionId | None = None
+    delay: Delay | None = None
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
     stored_ms: int = field(default=0, init=False)
+    due: DueKey | None = field(default=None, init=False)
 
     @property
     def size(self) -> int:
@@ -107,7 +111,7 @@ class PublishJob(Job):
         return 256
 
 
-AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob | PopJob
+AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob
 
 
 @dataclass(slots=True, eq=False)

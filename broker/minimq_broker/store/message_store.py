@@ -19,6 +19,7 @@ from minimq_broker.store.commit_log import CommitLog, LogObserver
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letters import DeadLetters
+from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
@@ -265,6 +266,20 @@ class MessageStore:
         """Return the state that was saved last. With the log from its start on, it makes a replica."""
         rows = self._checkpoint.rows()
         return Snapshot(position_of(rows), rows)
+
+    # ---- delayed batches --------------------------------------------------------------------------------
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """The time at which the next delayed batch is due, in ms since 1970; None while none waits. Any thread may ask.
+
+        After a recall it may be that of the recalled batch.
+        """
+        return None
+
+    def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
+        """Return some of the batches of a topic that wait, in the order in which they are due."""
+        return DelayedPage([])
 
     # ---- old segments -----------------------------------------------------------------------------------
 

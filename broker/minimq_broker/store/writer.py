@@ -25,6 +25,7 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
+from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.jobs import (
     AnyJob,
@@ -313,6 +314,8 @@ class Writer:
             group.add_batch(job)
         elif isinstance(job, PublishJob):
             group.publish(job, self._log.entry_at)
+        elif isinstance(job, DueJob | RecallJob):
+            raise InvalidArgument("delayed batches are not stored yet")
         else:
             group.add_fact(job)
 

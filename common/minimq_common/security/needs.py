@@ -137,6 +137,11 @@ def _transaction(request: Any) -> Requirement:  # noqa: ANN401
     return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.name))
 
 
+def _list_delayed(request: Any) -> Requirement:  # noqa: ANN401
+    describe = Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)
+    return _all(describe, Need(Verb.READ, Resource.TOPIC, request.topic)) if request.with_batches else _all(describe)
+
+
 def _get_committed(request: Any) -> Requirement:  # noqa: ANN401
     group = Need(Verb.DESCRIBE, Resource.GROUP, request.group)
     return _all(group, Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)) if request.topic else _all(group)
@@ -176,6 +181,8 @@ _RULES: dict[str, _Rule] = {
             "DeleteTopicRequest": _topic(Verb.MANAGE),
             "DescribeTopicRequest": _topic(Verb.DESCRIBE),
             "GetOffsetRequest": _topic(Verb.DESCRIBE),
+            "RecallRequest": _topic(Verb.WRITE),
+            "ListDelayedRequest": _list_delayed,
             "CommitTransactionRequest": _transaction,
             "DescribeTransactionRequest": _transaction,
             "CommitOffsetsRequest": lambda request: _reads(request.group, (each.topic for each in request.offsets)),

@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.errors_pb2
 import sys
 import typing
@@ -151,6 +152,7 @@ class AppendRequest(google.protobuf.message.Message):
     QUEUE_ID_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     TRANSACTION_FIELD_NUMBER: builtins.int
+    DELAY_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
@@ -160,6 +162,10 @@ class AppendRequest(google.protobuf.message.Message):
     def transaction(self) -> global___Transaction:
         """Set when the batch is to be staged: readers see it once its transaction is committed. It has a producer id then."""
 
+    @property
+    def delay(self) -> minimq_proto.v1.delay_pb2.Delay:
+        """Set when the batch is to be in its queue later. Not for FIFO topics, nor in a transaction."""
+
     def __init__(
         self,
         *,
@@ -168,9 +174,10 @@ class AppendRequest(google.protobuf.message.Message):
         queue_id: builtins.int = ...,
         batch: builtins.bytes = ...,
         transaction: global___Transaction | None = ...,
+        delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -204,13 +211,20 @@ class AppendResult(google.protobuf.message.Message):
     FAILURE_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
+    DUE_MS_FIELD_NUMBER: builtins.int
+    RECALL_ID_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
-    """Offset of the first record of the batch; the others follow without a gap. -1 when the batch is staged."""
+    """Offset of the first record of the batch; the others follow without a gap. -1 when the batch is staged or delayed."""
     store_timestamp_ms: builtins.int
     queue_id: builtins.int
     """The queue that holds the batch: not the one asked for when an earlier try had stored it in another."""
     status: global___SendStatus.ValueType
+    due_ms: builtins.int
+    """When a delayed batch is due, in ms since 1970, and what it is recalled by, along with that. 0 for one that is in its
+    queue at once.
+    """
+    recall_id: builtins.int
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     def __init__(
@@ -222,9 +236,11 @@ class AppendResult(google.protobuf.message.Message):
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         queue_id: builtins.int = ...,
         status: global___SendStatus.ValueType = ...,
+        due_ms: builtins.int = ...,
+        recall_id: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "failure", b"failure", "queue_id", b"queue_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___AppendResult = AppendResult
 

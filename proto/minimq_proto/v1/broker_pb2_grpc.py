@@ -5,6 +5,7 @@ import warnings
 
 from minimq_proto.v1 import attend_pb2 as minimq__proto_dot_v1_dot_attend__pb2
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
+from minimq_proto.v1 import delay_pb2 as minimq__proto_dot_v1_dot_delay__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -94,6 +95,16 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/DescribeTransaction',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
+                _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/minimq.v1.Broker/Recall',
+                request_serializer=minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.FromString,
+                _registered_method=True)
+        self.ListDelayed = channel.unary_unary(
+                '/minimq.v1.Broker/ListDelayed',
+                request_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
                 _registered_method=True)
         self.GetOffset = channel.unary_unary(
                 '/minimq.v1.Broker/GetOffset',
@@ -237,6 +248,18 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recall(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDelayed(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -388,6 +411,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeTransaction,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.SerializeToString,
+            ),
+            'ListDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDelayed,
+                    request_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.SerializeToString,
             ),
             'GetOffset': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOffset,
@@ -784,6 +817,60 @@ class Broker(object):
             '/minimq.v1.Broker/DescribeTransaction',
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/Recall',
+            minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/ListDelayed',
+            minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
             options,
             channel_credentials,
             insecure,

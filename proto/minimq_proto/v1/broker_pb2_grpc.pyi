@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import minimq_proto.v1.attend_pb2
 import minimq_proto.v1.broker_pb2
+import minimq_proto.v1.delay_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -78,6 +79,16 @@ class BrokerStub:
     DescribeTransaction: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
+    ]
+
+    Recall: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.delay_pb2.RecallRequest,
+        minimq_proto.v1.delay_pb2.RecallResponse,
+    ]
+
+    ListDelayed: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.delay_pb2.ListDelayedRequest,
+        minimq_proto.v1.delay_pb2.ListDelayedResponse,
     ]
 
     GetOffset: grpc.UnaryUnaryMultiCallable[
@@ -209,6 +220,16 @@ class BrokerAsyncStub:
     DescribeTransaction: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
+    ]
+
+    Recall: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.delay_pb2.RecallRequest,
+        minimq_proto.v1.delay_pb2.RecallResponse,
+    ]
+
+    ListDelayed: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.delay_pb2.ListDelayedRequest,
+        minimq_proto.v1.delay_pb2.ListDelayedResponse,
     ]
 
     GetOffset: grpc.aio.UnaryUnaryMultiCallable[
@@ -365,6 +386,20 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTransactionResponse]]: ...
+
+    @abc.abstractmethod
+    def Recall(
+        self,
+        request: minimq_proto.v1.delay_pb2.RecallRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.delay_pb2.RecallResponse, collections.abc.Awaitable[minimq_proto.v1.delay_pb2.RecallResponse]]: ...
+
+    @abc.abstractmethod
+    def ListDelayed(
+        self,
+        request: minimq_proto.v1.delay_pb2.ListDelayedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.delay_pb2.ListDelayedResponse, collections.abc.Awaitable[minimq_proto.v1.delay_pb2.ListDelayedResponse]]: ...
 
     @abc.abstractmethod
     def GetOffset(

@@ -1,0 +1,159 @@
+"""Delayed batches: which of them are published already, and how many wait.
+
+A delayed batch is known by its key, the time at which it is due and its id, and is published in the order of keys. So
+one key, the mark, tells all that are published from all that are not, however many there are.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minimq_broker.core.producers import Place
+
+#: The longest delay unless the broker is told otherwise, in ms: 366 days.
+MAX_DELAY_MS = 366 * 86_400_000
+
+
+class DueKey(NamedTuple):
+    """The key of a delayed batch: when it is due, in ms since 1970, and its log position, by which it is recalled."""
+
+    due_ms: int
+    id: int
+
+
+#: Before all keys.
+NO_KEY = DueKey(0, 0)
+
+
+class Delay(NamedTuple):
+    """When a batch is to be published: so long after it is stored, or at a time, in ms since 1970, if there is one.
+
+    Attributes:
+        delay_ms: the duration.
+        due_ms: the time.
+        recallable: whether it may be taken back.
+    """
+
+    delay_ms: int = 0
+    due_ms: int | None = None
+    recallable: bool = False
+
+
+class RecallOutcome(IntEnum):
+    """The fate of a batch that was to be recalled."""
+
+    #: It will never be published.
+    RECALLED = 0
+    #: It was recalled before.
+    ALREADY_RECALLED = 1
+    #: It is published, or there is no such batch.
+    TOO_LATE = 2
+    #: It waits on: it was stored as one that cannot be recalled.
+    NOT_RECALLABLE = 3
+
+
+class BatchDelayed(NamedTuple):
+    """The effect of an entry with a delayed batch; producer id and numbers as in the header of the batch."""
+
+    key: DueKey
+    messages: int
+    place: Place
+    producer_id: int = 0
+    sequence: int = 0
+    settled_before: int = 0
+
+
+class RecalledBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A delayed batch that was recalled: its key, and how many messages it has."""
+
+    due_ms: int
+    id: int
+    messages: int
+
+
+class BatchesRecalled(msgspec.Struct, frozen=True, tag="recalled"):
+    """Delayed batches of a topic were recalled: they are not published when they are due."""
+
+    topic_id: int
+    batches: tuple[RecalledBatch, ...]
+
+
+class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
+    """All delayed batches up to a key are published or need not be: the last one cannot be read, or is not wanted.
+
+    The topic and number of messages of one that is lost; of none 0.
+    """
+
+    due_ms: int
+    id: int
+    topic_id: int = 0
+    messages: int = 0
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """The numbers of batches that wait to be due, and of their messages; also the row of a topic in the checkpoint."""
+
+    batches: int = 0
+    messages: int = 0
+
+
+_NONE = Waiting()
+
+
+class DelayTable:
+    """The mark up to which delayed batches are published, and how many wait. Changed by `State.apply` alone.
+
+    Args:
+        changed: gets the rows that are changed.
+
+    Attributes:
+        mark: the key of the last one that was published, or skipped.
+        by_topic: how many wait, by the id of the topic.
+    """
+
+    def __init__(self, changed: set[tuple[Any, ...]]) -> None:
+        self._changed = changed
+        self.mark = NO_KEY
+        self.by_topic: dict[int, Waiting] = {}
+
+    def waiting(self, topic_id: int) -> Waiting:
+        """Return how many wait for a topic. Any thread may ask."""
+        return self.by_topic.get(topic_id, _NONE)
+
+    def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped) -> None:
+        """Take the effect of an entry in."""
+        match entry:
+            case BatchDelayed():
+                self._count(entry.place.topic_id, 1, entry.messages)
+            case BatchesRecalled(topic_id, batches):
+                self._count(topic_id, -len(batches), -sum(each.messages for each in batches))
+            case DueSkipped(due_ms, id_, topic_id, messages):
+                self._move(DueKey(due_ms, id_))
+                if topic_id:
+                    self._count(topic_id, -1, -messages)
+
+    def publish(self, key: DueKey, topic_id: int, messages: int) -> None:
+        """Take in that the next batch is published."""
+        self._move(key)
+        self._count(topic_id, -1, -messages)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """Forget what waits for a topic."""
+        if self.by_topic.pop(topic_id, None) is not None:
+            self._changed.add(("delayed", topic_id))
+
+    def _move(self, key: DueKey) -> None:
+        self.mark = key
+        self._changed.add(("due-mark",))
+
+    def _count(self, topic_id: int, batches: int, messages: int) -> None:
+        before = self.by_topic.get(topic_id, _NONE)
+        after = Waiting(before.batches + batches, before.messages + messages)
+        if after.batches > 0:
+            self.by_topic[topic_id] = after
+        else:
+            self.by_topic.pop(topic_id, None)
+        self._changed.add(("delayed", topic_id))
