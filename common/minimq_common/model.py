@@ -68,6 +68,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         properties: further names and values, both text.
         message_group: for a FIFO topic: messages of one group are consumed in the order in which they were sent, one
             after the other. 1 to 64 characters.
+        deliver_after_s: for a delayed message: seconds from its sending on until it is delivered, at most 366 days.
+        deliver_at: or the time at which it is delivered: a `datetime` with a time zone, or seconds since 1970.
+        recallable: a delayed message can be taken back until then, with `producer.recall(receipt.recall_handle)`.
     """
 
     topic: str
@@ -76,6 +79,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = NO_PROPERTIES
     message_group: str | None = None
+    deliver_after_s: float | None = None
+    deliver_at: datetime | float | None = None
+    recallable: bool = False
 
 
 #: Most queues that a topic has on one broker.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.decisions import Transaction
+from minimq.sending.due_times import DueTime
 from minimq_common.errors import MiniMQError
 from minimq_common.large_fields import field_head
 from minimq_common.model import MessageQueue
@@ -33,8 +35,17 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
     def __init__(self, connection: Connection, address: str) -> None:
         super().__init__(connection, address, lambda stub: stub.Append, lambda _: ())  # type: ignore[arg-type, return-value]
 
-    def append(self, queue: MessageQueue, data: bytes, answer: Answer, transaction: Transaction | None = None) -> None:
+    def append(
+        self,
+        queue: MessageQueue,
+        data: bytes,
+        answer: Answer,
+        transaction: Transaction | None = None,
+        due: DueTime | None = None,
+    ) -> None:
         """Send a batch, to be staged if it belongs to a transaction; `answer` is called once, unless this raises.
+
+        One with a due time is delivered then. A delay is sent as what is left of it, so that clocks need not agree.
 
         Raises:
             MiniMQError: the stream has ended.
@@ -45,6 +56,12 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
             if transaction is not None:
                 made.transaction.name = transaction.name
                 made.transaction.number = transaction.number
+            if due is not None:
+                made.recallable = due.recallable
+                if due.bucket.is_delay:
+                    made.delay_ms = due.left_ms(time.monotonic())
+                else:
+                    made.due_ms = due.at_ms
             return made.SerializeToString(), field_head(_BATCH, len(data)), data
 
         self.request(request, answer)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
 
+from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
 from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -25,13 +27,16 @@ OVERHEAD_BYTES = 64
 _PART = 512
 #: The first part is small, to learn how large the messages are.
 _FIRST_PART = 16
+#: Batches with different due times that are open at a time: each costs more memory than its messages are counted with.
+_MOST_OPEN = 1_000
 
 #: Indexes of some messages among all messages of a call.
 Slots = Sequence[int]
 
 
-#: The destination that messages share: a topic, the queue if it is fixed, and the message group if they have one.
-Destination = tuple[str, MessageQueue | None, str | None]
+#: The destination that messages share: a topic, the queue if it is fixed, the message group if they have one, and the
+#: bucket in which they are due if they are delayed.
+Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
 
 
 #: Called with the outcome of a message, see `SendInterceptor.after_send`.
@@ -41,8 +46,9 @@ Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 class _OpenBatch:
     """Messages for one destination that will be sent together, and their use of the buffer."""
 
-    def __init__(self, records: BatchBuilder) -> None:
+    def __init__(self, records: BatchBuilder, due: DueTime | None) -> None:
         self.records = records
+        self.due = due
         self.slots: list[Slots] = []
         self.tickets: list[int] = []
         #: Number of messages of each ticket here; None for all.
@@ -59,7 +65,7 @@ class _OpenBatch:
         portions = []
         begin = 0
         for records in self.records.split(count):
-            portion = _OpenBatch(records)
+            portion = _OpenBatch(records, self.due)
             portion.size = records.size + OVERHEAD_BYTES * len(records)
             portion.counts = []
             portions.append(portion)
@@ -186,21 +192,34 @@ class BulkSend:
     def _add(self, messages: list[Message], size: int) -> None:
         start = self._count
         self._count += len(messages)
+        precision_s, monotonic_s, time_s = self._options.delay_precision_s, time.monotonic(), time.time()
         if not self._is_bound and _are_alike(messages):
-            self._add_to((messages[0].topic, None, None), messages, range(start, self._count), size)
+            due = due_time(messages[0], precision_s, monotonic_s, time_s)
+            shared = messages[0].topic, None, None, due and due.bucket
+            self._add_to(shared, messages, range(start, self._count), size, due)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
+        dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
         for index, message in enumerate(messages):
             is_chosen = self._is_bound or message.message_group is not None
             queue = self._choose(message) if is_chosen else None
-            groups[message.topic, queue, message.message_group].append(index)
+            due = due_time(message, precision_s, monotonic_s, time_s)
+            destination = message.topic, queue, message.message_group, due and due.bucket
+            groups[destination].append(index)
+            if due is not None:
+                dues[destination].append(due)
         for destination, group in groups.items():
             chosen = [messages[index] for index in group]
-            self._add_to(destination, chosen, [start + index for index in group], bytes_of_bodies(chosen))
+            due = latest(dues[destination]) if destination in dues else None
+            self._add_to(destination, chosen, [start + index for index in group], bytes_of_bodies(chosen), due)
+        if len(self._open) > _MOST_OPEN:
+            self._send_open()
 
-    def _add_to(self, destination: Destination, messages: list[Message], slots: Slots, size: int) -> None:
+    def _add_to(
+        self, destination: Destination, messages: list[Message], slots: Slots, size: int, due: DueTime | None
+    ) -> None:
         """Add messages, whose bodies have `size` bytes together, to the open batch of their destination."""
-        topic, _, message_group = destination
+        topic, _, message_group, _ = destination
         size += OVERHEAD_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
@@ -211,7 +230,9 @@ class BulkSend:
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
             records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression, message_group)
-            batch = self._open[destination] = _OpenBatch(records)
+            batch = self._open[destination] = _OpenBatch(records, due)
+        elif due is not None and batch.due is not None:
+            batch.due = latest((batch.due, due))
         batch.tickets.append(ticket)
         batch.size += size
         before = batch.records.size
@@ -222,7 +243,7 @@ class BulkSend:
         self._buffer.grow(beside_bodies)
         batch.size += beside_bodies
         # Full if another part of this size would not fit.
-        full = batch.records.size + grown > self._options.batch_bytes
+        full = batch.records.size + grown > self._options.batch_bytes or (due is not None and due.recallable)
         if full or len(batch.records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
             self._send(destination, self._open.pop(destination))
@@ -235,7 +256,7 @@ class BulkSend:
 
     def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
         """Return the last batch for a destination, split for several queues if the call filled none."""
-        topic, queue, _ = destination
+        topic, queue, _, _ = destination
         portions = math.ceil(len(batch.records) / self._options.spread_messages)
         if portions > 1 and queue is None and destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
@@ -252,9 +273,11 @@ class BulkSend:
         with self._lock:
             self._under_way.add(number)
         try:
-            topic, queue, message_group = destination
+            topic, queue, message_group, _ = destination
             completion = self._completion(number, batch.slots)
-            self._sender.send_batch(topic, queue, batch.records, batch.share, completion, message_group=message_group)
+            self._sender.send_batch(
+                topic, queue, batch.records, batch.share, completion, message_group=message_group, due=batch.due
+            )
         except BaseException:  # Ctrl-C may have interrupted before the sender knew the batch: there may be no outcome
             self._ended(number)
             raise
@@ -321,11 +344,18 @@ def _not_sent(error: BaseException) -> SendFailed:
 
 
 def _are_alike(messages: Sequence[Message]) -> bool:
-    """Return whether messages are of one topic, and have no message group."""
-    try:
-        is_one = len({message.topic for message in messages}) == 1
-    except TypeError:  # one is a list, or another unhashable value
-        for message in messages:
+    """Return whether messages are of one topic, with one delay or none, and without anything else that parts them."""
+    topic, delay = messages[0].topic, messages[0].deliver_after_s
+    different = [  # in one walk: each message that is sent is looked at here
+        message
+        for message in messages
+        if message.topic != topic
+        or message.message_group is not None
+        or message.deliver_after_s != delay
+        or message.deliver_at is not None
+        or message.recallable
+    ]
+    for message in (messages[0], *different):
+        if not isinstance(message.topic, str):  # it may be unhashable
             check_topic(message.topic)
-        raise
-    return is_one and [message.message_group for message in messages].count(None) == len(messages)
+    return not different

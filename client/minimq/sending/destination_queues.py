@@ -13,6 +13,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
+from minimq.sending.due_times import DueBucket
 from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -25,6 +26,11 @@ class _Key(NamedTuple):
     queue: MessageQueue | None
     avoid: str | None
     message_group: str | None
+    due_bucket: DueBucket | None
+
+
+def _own_key(batch: PendingBatch) -> _Key:
+    return _Key(batch.topic, batch.queue, None, batch.message_group, batch.due_bucket)
 
 
 class _Destination:
@@ -55,7 +61,7 @@ class DestinationQueues:
         #: Destinations with something to send, by required broker (None: any). They take turns, so that a flood for one
         #: destination does not delay the others.
         self._ready: dict[str | None, dict[_Key, _Destination]] = {}
-        self._delayed: list[tuple[float, int, PendingBatch]] = []
+        self._retries: list[tuple[float, int, PendingBatch]] = []
 
     # ---- joining --------------------------------------------------------------------------------
 
@@ -65,7 +71,8 @@ class DestinationQueues:
         Nothing else changes: the message is sent with that batch.
         """
         message = item.message
-        key = (message.topic, item.queue, None, message.message_group)  # equal to a `_Key`
+        due_bucket = None if item.due is None else item.due.bucket
+        key = (message.topic, item.queue, None, message.message_group, due_bucket)  # equal to a `_Key`
         destination = self._destinations.get(key)  # type: ignore[call-overload]
         if destination is None or not destination.batches:
             return False
@@ -78,44 +85,47 @@ class DestinationQueues:
     def add_message(self, item: PendingMessage) -> None:
         """Queue a message that joins no batch behind everything for the same destination."""
         topic, queue, message_group = item.message.topic, item.queue, item.message.message_group
-        destination = self._to(_Key(topic, queue, None, message_group))
-        destination.batches.append(PendingBatch(topic, queue, (item,), message_group))
+        destination = self._to(_Key(topic, queue, None, message_group, item.due_bucket))
+        destination.batches.append(PendingBatch(topic, queue, (item,), message_group, item.due_bucket))
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
         """Queue a new batch behind everything for the same destination."""
-        destination = self._to(_Key(batch.topic, batch.queue, None, batch.message_group))
+        destination = self._to(_own_key(batch))
         destination.batches.append(batch)
         self._update(destination)
 
-    def is_free(self, topic: str, queue: MessageQueue | None, message_group: str | None) -> bool:
-        """Return whether a message for this destination would neither overtake anything nor skip a turn."""
-        return not self._ready and (topic, queue, None, message_group) not in self._destinations
+    def is_free(self, item: PendingMessage) -> bool:
+        """Return whether a message would neither overtake anything nor skip a turn."""
+        if self._ready:
+            return False
+        message = item.message
+        return (message.topic, item.queue, None, message.message_group, item.due_bucket) not in self._destinations
 
     def pass_by(self, batch: PendingBatch) -> None:
         """Record that a batch is sent without having waited."""
         if batch.queue is not None:
-            self._to(_Key(batch.topic, batch.queue, None, batch.message_group)).under_way = batch
+            self._to(_own_key(batch)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:
         """Queue a sent batch for a retry: at a time, or as soon as there is a target."""
         if at is not None:
             assert batch.number is not None
-            heapq.heappush(self._delayed, (at, batch.number.sequence, batch))
+            heapq.heappush(self._retries, (at, batch.number.sequence, batch))
             return
         if batch.queue is None:
-            destination = self._to(_Key(batch.topic, None, batch.avoid, None))
+            destination = self._to(_Key(batch.topic, None, batch.avoid, None, None))
             destination.batches.append(batch)
         else:
-            destination = self._to(_Key(batch.topic, batch.queue, None, batch.message_group))
+            destination = self._to(_own_key(batch))
             destination.batches.appendleft(batch)
             destination.under_way = None
         self._update(destination)
 
-    def due(self, now: float) -> None:
+    def bring_back(self, now: float) -> None:
         """Requeue the batches whose retry is due."""
-        while self._delayed and self._delayed[0][0] <= now:
-            self.try_again(heapq.heappop(self._delayed)[2], None)
+        while self._retries and self._retries[0][0] <= now:
+            self.try_again(heapq.heappop(self._retries)[2], None)
 
     # ---- leaving --------------------------------------------------------------------------------
 
@@ -127,12 +137,12 @@ class DestinationQueues:
     @property
     def is_empty(self) -> bool:
         """True if nothing waits."""
-        return not self._destinations and not self._delayed
+        return not self._destinations and not self._retries
 
     @property
-    def next_due(self) -> float:
-        """The time of the next retry; infinite if none is delayed."""
-        return self._delayed[0][0] if self._delayed else math.inf
+    def next_retry(self) -> float:
+        """The time of the next retry; infinite if none waits for one."""
+        return self._retries[0][0] if self._retries else math.inf
 
     def next(self, now: float) -> tuple[PendingBatch, Target | MiniMQError] | None:
         """Remove and return the next batch to send, with its target or error; None if everything has to wait."""
@@ -151,7 +161,7 @@ class DestinationQueues:
     def completed(self, batch: PendingBatch) -> None:
         """Record the outcome of a batch: if it was in flight, the next one for its chosen queue may be sent."""
         if batch.queue is not None:
-            destination = self._destinations.get(_Key(batch.topic, batch.queue, None, batch.message_group))
+            destination = self._destinations.get(_own_key(batch))
             if destination is not None and destination.under_way is batch:
                 destination.under_way = None
                 self._update(destination)
@@ -185,14 +195,14 @@ class DestinationQueues:
     def all(self) -> list[PendingBatch]:
         """Return everything that waits, in any order."""
         waiting = [batch for destination in self._destinations.values() for batch in destination.batches]
-        return waiting + [batch for _, _, batch in self._delayed]
+        return waiting + [batch for _, _, batch in self._retries]
 
     def clear(self) -> list[PendingBatch]:
         """Remove and return everything, in any order."""
         left = self.all()
         self._destinations.clear()
         self._ready.clear()
-        self._delayed.clear()
+        self._retries.clear()
         return left
 
     def _leave(self, destination: _Destination) -> PendingBatch:

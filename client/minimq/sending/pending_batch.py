@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from minimq.sending.decisions import Transaction
+from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -95,6 +96,7 @@ class PendingMessage(msgspec.Struct, eq=False):
         queue: its required queue; None for any.
         size: bytes that it uses in the buffer.
         outcome: receives the receipt, or the error.
+        due: when it is due; None if it is delivered at once.
         ticket: of its reservation in the buffer.
         born_ms: when it was accepted, in ms since 1970.
         handed_in: the same by the monotonic clock.
@@ -104,9 +106,15 @@ class PendingMessage(msgspec.Struct, eq=False):
     queue: MessageQueue | None
     size: int
     outcome: Outcome | None
+    due: DueTime | None = None
     ticket: int = -1
     born_ms: int = 0
     handed_in: float = 0.0
+
+    @property
+    def due_bucket(self) -> DueBucket | None:
+        """The span of time in which it is due; None if it is delivered at once."""
+        return None if self.due is None else self.due.bucket
 
 
 class PendingBatch:
@@ -118,6 +126,7 @@ class PendingBatch:
         topic: of all messages.
         queue: its required queue; None for any.
         message_group: of all messages, in a FIFO topic; else None.
+        due_bucket: in which all messages are due, if they are delayed; else None.
         messages: the single messages in it.
         data: the encoded batch; None until it is encoded.
         number: assigned when it is first sent, or when its records are encoded.
@@ -141,6 +150,7 @@ class PendingBatch:
         "data",
         "deadline",
         "done",
+        "due_bucket",
         "expires",
         "lookups",
         "message_group",
@@ -162,10 +172,12 @@ class PendingBatch:
         queue: MessageQueue | None,
         messages: Iterable[PendingMessage] = (),
         message_group: str | None = None,
+        due_bucket: DueBucket | None = None,
     ) -> None:
         self.topic = topic
         self.queue = queue
         self.message_group = message_group
+        self.due_bucket = due_bucket
         self.messages = deque(messages)
         self.data: bytes | None = None
         self.number: BatchNumber | None = None
@@ -199,6 +211,11 @@ class PendingBatch:
         return BufferShare([item.ticket for item in pending], sum([item.size for item in pending]))
 
     @property
+    def due(self) -> DueTime | None:
+        """When all messages are due; None if they are delivered at once."""
+        return None if self.due_bucket is None else latest(item.due for item in self.messages if item.due is not None)
+
+    @property
     def direction(self) -> Direction:
         """The unit of availability that it shares with others."""
         return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
@@ -212,11 +229,12 @@ class PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
-        return PendingBatch(self.topic, self.queue, [self.messages.popleft() for _ in range(count)], self.message_group)
+        messages = [self.messages.popleft() for _ in range(count)]
+        return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were accepted up to a time, and return them as a separate batch."""
-        taken = PendingBatch(self.topic, self.queue, message_group=self.message_group)
+        taken = PendingBatch(self.topic, self.queue, (), self.message_group, self.due_bucket)
         while self.messages and self.messages[0].handed_in <= than:
             taken.messages.append(self.messages.popleft())
         return taken
@@ -257,9 +275,10 @@ class PendingBatch:
 class RecordsBatch(PendingBatch):
     """Records for one destination that were encoded when they were accepted."""
 
-    __slots__ = ("completion", "count", "handed_in", "share")
+    __slots__ = ("completion", "count", "due", "handed_in", "share")
 
     count: int
+    due: DueTime | None
     handed_in: float
     share: BufferShare
 
@@ -276,9 +295,10 @@ class RecordsBatch(PendingBatch):
         completion: Completion,
         transaction: Transaction | None = None,
         message_group: str | None = None,
+        due: DueTime | None = None,
     ) -> None:
-        super().__init__(topic, queue, message_group=message_group)
-        self.data, self.count, self.share = data, count, share
+        super().__init__(topic, queue, (), message_group, None if due is None else due.bucket)
+        self.data, self.count, self.share, self.due = data, count, share, due
         self.number, self.transaction = number, transaction
         self.handed_in, self.completion = handed_in, completion
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
@@ -13,6 +14,7 @@ from minimq.connection.cluster import Cluster
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.sending.decisions import Transaction
+from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
@@ -123,7 +125,10 @@ class ProducerCore:
         self._find(message.topic, make=message.message_group is None)
         if selector is not None or queue is not None or message.message_group is not None:
             queue = self._destination(message, queue, selector)
-        return PendingMessage(message, queue, size + OVERHEAD_BYTES, outcome)
+        due = None
+        if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
+            due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
+        return PendingMessage(message, queue, size + OVERHEAD_BYTES, outcome, due)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.
@@ -216,7 +221,7 @@ class ProducerCore:
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
-        self._sender.send_batch(topic, queue, records, share, future.complete, transaction)
+        self._sender.send_batch(topic, queue, records, share, future.complete, transaction=transaction)
         return future
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:

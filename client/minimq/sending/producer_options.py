@@ -14,6 +14,8 @@ from minimq_common.security.credentials import CredentialsArgument
 
 #: What a broker can take at most, whatever it is told: a batch is one frame on the wire.
 _MOST_BYTES = 32 << 20
+#: Least and most seconds by which a delayed message may be due later.
+_PRECISION_S = (0.001, 3600)
 
 #: How batches are compressed, by name.
 CompressionName = Literal["none", "zstd"]
@@ -28,6 +30,7 @@ class ProducerChanges(TypedDict, total=False):
     batch_bytes: int
     spread_messages: int
     buffer_bytes: int
+    delay_precision_s: float
     block_when_full: bool
     window: int
     close_timeout_s: float
@@ -54,6 +57,8 @@ class ProducerOptions:
         spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
             that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
         buffer_bytes: maximum bytes of bodies without a receipt.
+        delay_precision_s: how much later than asked for a delayed message may be due, in seconds, so that it can travel
+            with others; it is never delivered earlier. With 0.001 only those of the same millisecond travel together.
         block_when_full: wait for room in the buffer, or raise BufferFull.
         window: maximum number of requests in flight to one broker.
         close_timeout_s: seconds that `close` waits for messages in flight.
@@ -75,6 +80,7 @@ class ProducerOptions:
     batch_bytes: int = 1 << 20
     spread_messages: int = 32
     buffer_bytes: int = 64 << 20
+    delay_precision_s: float = 0.1
     block_when_full: bool = True
     window: int = 8
     close_timeout_s: float = 30.0
@@ -91,6 +97,9 @@ class ProducerOptions:
         for name, most in (("max_body_bytes", _MOST_BYTES), ("batch_bytes", _MOST_BYTES), ("batch_messages", 1 << 20)):
             if getattr(self, name) > most:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be at most {most}")
+        if not _PRECISION_S[0] <= self.delay_precision_s <= _PRECISION_S[1]:
+            low, high = _PRECISION_S
+            raise InvalidArgument(f"delay_precision_s is {self.delay_precision_s}: it must be {low} to {high}")
         choices = get_args(CompressionName)
         if self.compression not in choices:
             raise InvalidArgument(f"compression is {self.compression!r}: it must be one of {', '.join(choices)}")

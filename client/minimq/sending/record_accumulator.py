@@ -92,14 +92,14 @@ class RecordAccumulator:
         """
         if self._closed:
             raise _closed()
-        topic, queue, message_group = item.message.topic, item.queue, item.message.message_group
-        if self._waiting.is_free(topic, queue, message_group):
+        topic, queue = item.message.topic, item.queue
+        if self._waiting.is_free(item):
             try:
                 target = self._selector.take(topic, queue, None, now)
             except MiniMQError:
                 target = None  # `drain` deals with the reason
             if target is not None:
-                batch = PendingBatch(topic, queue, (item,), message_group)
+                batch = PendingBatch(topic, queue, (item,), item.message.message_group, item.due_bucket)
                 self._waiting.pass_by(batch)
                 self._leave(batch, target, now, thread)
                 return batch
@@ -158,9 +158,9 @@ class RecordAccumulator:
 
     @property
     def wake_at(self) -> float:
-        """When `time_passed` has something to do; infinite when nothing is in flight or delayed."""
+        """When `time_passed` has something to do; infinite when nothing is in flight or waits for a retry."""
         expires = min((batch.expires for batch in self._in_flight), default=math.inf)
-        return min(expires, self._waiting.next_due)
+        return min(expires, self._waiting.next_retry)
 
     def drain(self, now: float, thread: int) -> Sequence[Action] | None:
         """Take out what leaves next; return what a thread is to do with it, None when everything has to wait."""
@@ -252,7 +252,7 @@ class RecordAccumulator:
 
     def time_passed(self, now: float) -> Sequence[Action]:
         """Give up tries that take too long, and bring back what waited for its next try."""
-        self._waiting.due(now)
+        self._waiting.bring_back(now)
         actions: list[Action] = []
         silent: dict[object, Abandon] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:

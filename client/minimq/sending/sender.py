@@ -26,6 +26,7 @@ from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.decisions import Transaction
+from minimq.sending.due_times import DueTime
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.pending_batch import (
     BufferShare,
@@ -128,15 +129,17 @@ class Sender:
             raise
         return True
 
-    def send_batch(
+    def send_batch(  # noqa: PLR0913 - each is a fact of its own
         self,
         topic: str,
         queue: MessageQueue | None,
         records: Records,
         share: BufferShare,
         completion: Completion,
+        *,
         transaction: Transaction | None = None,
         message_group: str | None = None,
+        due: DueTime | None = None,
     ) -> None:
         """Send the records of one topic, which have a share of the buffer, as one batch.
 
@@ -159,6 +162,7 @@ class Sender:
                 completion=completion,
                 transaction=transaction,
                 message_group=message_group,
+                due=due,
             )
             with self._lock:
                 if not self._keeps_time:
@@ -282,7 +286,7 @@ class Sender:
                 return None
         try:
             batch.stream = stream = self._streams.to(address)
-            stream.append(queue, batch.data, answer, batch.transaction)
+            stream.append(queue, batch.data, answer, batch.transaction, batch.due)
         except MiniMQError as error:
             return error
         except RuntimeError as error:  # no thread can be started

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq.sending.due_times import DueTime, due_time
 from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -81,6 +82,8 @@ class Play:
         #: The numbers of messages in each batch that has left, by its sequence number.
         self.batches: dict[int, list[int]] = {}
         self.first_left: dict[int, float] = {}
+        #: When batches are due, by sequence number.
+        self.dues: dict[int, float | None] = {}
         #: What brokers have stored: sequence numbers by broker, and messages by the queue that they were bound to.
         self.stored: defaultdict[str, dict[int, MessageQueue]] = defaultdict(dict)
         self.logs: defaultdict[MessageQueue | None, list[int]] = defaultdict(list)
@@ -89,10 +92,10 @@ class Play:
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def message(self, queue: MessageQueue | None = None, topic: str = "t") -> int:
+    def message(self, queue: MessageQueue | None = None, topic: str = "t", due: DueTime | None = None) -> int:
         number = len(self.told)
         told = self.told[number] = Told()
-        item = PendingMessage(Message(topic, b"x"), queue, 1, told)
+        item = PendingMessage(Message(topic, b"x"), queue, 1, told, due)
         item.ticket, item.born_ms, item.handed_in = number, 0, self.now
         if not self.accumulator.join(item):
             batch = self.accumulator.add_message(item, self.now, THREAD)
@@ -188,6 +191,7 @@ class Play:
     def send(self, batch: PendingBatch) -> None:
         one = Try(batch)
         numbers = list(batch.share.tickets)
+        self.dues[one.sequence] = None if batch.due is None else batch.due.at_s
         assert self.batches.setdefault(one.sequence, numbers) == numbers, "a number stands for one batch"
         assert batch.number is not None
         open_ = {other.sequence for other in self.under_way} | {one.sequence}
@@ -231,6 +235,46 @@ def test_messages_gather_while_the_window_is_full() -> None:
     assert play.sizes() == [1, 1]  # one at each broker
     play.answer()
     assert play.sizes() == [1, 1, 4]
+
+
+def delayed(delay_s: float, now: float = 0.0, *, recallable: bool = False) -> DueTime | None:
+    return due_time(Message("t", b"x", deliver_after_s=delay_s, recallable=recallable), 0.1, now, 1e9)
+
+
+def test_delayed_messages_travel_with_those_that_are_due_in_the_same_bucket() -> None:
+    play = Play(window=1)
+    for _ in range(2):  # one under way at each broker
+        play.message()
+    soon, plain = play.message(due=delayed(5.01)), play.message()
+    late, with_soon = play.message(due=delayed(7.0)), play.message(due=delayed(5.09))
+    for _ in range(5):
+        play.answer()
+    assert [*play.batches.values()][2:] == [[soon, with_soon], [plain], [late]]
+    with_soon_due = delayed(5.09)
+    assert with_soon_due is not None
+    assert play.dues[2] == with_soon_due.at_s, "the last one of a bucket decides, so none is early"
+    assert play.dues[3] is None
+
+
+def test_a_recallable_message_travels_alone() -> None:
+    play = Play(window=1)
+    for _ in range(2):
+        play.message()
+    for _ in range(3):
+        play.message(due=delayed(5.0, recallable=True))
+    for _ in range(5):
+        play.answer()
+    assert play.sizes() == [1] * 5
+
+
+def test_a_delayed_message_keeps_its_due_time_over_tries() -> None:
+    play = Play()
+    due = delayed(5.0)
+    play.message(due=due)
+    play.fail(Unavailable("away"))
+    play.pass_time(1)
+    [one] = play.under_way
+    assert one.batch.due == due
 
 
 def test_single_messages_and_batches_for_one_queue_keep_their_order() -> None:
@@ -513,7 +557,8 @@ def _step(play: Play, chance: random.Random) -> None:
     queue = chance.choice([None, None, *QUEUES, NOBODYS])
     match chance.choices(("message", "records", "answer", "fail", "hang", "break", "time"), (8, 3, 8, 3, 1, 1, 3))[0]:
         case "message":
-            play.message(queue, chance.choice("ttu") if queue is None else "t")
+            due = chance.choice([None, None, delayed(1.0), delayed(9.0, recallable=True)]) if queue is None else None
+            play.message(queue, chance.choice("ttu") if queue is None else "t", due)
         case "records":
             play.records(queue, chance.randrange(1, 6))
         case "time":

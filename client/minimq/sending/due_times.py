@@ -1,0 +1,131 @@
+"""Due times of delayed messages: when one is due, and which others it may travel with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import count
+from typing import NamedTuple
+
+from minimq_common.delays import MAX_DELAY_DAYS, MAX_DELAY_S
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message
+from minimq_common.words import kind_of
+
+#: From here on a number of seconds is likely to be milliseconds.
+_LEAST_MS = 10_000_000_000
+
+_recallable = count(1)
+
+
+class DueBucket(NamedTuple):
+    """The span of time in which a delayed message is due. Messages of one topic and one bucket travel together.
+
+    Attributes:
+        is_delay: it is due after a delay, not at a time of day.
+        number: of the span.
+        alone: different for each recallable message, as these travel alone; 0 for all others.
+    """
+
+    is_delay: bool
+    number: int
+    alone: int
+
+
+class DueTime(NamedTuple):
+    """When a delayed message, or a batch of them, is due.
+
+    Attributes:
+        at_s: seconds by the monotonic clock of this process if it is due after a delay; otherwise since 1970.
+        bucket: the span in which it is due.
+    """
+
+    at_s: float
+    bucket: DueBucket
+
+    @property
+    def recallable(self) -> bool:
+        """True if it can be recalled."""
+        return self.bucket.alone > 0
+
+    def left_ms(self, now: float) -> int:
+        """Return how long the delay is from now on, in ms, rounded up; `now` is a time of the monotonic clock."""
+        return max(math.ceil((self.at_s - now) * 1000), 0)
+
+    @property
+    def at_ms(self) -> int:
+        """The time of day in ms since 1970, rounded up."""
+        return math.ceil(self.at_s * 1000)
+
+
+def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: float) -> DueTime | None:
+    """Return when a message is due; None if it is delivered at once.
+
+    Args:
+        message: to be sent now.
+        precision_s: how much later it may be due, so that it can travel with others.
+        monotonic_s: the time of the monotonic clock.
+        time_s: the time of day, in seconds since 1970.
+
+    Raises:
+        InvalidArgument: it has two due times, or a wrong one, or cannot be delayed or recalled.
+    """
+    after, at = message.deliver_after_s, message.deliver_at
+    if after is None and at is None:
+        if message.recallable:
+            raise InvalidArgument(
+                "a message without a due time cannot be recalled: give deliver_after_s or deliver_at, or leave out "
+                "recallable"
+            )
+        return None
+    if after is not None and at is not None:
+        raise InvalidArgument("the message has deliver_after_s and deliver_at: give one of them")
+    if message.message_group is not None:
+        raise InvalidArgument(
+            "a message of a FIFO topic cannot be delayed, as it would be consumed out of its order: leave out "
+            "deliver_after_s and deliver_at, or send it to another topic without a message group"
+        )
+    due_s = monotonic_s + _delay_s(after) if after is not None else _moment_s(at, time_s)
+    if not (after or at or message.recallable):
+        return None
+    alone = next(_recallable) if message.recallable else 0
+    return DueTime(due_s, DueBucket(after is not None, int(due_s / precision_s), alone))
+
+
+def latest(dues: Iterable[DueTime]) -> DueTime:
+    """Return the due time of a batch of messages: that of the last, so that none is delivered early."""
+    return max(dues)
+
+
+def _delay_s(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise InvalidArgument(f"deliver_after_s is {kind_of(given)}: give a number of seconds")
+    if not 0 <= given <= MAX_DELAY_S:  # nor NaN
+        raise InvalidArgument(
+            f"deliver_after_s is {given}: it must be 0 to {MAX_DELAY_S}, which is {MAX_DELAY_DAYS} days"
+        )
+    return given
+
+
+def _moment_s(given: object, time_s: float) -> float:
+    """Return seconds since 1970."""
+    if isinstance(given, datetime):
+        if given.utcoffset() is None:
+            raise InvalidArgument(
+                f"deliver_at is {given!r}, which has no time zone: datetime.now(UTC) + timedelta(hours=1), for "
+                "example, has one"
+            )
+        seconds = given.timestamp()
+    elif isinstance(given, bool) or not isinstance(given, int | float):
+        raise InvalidArgument(
+            f"deliver_at is {kind_of(given)}: give a datetime with a time zone, or seconds since 1970"
+        )
+    else:
+        seconds = given
+    if not 0 <= seconds < math.inf:  # nor NaN
+        raise InvalidArgument(f"deliver_at is {given}: seconds since 1970 are 0 or more")
+    if seconds > time_s + MAX_DELAY_S:
+        remedy = "give seconds, not milliseconds, since 1970" if seconds >= _LEAST_MS else "send it again by then"
+        raise InvalidArgument(f"deliver_at is {given}, which is more than {MAX_DELAY_DAYS} days ahead: {remedy}")
+    return seconds
