@@ -20,6 +20,7 @@ __all__ = [
     "Producer",
     "ProducerOptions",
     "ProducerStatistics",
+    "RecallResult",
     "SendInterceptor",
     "SendReceipt",
     "SendStatus",
@@ -53,6 +54,7 @@ __all__ = [
 if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
+    from minimq.administration.recalls import RecallResult
     from minimq.connection.cluster import Cluster
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
@@ -94,6 +96,7 @@ else:
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.receiving.pull_consumer",
         "PushConsumer": "minimq.receiving.push_consumer",
+        "RecallResult": "minimq.administration.recalls",
         "ReceivedMessage": "minimq.receiving.received",
         "RetryLater": "minimq.receiving.listener",
         "SendInterceptor": "minimq.sending.interceptor",

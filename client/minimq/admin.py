@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.administration.access_admin import AccessAdmin
+from minimq.administration.delayed_admin import DelayedAdmin
 from minimq.administration.descriptions import BrokerStatus, report_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.group_admin import GroupAdmin
@@ -32,8 +33,8 @@ from minimq_proto.v1 import broker_pb2
 _PROMOTION_S = 60.0
 
 
-class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, AccessAdmin):
-    """Manages topics, consumer groups, dead letters, brokers and users. Thread-safe; a context manager.
+class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, AccessAdmin):
+    """Manages topics, consumer groups, dead letters, delayed messages, brokers and users. Thread-safe; a context manager.
 
     A change is applied on every master of the cluster that the name servers know. If a change fails half-way, repeat it
     to complete it.

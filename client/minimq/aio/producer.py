@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.administration.recalls import RecallResult
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
 from minimq.arguments import check_message_type
 from minimq.connection.cluster import Cluster
@@ -132,6 +133,10 @@ class Producer:
         except asyncio.CancelledError:
             cancelled.set()
             raise
+
+    async def recall(self, handle: str) -> RecallResult:
+        """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""
+        return await self._core.recall_async(handle)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""

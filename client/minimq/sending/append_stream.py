@@ -57,11 +57,11 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
                 made.transaction.name = transaction.name
                 made.transaction.number = transaction.number
             if due is not None:
-                made.recallable = due.recallable
+                made.delay.recallable = due.recallable
                 if due.bucket.is_delay:
-                    made.delay_ms = due.left_ms(time.monotonic())
+                    made.delay.delay_ms = due.left_ms(time.monotonic())
                 else:
-                    made.due_ms = due.at_ms
+                    made.delay.due_ms = due.at_ms
             return made.SerializeToString(), field_head(_BATCH, len(data)), data
 
         self.request(request, answer)

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
+from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
@@ -159,6 +160,26 @@ class Producer:
             Closed: the producer was closed.
         """
         return self._core.send_many(messages, queue, selector)
+
+    def recall(self, handle: str) -> RecallResult:
+        """Recall a delayed message, so that it is never delivered.
+
+        The broker decides: a message is either recalled or delivered. Any producer, and `Admin`, may recall it.
+
+        Args:
+            handle: `receipt.recall_handle` of a message that was sent with `recallable=True`.
+
+        Returns:
+            RECALLED or ALREADY_RECALLED, which are true, or TOO_LATE, which is false.
+
+        Raises:
+            InvalidArgument: it is no recall handle, or one of another cluster.
+            TopicNotFound: its topic was deleted, and the message with it.
+            MiniMQError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
+                whether the message is recalled.
+            Closed: the producer was closed.
+        """
+        return self._core.recall(handle)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed, and so has all that a `send_many` has read.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -299,6 +300,18 @@ class ProducerCore:
         check_queue("queue", queue)
         if queue.topic != topic:
             raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
+
+    # ---- taking back ----------------------------------------------------------------------------
+
+    def recall(self, handle: str) -> RecallResult:
+        """Recall a delayed message; see `Producer.recall`."""
+        self._process.check()
+        return self._client.wait(lambda: recall(self._client, handle, self._options.send_timeout_s))
+
+    async def recall_async(self, handle: str) -> RecallResult:
+        """Do as `recall`, and suspend a task instead of blocking."""
+        self._process.check()
+        return await self._client.result(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
     # ---- all of them ----------------------------------------------------------------------------
 

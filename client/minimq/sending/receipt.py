@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from minimq.administration.recall_handle import RecallHandle
 from minimq_common import batch
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
@@ -28,12 +29,14 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 
     Attributes:
         queue: the queue that holds it.
-        base_offset: offset of its first message; the others follow without a gap.
+        base_offset: offset of its first message; the others follow without a gap. -1 while the batch is not in its queue.
         stored_ms: when the broker stored it, in ms since 1970.
         count: number of messages.
         producer_id: with `sequence`, the id of the batch.
         sequence: number of the batch at its producer.
         status: the guarantee of the broker.
+        due_ms: when it is due, in ms since 1970; 0 if it is in its queue already.
+        recall_id: by which its broker recalls it; None if it cannot be recalled.
     """
 
     queue: MessageQueue
@@ -43,6 +46,8 @@ class BatchReceipt(msgspec.Struct, frozen=True):
     producer_id: int
     sequence: int
     status: SendStatus
+    due_ms: int = 0
+    recall_id: int | None = None
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -68,13 +73,29 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def queue_offset(self) -> int:
-        """Offset of the message in its queue."""
-        return self.batch.base_offset + self.index
+        """Offset of the message in its queue; -1 for a delayed message, which gets one when it is delivered."""
+        base_offset = self.batch.base_offset
+        return base_offset if base_offset < 0 else base_offset + self.index
 
     @property
     def stored_at(self) -> datetime:
         """When the broker stored the message."""
         return moment(self.batch.stored_ms)
 
+    @property
+    def due_at(self) -> datetime | None:
+        """When a delayed message is due, by the clock of its broker; None if it was due when the broker stored it."""
+        return moment(self.batch.due_ms) if self.batch.due_ms else None
+
+    @property
+    def recall_handle(self) -> str | None:
+        """The text by which any process can recall the message; None unless it was sent with `recallable=True`."""
+        if self.batch.recall_id is None:
+            return None
+        queue = self.batch.queue
+        return str(RecallHandle(queue.topic, queue.broker_name, self.batch.due_ms, self.batch.recall_id))
+
     def __repr__(self) -> str:
-        return f"SendReceipt({self.message_id}, {self.queue}, offset {self.queue_offset})"
+        at = self.due_at
+        where = f"offset {self.queue_offset}" if at is None else f"due {at.isoformat(timespec='milliseconds')}"
+        return f"SendReceipt({self.message_id}, {self.queue}, {where})"

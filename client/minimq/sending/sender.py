@@ -334,6 +334,8 @@ class Sender:
             self._encoder.producer_id,
             batch.number.sequence,
             _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says of it, it is stored
+            result.due_ms,
+            result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
         )
         with self._lock:
             actions = self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic())

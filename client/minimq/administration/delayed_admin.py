@@ -1,0 +1,165 @@
+"""The part of `Admin` that concerns delayed messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import merge
+
+from minimq.administration.masters import Masters
+from minimq.administration.recall_handle import RecallHandle
+from minimq.administration.recalls import RecallResult, recall
+from minimq_common.errors import InternalError, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_common.moments import Time, moment, timestamp_ms
+from minimq_common.names import check_topic
+from minimq_proto.v1 import delay_pb2
+
+#: Batches that a broker lists at a time.
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessages:
+    """Messages that wait together until they are due; recallable ones wait alone.
+
+    Attributes:
+        queue: into which they come.
+        due_at: when they are due, by the clock of their broker.
+        stored_at: when the broker stored them.
+        messages: how many there are.
+        bytes: size of the batch.
+        recall_handle: by which the message is recalled; None if it cannot be recalled.
+    """
+
+    queue: MessageQueue
+    due_at: datetime
+    stored_at: datetime
+    messages: int
+    bytes: int
+    recall_handle: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedTotals:
+    """The delayed messages of one topic.
+
+    Attributes:
+        topic: its name.
+        messages: how many wait.
+        batches: in so many batches.
+        next_due_at: when the first of them is due; None if none waits.
+    """
+
+    topic: str
+    messages: int
+    batches: int
+    next_due_at: datetime | None
+
+
+class DelayedAdmin:
+    """Lists and recalls delayed messages; users have it as `Admin`."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+    def recall(self, handle: str) -> RecallResult:
+        """Recall a delayed message; see `Producer.recall`."""
+        calls = self._masters.calls
+        return calls.wait(lambda: recall(calls, handle, calls.timeout_s))
+
+    def delayed_messages(
+        self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None
+    ) -> Iterator[DelayedMessages]:
+        """Return the batches of a topic that wait, in the order in which they are due, a page at a time.
+
+        Args:
+            topic: its name.
+            due_from: only those that are due at this time or later.
+            due_before: only those that are due before this time.
+
+        Raises:
+            TopicNotFound: no broker carries the topic.
+            InvalidArgument: a time is none.
+            MiniMQError: a broker failed; the text says which.
+        """
+        now = time.time()
+        from_ms, before_ms = (
+            0 if given is None else timestamp_ms(given, now, name)
+            for given, name in ((due_from, "due_from"), (due_before, "due_before"))
+        )
+        brokers = self._carrying(check_topic(topic))
+        return merge(
+            *(self._of_broker(topic, broker, address, from_ms, before_ms) for broker, address in brokers.items()),
+            key=lambda batch: batch.due_at,
+        )
+
+    def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
+        """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
+
+        Raises as `delayed_messages`.
+        """
+        return [self._totals(topic) for topic in sorted(set(topics)) or self._topics()]
+
+    def _totals(self, topic: str) -> DelayedTotals:
+        messages = batches = 0
+        dues = []
+        for broker, address in self._carrying(check_topic(topic)).items():
+            request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1)
+            for number, page in enumerate(self._pages(broker, address, request)):
+                if number == 0:
+                    messages += page.waiting_messages
+                    batches += page.waiting_batches
+                if page.batches:
+                    dues.append(page.batches[0].key.due_ms)
+                    break
+        return DelayedTotals(topic, messages, batches, moment(min(dues)) if dues else None)
+
+    def _topics(self) -> list[str]:
+        calls = self._masters.calls
+        return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+
+    def _carrying(self, topic: str) -> Mapping[str, str]:
+        """Return the addresses of the masters that carry a topic, by broker name."""
+        route = self._masters.route(topic)
+        masters = {data.broker_name: route.master_of(data.broker_name) for data in route.queues}
+        return {name: address for name, address in sorted(masters.items()) if address is not None}
+
+    def _of_broker(
+        self, topic: str, broker: str, address: str, from_ms: int, before_ms: int
+    ) -> Iterator[DelayedMessages]:
+        request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
+        for page in self._pages(broker, address, request):
+            for batch in page.batches:
+                yield _from_wire(topic, broker, batch)
+
+    def _pages(
+        self, broker: str, address: str, request: delay_pb2.ListDelayedRequest
+    ) -> Iterator[delay_pb2.ListDelayedResponse]:
+        while True:
+            try:
+                page = self._masters.calls.call(address, lambda stub: stub.ListDelayed, request)
+            except MiniMQError as error:
+                what = f"the delayed messages of topic {request.topic} are not known"
+                raise error.with_message(f"{what}: broker {broker} ({address}): {error.message}") from None
+            yield page
+            if not page.HasField("next"):
+                return
+            behind = (page.next.due_ms, page.next.recall_id)
+            if request.HasField("after") and behind <= (request.after.due_ms, request.after.recall_id):
+                raise InternalError(f"broker {broker} ({address}) lists its delayed messages in a circle")
+            request.after.CopyFrom(page.next)
+
+
+def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> DelayedMessages:
+    handle = RecallHandle(topic, broker, batch.key.due_ms, batch.key.recall_id)
+    return DelayedMessages(
+        MessageQueue(topic, broker, batch.queue_id),
+        moment(batch.key.due_ms),
+        moment(batch.store_timestamp_ms),
+        batch.count,
+        batch.size,
+        str(handle) if batch.recallable else None,
+    )

@@ -1,0 +1,62 @@
+"""Recall handles: texts by which any process can recall a delayed message."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.handle_text import from_text, to_text
+from minimq_common.names import check_broker, check_topic
+from minimq_common.words import kind_of
+
+#: Characters of a text that an error shows.
+_SHOWN = 40
+
+
+class _RecallParts(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    broker_name: str
+    due_ms: int
+    recall_id: int
+
+
+class RecallHandle(NamedTuple):
+    """One delayed message that can be recalled.
+
+    Attributes:
+        topic: of the message.
+        broker_name: the broker that has it.
+        due_ms: when it is due, in ms since 1970.
+        recall_id: the number by which its broker knows it, along with that time.
+    """
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    recall_id: int
+
+    def __str__(self) -> str:
+        return to_text(_RecallParts(*self))
+
+    @classmethod
+    def parse(cls, text: object) -> RecallHandle:
+        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
+        if text is None:
+            raise InvalidArgument(
+                "there is no recall handle: a receipt has one if the message was sent with recallable=True"
+            )
+        if not isinstance(text, str):
+            raise InvalidArgument(f"the recall handle is {kind_of(text)}: give the text of receipt.recall_handle")
+        try:
+            parts = from_text(text, _RecallParts)
+            check_topic(parts.topic)
+            check_broker(parts.broker_name)
+            if min(parts.due_ms, parts.recall_id) < 0:
+                raise ValueError("a number is negative")
+        except (ValueError, InvalidArgument):
+            raise InvalidArgument(
+                f"{text[:_SHOWN]!r} is no recall handle, or a part of one: give it as receipt.recall_handle was"
+            ) from None
+        return cls(parts.topic, parts.broker_name, parts.due_ms, parts.recall_id)

@@ -1,0 +1,36 @@
+"""Handles as texts: some values with a checksum, so that a part of one is not taken for a handle."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from typing import TypeVar
+
+import google_crc32c
+import msgspec
+
+_CHECKSUM = struct.Struct("<I")
+_MAX_TEXT = 2_048
+
+Parts = TypeVar("Parts", bound=msgspec.Struct)
+
+
+def to_text(parts: msgspec.Struct) -> str:
+    """Return values as letters, digits and the characters - and _."""
+    data = msgspec.msgpack.encode(parts)
+    return base64.urlsafe_b64encode(_CHECKSUM.pack(google_crc32c.value(data)) + data).decode().rstrip("=")
+
+
+def from_text(text: str, kind: type[Parts]) -> Parts:
+    """Return the values of a text that `to_text` has made. Raises `ValueError` for any other."""
+    try:
+        if len(text) > _MAX_TEXT:
+            raise ValueError(f"it has {len(text)} characters")
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        [checksum], data = _CHECKSUM.unpack(raw[: _CHECKSUM.size]), raw[_CHECKSUM.size :]
+        if google_crc32c.value(data) != checksum:
+            raise ValueError("its checksum is wrong")
+        return msgspec.msgpack.decode(data, type=kind)
+    except (TypeError, binascii.Error, struct.error, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from None
