@@ -34,7 +34,7 @@ _PROMOTION_S = 60.0
 
 
 class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, AccessAdmin):
-    """Manages topics, consumer groups, dead letters, delayed messages, brokers and users. Thread-safe; a context manager.
+    """Manages topics, groups, dead letters, delayed messages, brokers and users. Thread-safe; a context manager.
 
     A change is applied on every master of the cluster that the name servers know. If a change fails half-way, repeat it
     to complete it.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
+from minimq_broker.core.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
@@ -18,7 +19,7 @@ from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge,
 from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
 from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, delay_pb2
 
 _STATUS = {
     AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
@@ -134,10 +135,20 @@ class AppendService:
                     store_timestamp_ms=job.stored_ms,
                     status=_STATUS[job.status],
                 )
+                if job.due is not None:
+                    result.due_ms, result.recall_id = job.due
             answers.add(result)
 
         transaction = transaction_of(request.transaction) if request.HasField("transaction") else None
-        return AppendJob(request.topic, request.queue_id, data, header, done, transaction)
+        delay = _delay_of(request.delay) if request.HasField("delay") else None
+        if delay is not None and transaction is not None:
+            raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
+        return AppendJob(request.topic, request.queue_id, data, header, done, transaction, delay)
+
+
+def _delay_of(wire: delay_pb2.Delay) -> Delay:
+    due_ms = wire.due_ms if wire.HasField("due_ms") else None
+    return Delay(wire.delay_ms, due_ms, wire.recallable)
 
 
 class _Results:

@@ -19,6 +19,11 @@ class Counters:
         expired_for_room: transactions that expired because they were idle and there was little room.
         pops_missed: messages taken one by one that were deleted before their group had settled them.
         replies: those that were forwarded, or not, by the outcome.
+        delayed_in: delayed messages that were stored.
+        delayed_published: those that were due and came into their queues.
+        delayed_recalled: those that were recalled.
+        delayed_lost: batches of them that could not be read when they were due.
+        delayed_late_s: seconds from the time at which a delayed batch was due to its storage in its queue.
         append_s: seconds from the arrival of a batch to its answer.
         streams_refused: streams that were one too many, by the name of the call.
     """
@@ -34,7 +39,12 @@ class Counters:
     expired_by_age: int = 0
     expired_for_room: int = 0
     pops_missed: int = 0
+    delayed_in: int = 0
+    delayed_published: int = 0
+    delayed_recalled: int = 0
+    delayed_lost: int = 0
     replies: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)
     append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    delayed_late_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))

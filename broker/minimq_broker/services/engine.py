@@ -69,6 +69,7 @@ class Engine:
         unsent: limits the bytes that clients have not read.
         intake: limits the bytes of incomplete requests.
         refusals: counts requests that limits refuse.
+        delay_listeners: called with the due time of each batch that is delayed, in ms since 1970.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Engine:
         self.arrivals = Arrivals(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal)
         self._loop = asyncio.get_running_loop()
+        self.delay_listeners: list[Callable[[int], None]] = []
         self.observer = observer
         self.handle = StoreHandle(
             path,
@@ -195,6 +197,11 @@ class Engine:
         if topic is not None and job.transaction is None:
             for listener in self.arrivals.early_listeners:
                 listener(QueueKey(topic.topic_id, job.queue_id))
+
+    def delayed(self, due_ms: int) -> None:
+        """Tell the timer of a delayed batch; see `WriteObserver`."""
+        for listener in self.delay_listeners:
+            listener(due_ms)
 
     def recorded(self, fact: Fact) -> None:
         """React to a fact that is recorded; see `WriteObserver`."""

@@ -38,6 +38,9 @@ class WriteObserver(Protocol):
     def queue_grew(self, queue: QueueKey) -> None:
         """Hear that readers see a queue grown."""
 
+    def delayed(self, due_ms: int) -> None:
+        """Hear that a batch waits until it is due, in ms since 1970."""
+
     def queue_grows(self, job: AppendJob) -> None:
         """Hear that a batch is handed to the writer: what is handed in at once is committed along with it."""
 
@@ -236,4 +239,6 @@ class Writes:
         if job.error is None and job.status is not AppendStatus.ALREADY_STORED:
             self._counters.messages_in += job.header.count
             self._counters.bytes_in += job.size
+        if job.due is not None:
+            self._observer.delayed(job.due.due_ms)
         job.done(job)

@@ -59,9 +59,7 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
     while True:
         try:
             address = await _master_of(client, parsed)
-            answer = await client.connection.brokers.call(
-                address, lambda stub: stub.Recall, request, client.timeout_s
-            )
+            answer = await client.connection.brokers.call(address, lambda stub: stub.Recall, request, client.timeout_s)
             return _outcome(answer, parsed)
         except MiniMQError as error:
             if not error.retriable or loop.time() + _AGAIN_S >= give_up:

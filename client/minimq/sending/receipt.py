@@ -29,7 +29,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 
     Attributes:
         queue: the queue that holds it.
-        base_offset: offset of its first message; the others follow without a gap. -1 while the batch is not in its queue.
+        base_offset: offset of its first message; the others follow without a gap. -1 until the batch is in its queue.
         stored_ms: when the broker stored it, in ms since 1970.
         count: number of messages.
         producer_id: with `sequence`, the id of the batch.
