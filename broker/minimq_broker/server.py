@@ -26,6 +26,7 @@ from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
+from minimq_broker.services.due_timer import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.retention import Retention
@@ -94,6 +95,7 @@ class Broker:
         self._metrics_address = ""
         self._retention: Retention | None = None
         self._transactions: TransactionService | None = None
+        self._due_timer: DueTimer | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -136,21 +138,11 @@ class Broker:
         snapshots = Snapshots(engine.handle, engine.unsent)
         self._start_upkeep(engine, snapshots, clock)
         standing = ReplicationView(engine.handle, self._roles)
-        self._transactions = TransactionService(
-            engine.handle,
-            engine.writes,
-            engine.counters,
-            options.name,
-            options.transaction_expiry_s,
-            clock.now_ms,
-            idle_s=options.transaction_idle_s,
-        )
-        self._transactions.start()
-        self._ends.push_async_callback(self._transactions.stop)
+        transactions = self._start_publishing(engine, options, clock)
         routes = RouteLookup(options.nameservers, security_of(self._secrets))
         access = await self._start_access(engine, options)
         service = self._service = BrokerService(
-            engine, identity, service_options, routes, standing, self._transactions, access
+            engine, identity, service_options, routes, standing, transactions, access
         )
         idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
         idle_groups.start()
@@ -171,6 +163,25 @@ class Broker:
         if options.metrics:
             await self._start_metrics(engine, identity, standing, clock)
         self._begin_to_look(engine, self._standard)
+
+    def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
+        """Publish what is decided, and what is due, from now on."""
+        self._transactions = TransactionService(
+            engine.handle,
+            engine.writes,
+            engine.counters,
+            options.name,
+            options.transaction_expiry_s,
+            clock.now_ms,
+            idle_s=options.transaction_idle_s,
+        )
+        self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
+        engine.delay_listeners.append(self._due_timer.delayed)
+        self._transactions.start()
+        self._ends.push_async_callback(self._transactions.stop)
+        self._due_timer.start()
+        self._ends.push_async_callback(self._due_timer.stop)
+        return self._transactions
 
     async def _start_metrics(
         self, engine: Engine, identity: Identity, standing: ReplicationView, clock: DeletionClock
@@ -342,6 +353,8 @@ class Broker:
             self._service.begin()
         if self._transactions is not None:
             self._transactions.look()
+        if self._due_timer is not None:
+            self._due_timer.look()
         if self._registration is not None:
             self._registration.start()
             self._registration.changed()

@@ -1,4 +1,4 @@
-"""How long messages may be delayed."""
+"""The longest delay of a message."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from itertools import islice
 from prometheus_client.core import Metric
 
 from minimq_broker.metrics.backlog import Backlog
+from minimq_broker.metrics.delays import delays
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
@@ -122,6 +123,7 @@ class BrokerMetrics:
             "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
+        yield from delays(PREFIX, store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
         )

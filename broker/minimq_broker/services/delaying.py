@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minimq_broker.core.delays import DueKey
+from minimq_broker.core.delays import DueKey, RecallOutcome
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
@@ -21,6 +21,7 @@ class DelayService:
         """Take batches back that wait. What is answered is on disk. Raises `TopicNotFound`, `NotMaster`."""
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
         outcomes = await self._engine.writes.recall(request.topic, keys)
+        self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
 
     async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:

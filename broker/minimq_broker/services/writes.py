@@ -239,6 +239,8 @@ class Writes:
         if job.error is None and job.status is not AppendStatus.ALREADY_STORED:
             self._counters.messages_in += job.header.count
             self._counters.bytes_in += job.size
-        if job.due is not None:
+        if job.error is None and job.due is not None:
+            if job.status is not AppendStatus.ALREADY_STORED:
+                self._counters.delayed_in += job.header.count
             self._observer.delayed(job.due.due_ms)
         job.done(job)

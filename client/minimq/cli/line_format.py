@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from minimq.sending.due_times import due_time
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
+from minimq_common.moments import moment, timestamp_ms
 
 #: Bytes that one byte of a body can take in JSON: a control character is written as six.
 LONGEST_ESCAPE: Final = 6
@@ -30,6 +34,17 @@ class _Line(msgspec.Struct):
     keys: list[str] = []
     message_group: str | None = None
     properties: dict[str, str] = {}
+    deliver_after_s: float | None = None
+    deliver_at: str | float | None = None
+    recallable: bool = False
+
+
+class LineDelay(NamedTuple):
+    """When the messages of lines are delivered; as the fields of a `Message`."""
+
+    deliver_after_s: float | None = None
+    deliver_at: datetime | float | None = None
+    recallable: bool = False
 
 
 class LineFormat:
@@ -43,6 +58,7 @@ class LineFormat:
         properties: of all messages; those of a message take precedence.
         message_group: of messages without one of their own, for a FIFO topic.
         group_field: the field whose value is the message group.
+        delay: of messages without one of their own.
         is_json: whether lines are whole messages.
 
     Attributes:
@@ -59,6 +75,7 @@ class LineFormat:
         *,
         message_group: str | None = None,
         group_field: str | None = None,
+        delay: LineDelay | None = None,
         is_json: bool,
     ) -> None:
         self.is_json = is_json
@@ -69,6 +86,7 @@ class LineFormat:
         self._properties = properties
         self._message_group = message_group
         self._group_field = group_field
+        self._delay = delay or LineDelay()
         self._make: Callable[[bytes, int], Message] = self._of_body
         if is_json:
             self._make = self._of_message
@@ -95,7 +113,7 @@ class LineFormat:
         return [(number, self._make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
 
     def _of_body(self, line: bytes, _number: int) -> Message:
-        return Message(self._topic, line, self._tag, (), self._properties, self._message_group)
+        return Message(self._topic, line, self._tag, (), self._properties, self._message_group, *self._delay)
 
     def _of_fields(self, line: bytes, number: int) -> Message:
         fields = _decoded(line, number, Any)
@@ -104,7 +122,7 @@ class LineFormat:
         key = _text(fields, self._key_field, number)
         tag = _text(fields, self._tag_field, number) or self._tag
         group = _text(fields, self._group_field, number) or self._message_group
-        return Message(self._topic, line, tag, () if key is None else (key,), self._properties, group)
+        return Message(self._topic, line, tag, () if key is None else (key,), self._properties, group, *self._delay)
 
     def _of_message(self, line: bytes, number: int) -> Message:
         found: _Line = _decoded(line, number, _Line)
@@ -120,7 +138,27 @@ class LineFormat:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
         properties = {**self._properties, **found.properties}
         group = found.message_group or self._message_group
-        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, group)
+        delay = self._delay_of(found, number)
+        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, group, *delay)
+
+    def _delay_of(self, found: _Line, number: int) -> LineDelay:
+        if found.deliver_after_s is None and found.deliver_at is None and not found.recallable:
+            return self._delay
+        try:
+            at = moment_of(found.deliver_at, "deliver_at") if isinstance(found.deliver_at, str) else found.deliver_at
+            after_s = found.deliver_after_s
+            if after_s is None and at is None:
+                after_s, at, _ = self._delay
+            delay = LineDelay(after_s, at, found.recallable or self._delay.recallable)
+            due_time(Message(self._topic, b"x", None, (), {}, None, *delay), 1.0, 0.0, time.time())  # is it right?
+        except InvalidArgument as error:
+            raise InvalidArgument(f"line {number}: {error.message}") from None
+        return delay
+
+
+def moment_of(text: str, name: str) -> datetime:
+    """Return the time in a text such as 2026-12-24T18:00Z. Raises `InvalidArgument`."""
+    return moment(timestamp_ms(text, time.time(), name))
 
 
 def properties_of(texts: Iterable[str]) -> dict[str, str]:

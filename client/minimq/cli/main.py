@@ -27,6 +27,7 @@ _COMMANDS = {
     "produce": "minimq.cli.produce:produce",
     "consume": "minimq.cli.consume:consume",
     "peek": "minimq.cli.peek:peek",
+    "delayed": "minimq.cli.delayed:delayed",
     "dlq": "minimq.cli.dlq:dlq",
     "bench": "minimq.cli.bench:bench",
     "secure": "minimq.cli.secure:secure",

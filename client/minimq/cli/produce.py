@@ -15,7 +15,8 @@ import click
 
 from minimq.cli.base import check_allowed, interrupt_later, option, size_of
 from minimq.cli.completion import complete_topics
-from minimq.cli.line_format import LONGEST_ESCAPE, LineFormat, properties_of
+from minimq.cli.delay_options import delay_options
+from minimq.cli.line_format import LONGEST_ESCAPE, LineDelay, LineFormat, properties_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
@@ -76,6 +77,7 @@ Advance = Callable[[int], None]
     metavar="FIELD",
     help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
 )
+@delay_options
 @option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
 @option(
     "--compression",
@@ -112,6 +114,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
     limit: int,
     message_group: str | None,
     message_group_field: str | None,
+    delay: LineDelay,
     by_key: bool,
     compression: CompressionName,
     send_timeout: float,
@@ -131,6 +134,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
       minimq produce orders orders.jsonl --key-field id --tag-field status
       minimq produce orders orders.jsonl --key-field customer --by-key
       minimq produce bookings bookings.jsonl --message-group-field account
+      echo "check in" | minimq produce reminders --after 30m
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
       minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
     """  # noqa: D301 - click's mark for lines that stay as they are
@@ -140,7 +144,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
 
     selector = by_hash() if by_key else None
     groups = message_group, message_group_field
-    lines = _line_format(topic, key_field, tag_field, tag, properties, groups, is_json=shape == "json")
+    lines = _line_format(topic, key_field, tag_field, tag, properties, groups, delay, is_json=shape == "json")
     if by_key and not (key_field or lines.is_json):
         raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
     parse = _InputParser(lines, limit, needs_key=by_key)
@@ -184,6 +188,7 @@ def _line_format(
     tag: str | None,
     properties: Iterable[str],
     groups: tuple[str | None, str | None],
+    delay: LineDelay,
     *,
     is_json: bool,
 ) -> LineFormat:
@@ -212,6 +217,7 @@ def _line_format(
         common,
         message_group=message_group,
         group_field=group_field,
+        delay=delay,
         is_json=is_json,
     )
 

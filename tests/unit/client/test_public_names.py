@@ -92,7 +92,7 @@ OF_A_CONSUMER = {
     "state_saved",
     "subscribe",
 }
-SENDING = {"close", "flush", "send", "send_async", "send_many", "send_one_way", "statistics"}
+SENDING = {"close", "flush", "recall", "send", "send_async", "send_many", "send_one_way", "statistics"}
 POLLING = {"assign", "at_end", "commit", "is_member", "pause", "poll", "position", "resume", "seek"}
 
 

@@ -1,0 +1,156 @@
+"""`minimq delayed`: messages that wait until they are due."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.base import TIME_HELP, duration_of, option, output_option, show, show_json, size_of
+from minimq.cli.completion import complete_topics
+from minimq.cli.table import Row, Table
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+    from minimq.administration.delayed_admin import DelayedMessages, DelayedTotals
+    from minimq_common.moments import Time
+
+_TOTALS = Table(
+    "no delayed messages",
+    {"topic": "Topic", "messages": "Messages", "batches": "Batches", "next_due_at": "Next due"},
+)
+_WAITING = Table(
+    "no delayed messages",
+    {
+        "due_at": "Due",
+        "due_in": "In",
+        "broker": "Broker",
+        "queue": "Queue",
+        "messages": "Messages",
+        "size": "Size",
+        "recall_handle": "Recall handle",
+    },
+)
+
+
+def _admin(nameserver: str) -> Admin:
+    from minimq.admin import Admin
+
+    return Admin(nameserver)
+
+
+@click.group(short_help="List or recall delayed messages.")
+def delayed() -> None:
+    """List delayed messages, which wait until they are due, and recall those that can be recalled."""
+
+
+def _time_of(_context: click.Context, parameter: click.Parameter, text: str | None) -> Time | None:
+    if text is None:
+        return None
+    from minimq.cli.line_format import moment_of
+
+    return moment_of(text, parameter.opts[0])
+
+
+@delayed.command("list")
+@click.argument("topic", required=False, shell_complete=complete_topics)
+@option("--topic", "named", metavar="TOPIC", help="The same as TOPIC.", shell_complete=complete_topics)
+@option("--from", "due_from", callback=_time_of, metavar="TIME", help=f"Only messages due from then on. {TIME_HELP}")
+@option("--before", "due_before", callback=_time_of, metavar="TIME", help="Only messages due before that time.")
+@option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    metavar="COUNT",
+    help="Show so many lines at most: the first to become due.",
+)
+@output_option
+@click.pass_obj
+def list_delayed(
+    nameserver: str,
+    topic: str | None,
+    named: str | None,
+    due_from: Time | None,
+    due_before: Time | None,
+    limit: int,
+    output: str,
+) -> None:
+    """List the delayed messages of TOPIC in the order in which they are due; without TOPIC, how many each topic has.
+
+    Messages that were sent together and are due together are one line. "Recall handle" is what `minimq delayed recall`
+    takes; messages that were sent without --recallable have none.
+
+    \b
+    Examples:
+      minimq delayed list
+      minimq delayed list reminders --before 2026-12-24T18:00Z
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    if topic is not None and named is not None and topic != named:
+        raise click.UsageError("TOPIC and --topic name different topics: give one of them")
+    topic = topic or named
+    if topic is None and (due_from or due_before):
+        raise click.UsageError("--from and --before need a TOPIC")
+    with _admin(nameserver) as admin:
+        if topic is None:
+            show(output, _TOTALS, [_total(each) for each in admin.delayed_totals() if each.messages])
+            return
+        found = admin.delayed_messages(topic, due_from=due_from, due_before=due_before)
+        rows = [_waiting(each) for each in islice(found, limit)]
+        has_more = next(found, None) is not None
+    if output == "json":
+        show_json(rows)
+    else:
+        now = datetime.now(UTC)
+        without = set() if any(row["recall_handle"] for row in rows) else {"recall_handle"}
+        show(output, _WAITING, [_readable(row, now) for row in rows], without=without)
+    if has_more:
+        click.echo(f"only the first {limit:,} are shown: see --limit, --from and --before", err=True)
+
+
+@delayed.command()
+@click.argument("handle", metavar="HANDLE")
+@click.pass_obj
+def recall(nameserver: str, handle: str) -> None:
+    """Recall the delayed message of HANDLE, so that it is never delivered.
+
+    HANDLE is the `recall_handle` of its receipt, or of `minimq delayed list`. The exit status is 1 if it is too late.
+
+    Example: minimq delayed recall pu6yY5SlbG9nc6hicm9rZXItYc8AAAGb
+    """
+    with _admin(nameserver) as admin:
+        result = admin.recall(handle)
+    click.echo(result.value)
+    if not result:
+        raise click.exceptions.Exit(1)
+
+
+def _total(totals: DelayedTotals) -> Row:
+    return {
+        "topic": totals.topic,
+        "messages": totals.messages,
+        "batches": totals.batches,
+        "next_due_at": totals.next_due_at,
+    }
+
+
+def _waiting(waiting: DelayedMessages) -> Row:
+    return {
+        "due_at": waiting.due_at,
+        "stored_at": waiting.stored_at,
+        "topic": waiting.queue.topic,
+        "broker": waiting.queue.broker_name,
+        "queue": waiting.queue.queue_id,
+        "messages": waiting.messages,
+        "bytes": waiting.bytes,
+        "recall_handle": waiting.recall_handle,
+    }
+
+
+def _readable(row: Row, now: datetime) -> Row:
+    due_at, size = row["due_at"], row["bytes"]
+    assert isinstance(due_at, datetime)
+    assert isinstance(size, int)
+    return {**row, "due_in": duration_of((due_at - now).total_seconds()), "size": size_of(size)}
