@@ -33,7 +33,7 @@ def delay_options(command: Callable[..., None]) -> Callable[..., None]:
         option(
             "--recallable",
             is_flag=True,
-            help="The messages can be recalled until then; `minimq delayed list TOPIC` shows their handles.",
+            help="The messages can be recalled until then; `minimq delayed list` shows their handles.",
         ),
         option(
             "--at",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import TIME_HELP, duration_of, option, output_option, show, show_json, size_of
+from minimq.cli.base import duration_of, option, output_option, show, show_json, size_of
 from minimq.cli.completion import complete_topics
 from minimq.cli.table import Row, Table
 
@@ -54,10 +54,11 @@ def _time_of(_context: click.Context, parameter: click.Parameter, text: str | No
     return moment_of(text, parameter.opts[0])
 
 
-@delayed.command("list")
-@click.argument("topic", required=False, shell_complete=complete_topics)
-@option("--topic", "named", metavar="TOPIC", help="The same as TOPIC.", shell_complete=complete_topics)
-@option("--from", "due_from", callback=_time_of, metavar="TIME", help=f"Only messages due from then on. {TIME_HELP}")
+@delayed.command("list", short_help="List the delayed messages of a topic, or count those of all.")
+@option("--topic", metavar="TOPIC", help="List the messages of this topic.", shell_complete=complete_topics)
+@option(
+    "--from", "due_from", callback=_time_of, metavar="TIME", help="Only messages due from then on: 2026-12-24T18:00Z."
+)
 @option("--before", "due_before", callback=_time_of, metavar="TIME", help="Only messages due before that time.")
 @option(
     "--limit",
@@ -72,13 +73,12 @@ def _time_of(_context: click.Context, parameter: click.Parameter, text: str | No
 def list_delayed(
     nameserver: str,
     topic: str | None,
-    named: str | None,
     due_from: Time | None,
     due_before: Time | None,
     limit: int,
     output: str,
 ) -> None:
-    """List the delayed messages of TOPIC in the order in which they are due; without TOPIC, how many each topic has.
+    """List the delayed messages of a topic in the order in which they are due; or how many each topic has.
 
     Messages that were sent together and are due together are one line. "Recall handle" is what `minimq delayed recall`
     takes; messages that were sent without --recallable have none.
@@ -86,13 +86,10 @@ def list_delayed(
     \b
     Examples:
       minimq delayed list
-      minimq delayed list reminders --before 2026-12-24T18:00Z
+      minimq delayed list --topic reminders --before 2026-12-24T18:00Z
     """  # noqa: D301 - click's mark for lines that stay as they are
-    if topic is not None and named is not None and topic != named:
-        raise click.UsageError("TOPIC and --topic name different topics: give one of them")
-    topic = topic or named
     if topic is None and (due_from or due_before):
-        raise click.UsageError("--from and --before need a TOPIC")
+        raise click.UsageError("--from and --before need --topic")
     with _admin(nameserver) as admin:
         if topic is None:
             show(output, _TOTALS, [_total(each) for each in admin.delayed_totals() if each.messages])
@@ -110,7 +107,7 @@ def list_delayed(
         click.echo(f"only the first {limit:,} are shown: see --limit, --from and --before", err=True)
 
 
-@delayed.command()
+@delayed.command(short_help="Recall a delayed message by its handle.")
 @click.argument("handle", metavar="HANDLE")
 @click.pass_obj
 def recall(nameserver: str, handle: str) -> None:

@@ -181,7 +181,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
             show_statistics(statistics, done.counted)
 
 
-def _line_format(
+def _line_format(  # noqa: PLR0913 - one for each flag
     topic: str,
     key_field: str | None,
     tag_field: str | None,
