@@ -168,6 +168,12 @@ class IdleTransactionsExpired(msgspec.Struct, frozen=True, tag="idle-transaction
     transactions: tuple[tuple[str, int], ...]
 
 
+class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
+    """The entries that follow, of so many bytes, are one atomic append: a log has all of them or none."""
+
+    size: int
+
+
 #: Facts that change what name servers are told.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
@@ -188,6 +194,7 @@ Fact = (
     | TransactionPrepared
     | IdleTransactionsExpired
     | PopMoved
+    | AtomicBegun
 )
 
 _encoder = msgspec.msgpack.Encoder()

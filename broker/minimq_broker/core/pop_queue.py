@@ -333,6 +333,21 @@ class PopQueue:
             found += pop_lanes.following(self._runs, found, settled.epoch)
         return found, expired, busy
 
+    def has_all(self, settled: Settle) -> bool:
+        """Tell whether all messages of a settle are unsettled, and nobody else has got one of them since."""
+        return all(self._has_span(first, end, settled.epoch) for first, end in settled.spans)
+
+    def _has_span(self, first: int, end: int, epoch: int) -> bool:
+        if first < self.done or end > self.next:
+            return False
+        i = bisect_right(self._runs, first, key=_end_of)
+        while first < end:
+            run = self._runs[i]
+            if run.state is DONE or run.epoch != epoch:
+                return False
+            first, i = run.end, i + 1
+        return True
+
     def _has_epoch(self, epoch: int) -> bool:
         return any(run.epoch == epoch for run in self._runs)
 

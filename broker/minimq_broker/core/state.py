@@ -18,6 +18,7 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.delays import DelayTable
 from minimq_broker.core.facts import (
     AccessSet,
+    AtomicBegun,
     CommittedOffset,
     Fact,
     GroupAgreed,
@@ -113,6 +114,8 @@ class State:
 
     def __init__(self) -> None:
         self.position = 0
+        #: Where the latest atomic append begins and ends.
+        self._atomic = (0, 0)
         self.term = 0
         self.terms: list[TermStart] = []
         self.log_id = ""
@@ -215,6 +218,12 @@ class State:
         """Tell whether the offset of a group was set by force since the log ended at a place."""
         return self.forced.get((group, *queue), _NEVER) >= place
 
+    @property
+    def whole(self) -> int:
+        """The log position up to which every atomic append is whole: the end, unless the rest of one is missing."""
+        begin, end = self._atomic
+        return begin if self.position < end else self.position
+
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
@@ -227,6 +236,8 @@ class State:
         """
         if isinstance(entry, BatchApplied):  # as nearly all are
             self._lengthen(entry, position)
+        elif isinstance(entry, AtomicBegun):
+            self._atomic = (self.position, position + entry.size)
         else:
             self._change(entry, at_ms)
         self.position = position
@@ -262,6 +273,8 @@ class State:
                 self._forget(name)
             case PermissionSet() | AccessSet() | TermBegun():
                 self._change_broker(entry)
+            case AtomicBegun():  # see `apply`
+                pass
             case _:
                 assert_never(entry)  # what is ignored here would be lost at every replica alike
         self.made += is_told

@@ -15,7 +15,7 @@ from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
-from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
@@ -112,6 +112,26 @@ class Writes:
             SystemBusy: there was no room for too long.
             NotMaster, NotEnoughReplicas: this broker may not accept it now.
         """
+        await self._room_for(job)
+        self._pending_bytes += job.size
+        self._submit(job)
+        self._observer.queue_grows(job)
+
+    async def append_atomic(self, job: AtomicJob, check: Callable[[], None]) -> None:
+        """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it.
+
+        Raises:
+            MiniMQError: as of `append`, or of `check`.
+        """
+        await self._room_for(job)
+        check()
+        self._pending_bytes += job.size
+        self._submit(job)
+        for batch in job.batches:
+            self._observer.queue_grows(batch)
+
+    async def _room_for(self, job: AppendJob | AtomicJob) -> None:
+        """Return when there is room for a job, and it may be accepted."""
         came_at = self._loop.time()
         while True:
             self.check(to_sender=True)  # after a wait, too: a store that was closed would never answer
@@ -131,11 +151,8 @@ class Writes:
                         retry_after_s=_COME_BACK_S,
                         limit="pending-bytes",
                     ) from None
-        self._pending_bytes += job.size
-        self._submit(job)
-        self._observer.queue_grows(job)
 
-    def _has_room(self, job: AppendJob) -> bool:
+    def _has_room(self, job: AppendJob | AtomicJob) -> bool:
         return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes
 
     async def record(
@@ -208,6 +225,8 @@ class Writes:
         for job in jobs:
             if isinstance(job, AppendJob):
                 self._finish_append(job)
+            elif isinstance(job, AtomicJob):
+                self._finish_atomic(job)
             elif isinstance(job, FactJob):
                 job.error = job.error or self.refusal(to_sender=False)
                 if job.error is not None:  # it may stand though, and may have been counted by the one before it
@@ -243,4 +262,14 @@ class Writes:
             if job.status is not AppendStatus.ALREADY_STORED:
                 self._counters.delayed_in += job.header.count
             self._observer.delayed(job.due.due_ms)
+        job.done(job)
+
+    def _finish_atomic(self, job: AtomicJob) -> None:
+        job.error = job.error or self.refusal(to_sender=True)
+        self._pending_bytes -= job.size
+        if job.error is None:
+            for batch in job.batches:
+                if batch.status is not AppendStatus.ALREADY_STORED:
+                    self._counters.messages_in += batch.header.count
+                    self._counters.bytes_in += batch.size
         job.done(job)

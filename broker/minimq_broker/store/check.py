@@ -22,6 +22,7 @@ from minimq_broker.store.entry import (
     IN_QUEUE,
     EntryHeader,
     EntryKind,
+    atomic_size,
     payload_of,
     read_fact,
     read_header,
@@ -195,6 +196,7 @@ class _LogWalk:
         #: As bounded as that of a broker, so that it finds what the broker was bound to find.
         self._producers = ProducerTable()
         self.position = -1
+        self._atomic_end = 0
 
     def segment_or_finding(self, segment: Segment) -> None:
         """Verify a segment; one that cannot be read to its end hides nothing of the others."""
@@ -240,6 +242,8 @@ class _LogWalk:
             self._find(segment, self.position, f"a gap: the next segment starts at {segment.start}")
         self.position = segment.start
         self._verify_rows(segment, dict(self._entries(segment)))
+        if self._atomic_end > self.position:  # a commit has written it, to one segment
+            self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
 
     def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
         for queue, key, value in segment.stored_rows():
@@ -272,6 +276,7 @@ class _LogWalk:
                     batch.RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self.popped.apply(read_fact(memoryview(data), position), position)
+                    self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
             except MiniMQError as error:
                 self._find(segment, position, error.message)
         return rows

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
-from minimq_broker.core.facts import Fact, PublicationBegun, PublicationSkipped, Topic
+from minimq_broker.core.facts import (
+    AtomicBegun,
+    Fact,
+    OffsetsCommitted,
+    PublicationBegun,
+    PublicationSkipped,
+    Topic,
+)
 from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.entry import EntryKind, batch_entry, fact_entry, opened, staged_batch, staged_entry
-from minimq_broker.store.jobs import AppendJob, AppendStatus, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.entry import (
+    HEADER_BYTES,
+    EntryKind,
+    batch_entry,
+    fact_entry,
+    opened,
+    staged_batch,
+    staged_entry,
+)
+from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob
 from minimq_broker.store.rows import Row, row_of
 from minimq_common.batch import Header, read_header
-from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, QueueNotFound, StoreError
+from minimq_common.errors import (
+    CorruptEntry,
+    Fenced,
+    InvalidArgument,
+    MiniMQError,
+    QueueNotFound,
+    StaleSequence,
+    StoreError,
+)
 from minimq_common.model import Permission
 
 #: Published batches in one transaction of the writer, by bytes and by number (small ones cost time, not disk), so
@@ -64,6 +87,8 @@ class CommitGroup:
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
         self._pops = PopDrafts(state, self._ends)
+        #: Committed offsets that the group changes.
+        self._offsets: dict[tuple[str, int, int], int] = {}
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
@@ -108,16 +133,74 @@ class CommitGroup:
         header = job.header
         if header.producer_id and self._found(job, topic):
             return
-        queue = self._queue_of(job, topic)
+        place = self._append_batch(self._queue_of(job, topic), job)
+        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
+        if self._ahead:
+            self.early.append(job)
+
+    def add_atomic(self, job: AtomicJob) -> None:
+        """Give all batches of a job their places, with what a group has consumed, or find those that they have.
+
+        Raises:
+            StaleSequence: only some of the batches are known: it cannot be told whether the others were stored.
+            Fenced: somebody else has consumed some of it.
+            MiniMQError: as of `add_batch`, of any batch; or the job's own refusal.
+        """
+        topics = [self._state.topic(batch.topic) for batch in job.batches]
+        if self._found_whole(job, topics):
+            return
+        if job.refusal is not None:
+            raise job.refusal
+        queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
+        facts: list[Fact] = []
+        if job.offsets is not None:
+            self._check_begins(job.offsets, job.begins)
+            facts.append(job.offsets)
+        if job.settles is not None:  # last: what is decided cannot be refused any more
+            moved = self._pops.decide_whole(job.settles, strict=bool(job.batches))
+            facts += [] if moved is None else [moved]
+        if len(queues) + len(facts) > 1:
+            size = sum(len(fact_entry(fact, self._now_ms)) for fact in facts)
+            self._add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
+        for queue, batch in zip(queues, job.batches, strict=True):
+            _answer(batch, self._append_batch(queue, batch), AppendStatus.OK)
+        for fact in facts:
+            self._add(fact)
+
+    def _found_whole(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
+        """Answer a job that was sent before by where its batches are."""
+        found = [
+            self._pending.find((batch.header.producer_id, topic.topic_id), batch.header.sequence)
+            for batch, topic in zip(job.batches, topics, strict=True)
+        ]
+        for batch, repeated in zip(job.batches, found, strict=True):
+            if repeated is not None:
+                _answer(batch, repeated.place, AppendStatus.ALREADY_STORED)
+        if any(found) and None in found:
+            raise StaleSequence("only some batches of the transaction are known: the others may be stored as well")
+        return any(found)
+
+    def _check_begins(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
+        """Raise `Fenced` if some of the messages between two offsets are consumed already."""
+        for item, begin in zip(fact.offsets, begins, strict=True):
+            key = (fact.group, item.topic_id, item.queue_id)
+            committed = self._offsets.get(key, self._state.committed.get(key, 0))
+            if committed > begin and not fact.forced:
+                raise Fenced(
+                    f"group {fact.group!r} has consumed queue {item.queue_id} up to offset {committed}, and the "
+                    f"transaction is of messages from {begin} on: nothing of it is stored"
+                )
+
+    def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
+        """Write a batch, and remember its number."""
+        header = job.header
         place = self._put(queue, job.data, header)
         producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
         effect = BatchApplied(queue, self._ends[queue], place, producer_id, sequence, settled_before)
         self._do(effect, place.stored_ms)
         if producer_id:
             self._pending.add(producer_id, sequence, settled_before, place)
-        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
-        if self._ahead:
-            self.early.append(job)
+        return place
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
         """Return the queue for a new batch. Raises the reason if it cannot be stored there."""
@@ -251,7 +334,8 @@ class CommitGroup:
         """Take entries of the master in.
 
         Raises:
-            CorruptEntry: one does not match its checksum, or does not continue where its queue ends.
+            CorruptEntry: one does not match its checksum, or does not continue where its queue ends; or they end within
+                an atomic append.
             StoreError: they do not begin where the log ends, or this release does not know one of them.
         """
         if job.position != self.end:
@@ -259,8 +343,11 @@ class CommitGroup:
         at = job.position
         ends = dict(self._ends)
         rows, effects = [], []
+        whole_from = at
         for data in job.entries:
             entry = opened(data, at)
+            if isinstance(entry.effect, AtomicBegun):
+                whole_from = max(whole_from, at + len(data) + entry.effect.size)
             if isinstance(entry.effect, BatchApplied):
                 queue, base_offset = entry.effect.queue, entry.header.base_offset
                 expected = (ends.get(queue) or self._state.end(queue)).offset
@@ -274,6 +361,8 @@ class CommitGroup:
                 rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
             at += len(data)
             effects.append((entry.effect, at, entry.header.stored_ms))
+        if at < whole_from:
+            raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
         for data in job.entries:
             self._append(data)
         self.rows += rows
@@ -282,6 +371,9 @@ class CommitGroup:
         self._ends = ends
 
     def _add(self, fact: Fact) -> None:
+        if isinstance(fact, OffsetsCommitted):
+            for item in fact.offsets:
+                self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
         self._append(fact_entry(fact, self._now_ms))
         self._do(fact, self._now_ms)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 from msgspec.structs import replace
 
-from minimq_broker.core.facts import Fact, decode_fact, encode_fact
+from minimq_broker.core.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
@@ -160,6 +160,18 @@ def read_fact(payload: memoryview, position: int) -> Fact:
         return decode_fact(payload)
     except StoreError as error:
         raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
+
+
+#: How the fact begins that an atomic append follows.
+_ATOMIC = encode_fact(AtomicBegun(0))[:-1]
+
+
+def atomic_size(entry: memoryview) -> int:
+    """Return the bytes of the atomic append that follows on an entry; 0 if none does."""
+    if entry[HEADER_BYTES : HEADER_BYTES + len(_ATOMIC)] != _ATOMIC or entry[_CRC_BYTES] != EntryKind.FACT:
+        return 0
+    fact = decode_fact(entry[HEADER_BYTES:])
+    return fact.size if isinstance(fact, AtomicBegun) else 0
 
 
 class OpenedEntry(NamedTuple):

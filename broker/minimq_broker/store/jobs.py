@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from minimq_broker.core.delays import Delay, DueKey
-from minimq_broker.core.facts import Fact
+from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.job import Job
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.batch import Header
+from minimq_common.errors import MiniMQError
 
 
 class AppendStatus(IntEnum):
@@ -53,6 +54,34 @@ class AppendJob(Job):
     def size(self) -> int:
         """Bytes that the job holds in memory."""
         return len(self.data)
+
+
+@dataclass(slots=True, eq=False)
+class AtomicJob(Job):
+    """Batches for several queues, and what a group has consumed for them: all of it is stored, or none.
+
+    Attributes:
+        batches: each has a number; their `done` is not called.
+        offsets: the committed offsets of the group, of queues that it reads under leases.
+        begins: from where on each of these queues was read.
+        settles: the settles of the group, of queues that it pops.
+        refusal: why nothing may be stored now, unless an earlier try has stored it.
+        done: called when all is stored or refused.
+
+    Results: those of the batches.
+    """
+
+    batches: Sequence[AppendJob]
+    offsets: OffsetsCommitted | None
+    begins: Sequence[int]
+    settles: PopJob | None
+    done: Callable[[AtomicJob], None]
+    refusal: MiniMQError | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +140,7 @@ class PublishJob(Job):
         return 256
 
 
-AnyJob = AppendJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob
+AnyJob = AppendJob | AtomicJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob
 
 
 @dataclass(slots=True, eq=False)
@@ -150,10 +179,11 @@ def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
     has_fact = False
     for job in jobs:
         is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
-        if group and (is_alone or isinstance(job, Call) or (has_fact and isinstance(job, PopJob))):
+        settles = isinstance(job, PopJob) or (isinstance(job, AtomicJob) and job.settles is not None)
+        if group and (is_alone or isinstance(job, Call) or (has_fact and settles)):
             yield group
             group, has_fact = [], False
-        has_fact = has_fact or isinstance(job, FactJob)
+        has_fact = has_fact or isinstance(job, FactJob) or (isinstance(job, AtomicJob) and job.offsets is not None)
         if isinstance(job, Call):
             yield job
             continue

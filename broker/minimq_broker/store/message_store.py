@@ -21,6 +21,7 @@ from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
+from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
@@ -241,14 +242,17 @@ class MessageStore:
     def entries(self, position: int, max_bytes: int) -> list[bytes]:
         """Return the raw entries from a log position on, up to the one that reaches a size; none at the end.
 
+        An atomic append is not cut: of one that is begun all entries come.
+
         Raises:
             CopyNeeded: no entry begins there, or it is not stored any more.
         """
         found: list[bytes] = []
         end, at = self.end, position
+        whole_from = position
         with closing(self.log.entries(position)) as entries:
             for place, entry in entries:
-                if place >= end or at - position >= max_bytes:
+                if place >= end or (at - position >= max_bytes and at >= whole_from):
                     break
                 if place != at and found:
                     raise CorruptEntry(f"the log has a gap: entry at {place} where {at} was expected")
@@ -256,6 +260,7 @@ class MessageStore:
                     break
                 found.append(bytes(entry))
                 at += len(entry)
+                whole_from = max(whole_from, at + atomic_size(entry))
         if not found and position != end:
             raise CopyNeeded(
                 f"no entry begins at position {position} of the log, which holds {self.log.start} to {end}"

@@ -12,7 +12,7 @@ from minimq_broker.core.pop_requests import Leave, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.job import Job
-from minimq_common.errors import MiniMQError, TopicNotFound
+from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 
 #: Stands for the end of a queue after the batches of the same commit.
 AS_WRITTEN = -1
@@ -93,6 +93,40 @@ class PopDrafts:
         moved = [changes for draft in touched.values() if (changes := draft.changes()) is not None]
         return PopMoved(job.group, tuple(moved)) if moved else None
 
+    def decide_whole(self, job: PopJob, *, strict: bool) -> PopMoved | None:
+        """Return the fact that follows from a job of settles, each of which counts for all of its messages.
+
+        Args:
+            job: the settles.
+            strict: refuse also what is settled already: it was by somebody else.
+
+        Raises:
+            Fenced: somebody else has got a message since. Nothing is decided.
+            MiniMQError: another refusal of a settle; likewise.
+        """
+        keys = {step.key for step in job.steps}
+        before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
+        try:
+            for step in job.steps:
+                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what, job.now_ms):
+                    raise _not_held(step)
+            moved = self.decide(job, 0)
+            for step in job.steps:
+                if step.error is not None:
+                    raise step.error
+                if step.expired:
+                    raise _not_held(step)
+        except MiniMQError:
+            for key in keys:
+                self._drafts.pop(key, None)
+            self._drafts |= {key: PopDraft(key, queue) for key, queue in before.items()}
+            raise
+        return moved
+
+    def _has_all(self, key: PopKey, settle: Settle, now_ms: int) -> bool:
+        is_known = key in self._state.popped or key in self._drafts
+        return is_known and self._draft(key, now_ms).queue.has_all(settle)
+
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
         key, what = step.key, step.what
         if self._state.topic_name(key.topic_id) is None:
@@ -124,3 +158,10 @@ class PopDrafts:
             begun = PopQueue(self._state.committed.get(key, 0)) if queue is None else queue.copy(now_ms)
             draft = self._drafts[key] = PopDraft(key, begun)
         return draft
+
+
+def _not_held(step: PopStep) -> Fenced:
+    return Fenced(
+        f"messages of queue {step.key.queue_id} are not delivered to this consumer of group {step.key.group!r} any more: "
+        "their invisible duration was over, and others have got or settled them; nothing of the transaction is stored"
+    )

@@ -91,7 +91,8 @@ def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | N
 def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None) -> tuple[Checkpoint, State]:
     checkpoint = Checkpoint(path)
     try:
-        return checkpoint, recover(checkpoint, commit_log, confirmation)
+        state = recover(checkpoint, commit_log, confirmation)
+        return checkpoint, _whole(commit_log, checkpoint, confirmation, state)
     except BaseException:
         checkpoint.close()
         raise
@@ -138,10 +139,22 @@ class _Held:
         self._ends = {}
 
 
+def _whole(
+    commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State
+) -> State:
+    """Delete what is left of an atomic append whose rest is missing, and return the state without it."""
+    if state.whole == state.position:
+        return state
+    log.warning("store: the rest of an atomic append is missing, so that nothing of it counts from=%d", state.whole)
+    return truncate(commit_log, checkpoint, confirmation, state, state.whole)
+
+
 def truncate(
-    commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation, state: State, position: int
+    commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State, position: int
 ) -> State:
     """Delete all entries from a position on, and return the state without them.
+
+    An atomic append of which a part is deleted is deleted as a whole.
 
     Whatever interrupts it, the directory can be opened, and truncated again.
 
@@ -161,9 +174,11 @@ def truncate(
                 f"the log begins at {commit_log.start} and its state is saved at {checkpoint.position}: the one at "
                 f"{position} cannot be found, copy everything anew"
             )
-        log.warning("store: truncated from=%d to=%d confirmed=%d", state.position, position, confirmation.position)
+        confirmed = confirmation.position if confirmation is not None else position
+        log.warning("store: truncated from=%d to=%d confirmed=%d", state.position, position, confirmed)
         if checkpoint.position > position:  # ahead of the log: a checkpoint beyond its end would be of another one
             checkpoint.clear()
         commit_log.truncate(position)
-    confirmation.cut(position)
-    return recover(checkpoint, commit_log, confirmation)
+    if confirmation is not None:
+        confirmation.cut(position)
+    return _whole(commit_log, checkpoint, confirmation, recover(checkpoint, commit_log, confirmation))

@@ -31,6 +31,7 @@ from minimq_broker.store.jobs import (
     AnyJob,
     AppendJob,
     AppendStatus,
+    AtomicJob,
     Call,
     FactJob,
     PublishJob,
@@ -312,6 +313,8 @@ class Writer:
             raise _not_master()
         elif isinstance(job, AppendJob):
             group.add_batch(job)
+        elif isinstance(job, AtomicJob):
+            group.add_atomic(job)
         elif isinstance(job, PublishJob):
             group.publish(job, self._log.entry_at)
         elif isinstance(job, DueJob | RecallJob):
