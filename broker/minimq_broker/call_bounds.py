@@ -14,6 +14,7 @@ from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 #: Bytes of the largest request, of calls for which it is another one than for most.
 _LARGEST_REQUESTS = {
     "Append": math.inf,
+    "AppendAtomic": math.inf,
     "CommitTransaction": MAX_DECISION_BYTES,
     "DescribeTransaction": MAX_DECISION_BYTES,
     "SetAccess": 2 * MAX_DOCUMENT_BYTES,
@@ -40,7 +41,9 @@ def call_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
         refused=refused,
         intake=engine.intake,
         requests=RequestLimits(
-            largest=_LARGEST_REQUESTS, large={"Append": _LARGE_APPEND_BYTES}, opening=("Append", "Session")
+            largest=_LARGEST_REQUESTS,
+            large={"Append": _LARGE_APPEND_BYTES, "AppendAtomic": _LARGE_APPEND_BYTES},
+            opening=("Append", "AppendAtomic", "Session"),
         ),
     )
 

@@ -45,6 +45,9 @@ MAX_SPANS = 5_000
 MAX_TAKES = 64
 MAX_SETTLES = 1_000
 MAX_HAVE = 16
+#: Batches of one atomic append, and bytes of all of them: they go to the replicas in one frame.
+MAX_ATOMIC_BATCHES = 1_000
+MAX_ATOMIC_BYTES = 16 << 20
 #: Delayed batches that one request recalls, and that one page lists.
 MAX_RECALLED = 1_000
 MAX_LISTED = 1_000
@@ -118,6 +121,11 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "Transaction": {"name": TRANSACTION, "number": COUNT},
     "AppendResult": {},
     "AppendResponse": {"results": FRAME_ITEMS},
+    "AtomicBatch": {"topic": TOPIC, "batch": FRAME_BYTES},
+    "AtomicProgress": {"begins": Items(MAX_NAMED, COUNT), "group": GROUP, "settles": Items(MAX_SETTLES)},
+    "AtomicAppendRequest": {"batches": Items(MAX_ATOMIC_BATCHES)},
+    "AtomicAppendResult": {"batches": FRAME_ITEMS},
+    "AtomicAppendResponse": {"results": FRAME_ITEMS},
     "PullRequest": {
         "topic": TOPIC,
         "max_messages": Range(1, MAX_NUMBER),

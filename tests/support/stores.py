@@ -8,12 +8,21 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from minimq_broker.core.facts import Fact, StagedSequences, Topic, TopicDeleted, TopicSet, TransactionDecided
+from minimq_broker.core.facts import (
+    Fact,
+    OffsetsCommitted,
+    StagedSequences,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+    TransactionDecided,
+)
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.jobs import AnyJob, AppendJob, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch
+from minimq_broker.store.pop_drafts import PopJob
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common import batch
 from minimq_common.batch import RecordBatch
@@ -78,6 +87,8 @@ class OpenStore:
                     job.done(job)
                 case FactJob():
                     job.done(job)
+                case AtomicJob():
+                    job.done(job)
                 case ReplicaJob():
                     job.done(job)
                 case PublishJob():
@@ -105,6 +116,29 @@ class OpenStore:
                 future.set_exception(job.error)
 
         self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done, transaction))
+        return future
+
+    def submit_atomic(
+        self,
+        batches: Sequence[tuple[str, int, bytes]],
+        offsets: OffsetsCommitted | None = None,
+        begins: Sequence[int] = (),
+        settles: PopJob | None = None,
+    ) -> Future[AtomicJob]:
+        """Hand batches in, by topic and queue, and what a group has consumed, without waiting."""
+        future: Future[AtomicJob] = Future()
+
+        def done(job: AtomicJob) -> None:
+            if job.error is None:
+                future.set_result(job)
+            else:
+                future.set_exception(job.error)
+
+        jobs = [
+            AppendJob(topic, queue_id, data, batch.read_header(data), lambda _: None)
+            for topic, queue_id, data in batches
+        ]
+        self.store.submit(AtomicJob(jobs, offsets, begins, settles, done))
         return future
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:

@@ -239,6 +239,11 @@ class BrokerMetrics:
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
         )
         yield counter(
+            f"{PREFIX}_atomic_appends_total",
+            "Transactions of producers that were stored in one append.",
+            self._engine.counters.atomic_appends,
+        )
+        yield counter(
             f"{PREFIX}_group_missed_messages_total",
             "Messages that were deleted before a group that takes them one by one had settled them.",
             self._engine.counters.pops_missed,

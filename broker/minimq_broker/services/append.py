@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc.aio
 
 from minimq_broker.core.delays import Delay
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.limits import Limits
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, AppendStatus
@@ -21,7 +23,8 @@ from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2, delay_pb2
 
-_STATUS = {
+#: How the status of a batch is told.
+SEND_STATUS = {
     AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
     AppendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
     AppendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
@@ -42,8 +45,10 @@ class AppendService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
-        answers = _Results()
-        writer: StreamWriter[broker_pb2.AppendResponse] = StreamWriter(context, self._engine.unsent)
+        await self._serve(requests, context, AppendAnswers(broker_pb2.AppendResponse))
+
+    async def _serve(self, requests: AsyncIterator[Any], context: Any, answers: AppendAnswers) -> None:  # noqa: ANN401
+        writer: StreamWriter[Any] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, answers), "append-receiver")
         try:
             while await answers.some():
@@ -52,9 +57,7 @@ class AppendService:
             receiver.cancel()
         raise_failure(receiver)
 
-    async def _receive(
-        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], answers: _Results
-    ) -> None:
+    async def _receive(self, requests: AsyncIterator[Any], answers: AppendAnswers) -> None:
         try:
             async for request in requests:
                 if isinstance(request, LargeRequest):
@@ -71,7 +74,7 @@ class AppendService:
         finally:
             answers.end()
 
-    async def _take_in_turn(self, request: LargeRequest, answers: _Results) -> int:
+    async def _take_in_turn(self, request: LargeRequest, answers: AppendAnswers) -> int:
         """Process a request that is larger than most batches, one at a time and with a pause for others."""
         async with self._turn:
             opened = await request.open()
@@ -81,7 +84,7 @@ class AppendService:
             await request.rest()
         return refused_bytes
 
-    async def _take(self, request: broker_pb2.AppendRequest, answers: _Results) -> int:
+    async def _take(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
         """Process a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
         data = request.batch  # each look at it is a copy
         try:
@@ -101,22 +104,9 @@ class AppendService:
         async with self._refusals:
             await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
-    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: _Results) -> AppendJob:
+    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: AppendAnswers) -> AppendJob:
         """Return the request with its batch as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
-        limits = self._engine.limits
-        if len(data) > limits.max_batch_bytes:
-            raise MessageTooLarge(
-                f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"
-            )
-        batch.verify(data)
-        header = batch.read_header(data)
-        if header.version == batch.COMPACTED_VERSION:
-            raise InvalidArgument("a batch of a producer cannot be compacted: send one of format 2, or 3 with a lane")
-        if header.largest_body > limits.max_body_bytes:
-            raise MessageTooLarge(
-                f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"
-            )
-        batch.check_header(header, data)
+        header = checked_header(self._engine.limits, data)
         request_id = request.request_id
         counters, refusals = self._engine.counters, self._engine.refusals
         came_at = time.monotonic()
@@ -133,7 +123,7 @@ class AppendService:
                     queue_id=job.stored_queue_id,
                     base_offset=job.base_offset,
                     store_timestamp_ms=job.stored_ms,
-                    status=_STATUS[job.status],
+                    status=SEND_STATUS[job.status],
                 )
                 if job.due is not None:
                     result.due_ms, result.recall_id = job.due
@@ -151,11 +141,34 @@ def _delay_of(wire: delay_pb2.Delay) -> Delay:
     return Delay(wire.delay_ms, due_ms, wire.recallable)
 
 
-class _Results:
-    """Results that wait to be written to one stream."""
+def checked_header(limits: Limits, data: bytes) -> batch.Header:
+    """Return the header of a batch as it came. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
+    if len(data) > limits.max_batch_bytes:
+        raise MessageTooLarge(
+            f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"
+        )
+    batch.verify(data)
+    header = batch.read_header(data)
+    if header.version == batch.COMPACTED_VERSION:
+        raise InvalidArgument("a batch of a producer cannot be compacted: send one of format 2, or 3 with a lane")
+    if header.largest_body > limits.max_body_bytes:
+        raise MessageTooLarge(
+            f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"
+        )
+    batch.check_header(header, data)
+    return header
 
-    def __init__(self) -> None:
-        self._results: list[broker_pb2.AppendResult] = []
+
+class AppendAnswers:
+    """Results that wait to be written to one stream.
+
+    Args:
+        response: makes an answer of some of them.
+    """
+
+    def __init__(self, response: Callable[..., Any]) -> None:
+        self._response = response
+        self._results: list[Any] = []
         self._expected = 0
         self._ended = False
         #: Of the writer of the stream while it waits; a future costs less than an event.
@@ -177,7 +190,8 @@ class _Results:
         """One more result will come, or has just been added."""
         self._expected += 1
 
-    def add(self, result: broker_pb2.AppendResult) -> None:
+    def add(self, result: Any) -> None:  # noqa: ANN401 - as the answer takes them
+        """Add one."""
         self._results.append(result)
         self._wake()
 
@@ -199,9 +213,9 @@ class _Results:
             await self._waiter
         return True
 
-    def take(self) -> broker_pb2.AppendResponse:
+    def take(self) -> Any:  # noqa: ANN401
         """Return all that there are."""
         results, self._results = self._results, []
         self._expected -= len(results)
         self._taken.set()
-        return broker_pb2.AppendResponse(results=results)
+        return self._response(results=results)

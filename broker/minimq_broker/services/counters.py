@@ -17,6 +17,7 @@ class Counters:
         refused: batches that were not taken, by the code of the error.
         expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
+        atomic_appends: transactions that were stored in one append.
         pops_missed: messages taken one by one that were deleted before their group had settled them.
         replies: those that were forwarded, or not, by the outcome.
         delayed_in: delayed messages that were stored.
@@ -38,6 +39,7 @@ class Counters:
     bytes_deleted: int = 0
     expired_by_age: int = 0
     expired_for_room: int = 0
+    atomic_appends: int = 0
     pops_missed: int = 0
     delayed_in: int = 0
     delayed_published: int = 0

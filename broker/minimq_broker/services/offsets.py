@@ -73,6 +73,21 @@ class OffsetService:
         await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force))
         return broker_pb2.CommitOffsetsResponse()
 
+    def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:
+        """Return the fact of a commit of few offsets. Raises as `commit` does."""
+        group = check_group(request.group)
+        self._engine.tables.poppers.check_none(group)
+        offsets = []
+        for item in request.offsets:
+            queue = self._engine.state.queue(item.topic, item.queue_id)
+            self._check_owner(LeaseKey(group, queue), item, request.client_id)
+            self._check_place(item, queue)
+            offsets.append(CommittedOffset(*queue, item.offset))
+        check_new_group(self._engine, group)
+        queues = [QueueKey(item.topic_id, item.queue_id) for item in offsets]
+        check_new_offsets(self._engine.handle.any_store.state, group, queues)
+        return OffsetsCommitted(group, tuple(offsets), request.force)
+
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
         """Raise `Fenced` if another member owns the queue of a commit."""
         if client_id:

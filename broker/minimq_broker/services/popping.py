@@ -68,8 +68,8 @@ class PopService:
         self._grace_s = grace_s
         self._poppers = engine.tables.poppers
         self._clients = PopClients(engine)
-        self._clock = PopClock(engine.newest_ms() or 0)
-        self._reader = PopReader(engine, self._clock, self._settle_for)
+        self.clock = PopClock(engine.newest_ms() or 0)
+        self._reader = PopReader(engine, self.clock, self._settle_for)
         self._lines: dict[tuple[str, int], PopLine] = {}
         #: The same by topic.
         self._lines_of: dict[int, dict[str, PopLine]] = {}
@@ -79,7 +79,7 @@ class PopService:
         self._is_retired = False
         engine.arrivals.listeners.append(self._arrived)
         engine.arrivals.early_listeners.append(self._arriving)
-        self._clients.expect_holders(self._clock.now_ms(), grace_s, self._leave)
+        self._clients.expect_holders(self.clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
         """Stop releasing and serving: another role has begun."""
@@ -205,7 +205,7 @@ class PopService:
                     self._tell_missed(step)
                 line.taken(take, step, job)
 
-        job = PopJob(group, steps, self._clock.now_ms(), done)
+        job = PopJob(group, steps, self.clock.now_ms(), done)
         try:
             self._engine.writes.pop(job)
         except MiniMQError as error:
@@ -278,12 +278,12 @@ class PopService:
         tags = self._clients.subscribe(group, client_id, take, stream)
         line = self._lines.get((group, topic.topic_id))
         if line is None:
-            line = PopLine(self._engine, group, topic, self._clock, self._may_begin)
+            line = PopLine(self._engine, group, topic, self.clock, self.may_begin)
             self._lines[group, topic.topic_id] = line
             self._lines_of.setdefault(topic.topic_id, {})[group] = line
         return line, tags
 
-    def _may_begin(self) -> bool:
+    def may_begin(self) -> bool:
         """Return whether messages may be delivered for the first time: all queues together have few enough runs."""
         now = time.monotonic()
         if now - self._counted_at >= _COUNTED_FOR_S:
@@ -304,7 +304,7 @@ class PopService:
                 if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
                     text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
                     raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
-                steps.append(settle_step(self._engine.state, group, settle, self._clock, self._may_begin()))
+                steps.append(settle_step(self._engine.state, group, settle, self.clock, self.may_begin()))
                 self._spans_under_way += len(settle.spans) // 2
             except MiniMQError as error:
                 self._note(error, group)
@@ -317,11 +317,11 @@ class PopService:
             self._note(error, job.group)
             stream.answers.fail(step.id, error)
             return
-        self._wake_after(step)
+        self.wake_after(step)
         flat = [number for first, end in step.expired for number in (first, end - first)]
         stream.answers.add(broker_pb2.PopResult(id=step.id, expired=flat))
 
-    def _wake_after(self, step: PopStep) -> None:
+    def wake_after(self, step: PopStep) -> None:
         """Wake the line of a queue after a settle, which may have released messages or made room for others."""
         key = step.key
         if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
@@ -352,7 +352,7 @@ class PopService:
             self._returned(lines)
 
         try:
-            self._engine.writes.pop(PopJob(group, steps, self._clock.now_ms(), done))
+            self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done))
         except MiniMQError as error:  # at the end of the role; else the deadline comes
             self._returned(lines)
             log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)

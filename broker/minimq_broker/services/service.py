@@ -13,6 +13,7 @@ from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.assignment import AssignmentService
+from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.attending import AttendService
 from minimq_broker.services.delaying import DelayService
 from minimq_broker.services.engine import Engine
@@ -87,6 +88,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
+        self._atomic = AtomicAppendService(engine, self._offsets, lambda: self._popping)
         self._status = StatusService(engine, identity, replication, access)
 
     def begin(self) -> None:
@@ -117,6 +119,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any
     ) -> None:
         await self._append.serve(requests, context)
+
+    async def AppendAtomic(  # type: ignore[override]
+        self, requests: AsyncIterator[broker_pb2.AtomicAppendRequest], context: Any
+    ) -> None:
+        await self._atomic.serve(requests, context)
 
     async def Pull(  # type: ignore[override]
         self, requests: AsyncIterator[broker_pb2.PullRequest], context: Any

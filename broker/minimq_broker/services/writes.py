@@ -227,29 +227,31 @@ class Writes:
                 self._finish_append(job)
             elif isinstance(job, AtomicJob):
                 self._finish_atomic(job)
-            elif isinstance(job, FactJob):
+            elif isinstance(job, ReplicaJob):
+                maybe_changed = True
+                job.done(job)
+            else:
                 job.error = job.error or self.refusal(to_sender=False)
+                if not isinstance(job, FactJob):
+                    self._finish_other(job)
+                    continue
                 if job.error is not None:  # it may stand though, and may have been counted by the one before it
                     maybe_changed, maybe_recorded = True, maybe_recorded or isinstance(job.fact, RouteFact)
                 elif job.fact is not None:
                     self._observer.recorded(job.fact)
                 job.done(job)
-            elif isinstance(job, PublishJob):
-                job.error = job.error or self.refusal(to_sender=False)
-                job.done(job)
-            elif isinstance(job, PopJob):
-                self._pending_records -= 1
-                job.error = job.error or self.refusal(to_sender=False)
-                job.done(job)
-            elif isinstance(job, DelayJob):
-                job.error = job.error or self.refusal(to_sender=False)
-                job.tell()
-            else:
-                maybe_changed = True
-                job.done(job)
         self._stuck_since = math.inf
         self._room.set()
         self._observer.finished(maybe_changed=maybe_changed, maybe_recorded=maybe_recorded)
+
+    def _finish_other(self, job: PublishJob | PopJob | DelayJob) -> None:
+        if isinstance(job, PopJob):
+            self._pending_records -= 1
+            job.done(job)
+        elif isinstance(job, PublishJob):
+            job.done(job)
+        else:
+            job.tell()
 
     def _finish_append(self, job: AppendJob) -> None:
         # The moment in which it is acknowledged: entries written while this broker led may have been truncated.

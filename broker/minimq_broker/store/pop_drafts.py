@@ -162,6 +162,6 @@ class PopDrafts:
 
 def _not_held(step: PopStep) -> Fenced:
     return Fenced(
-        f"messages of queue {step.key.queue_id} are not delivered to this consumer of group {step.key.group!r} any more: "
-        "their invisible duration was over, and others have got or settled them; nothing of the transaction is stored"
+        f"messages of queue {step.key.queue_id} do not belong to this consumer of group {step.key.group!r} any more: "
+        "their invisible duration was over, and others have got them; nothing of the transaction is stored"
     )

@@ -139,9 +139,7 @@ class _Held:
         self._ends = {}
 
 
-def _whole(
-    commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State
-) -> State:
+def _whole(commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State) -> State:
     """Delete what is left of an atomic append whose rest is missing, and return the state without it."""
     if state.whole == state.position:
         return state

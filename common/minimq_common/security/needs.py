@@ -93,6 +93,15 @@ def _append(request: Any) -> Requirement:  # noqa: ANN401 - of the generated cla
     return _all(write, Need(Verb.WRITE, Resource.TRANSACTION, request.transaction.name))
 
 
+def _append_atomic(request: Any) -> Requirement:  # noqa: ANN401
+    writes = [Need(Verb.WRITE, Resource.TOPIC, name) for name in dict.fromkeys(each.topic for each in request.batches)]
+    progress, commit = request.progress, request.progress.commit
+    reads = [_reads(commit.group, (each.topic for each in commit.offsets))] if progress.HasField("commit") else []
+    if progress.group or progress.settles:
+        reads.append(_reads(progress.group, (each.topic for each in progress.settles)))
+    return _all(*writes, *(need for each in reads for need in each.needs))
+
+
 def _pull(request: Any) -> Requirement:  # noqa: ANN401
     if request.cancel:
         return SIGNED_IN
@@ -170,6 +179,7 @@ _RULES: dict[str, _Rule] = {
         f"minimq.v1.{name}": rule
         for name, rule in {
             "AppendRequest": _append,
+            "AtomicAppendRequest": _append_atomic,
             "PullRequest": _pull,
             "PopRequest": _pop,
             "SessionRequest": _session,

@@ -682,6 +682,139 @@ class PopResponse(google.protobuf.message.Message):
 global___PopResponse = PopResponse
 
 @typing.final
+class AtomicBatch(google.protobuf.message.Message):
+    """---- Atomic appends ----------------------------------------------------------------------------------
+
+    A batch for one queue; it has a producer id, and a number of its own.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    batch: builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        batch: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___AtomicBatch = AtomicBatch
+
+@typing.final
+class AtomicProgress(google.protobuf.message.Message):
+    """What a group has consumed: offsets, if it divides queues, or settles, if it takes messages one by one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COMMIT_FIELD_NUMBER: builtins.int
+    BEGINS_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    SETTLES_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def commit(self) -> global___CommitOffsetsRequest:
+        """Names the group and the member; `force` lets offsets go back."""
+
+    @property
+    def begins(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """From where on each of these queues was read: refused when the group has consumed something after that."""
+
+    @property
+    def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]: ...
+    def __init__(
+        self,
+        *,
+        commit: global___CommitOffsetsRequest | None = ...,
+        begins: collections.abc.Iterable[builtins.int] | None = ...,
+        group: builtins.str = ...,
+        settles: collections.abc.Iterable[global___PopSettle] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["commit", b"commit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["begins", b"begins", "commit", b"commit", "group", b"group", "settles", b"settles"]) -> None: ...
+
+global___AtomicProgress = AtomicProgress
+
+@typing.final
+class AtomicAppendRequest(google.protobuf.message.Message):
+    """Batches of several topics and queues of one broker, and what a group has consumed for them: they are stored as a whole
+    or not at all. Sent again, it is stored once.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    """Chosen by the client, unique in its stream."""
+    @property
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicBatch]: ...
+    @property
+    def progress(self) -> global___AtomicProgress: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int = ...,
+        batches: collections.abc.Iterable[global___AtomicBatch] | None = ...,
+        progress: global___AtomicProgress | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
+
+global___AtomicAppendRequest = AtomicAppendRequest
+
+@typing.final
+class AtomicAppendResult(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    @property
+    def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
+    @property
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AppendResult]:
+        """Of the batches, in the order of the request; they have no request id."""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int = ...,
+        failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
+        batches: collections.abc.Iterable[global___AppendResult] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "request_id", b"request_id"]) -> None: ...
+
+global___AtomicAppendResult = AtomicAppendResult
+
+@typing.final
+class AtomicAppendResponse(google.protobuf.message.Message):
+    """Everything that one commit to the log has acknowledged for this stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicAppendResult]: ...
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[global___AtomicAppendResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___AtomicAppendResponse = AtomicAppendResponse
+
+@typing.final
 class StagedBatches(google.protobuf.message.Message):
     """---- Transactions ------------------------------------------------------------------------------------
 

@@ -41,6 +41,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.AppendRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.AppendAtomic = channel.stream_stream(
+                '/minimq.v1.Broker/AppendAtomic',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendResponse.FromString,
+                _registered_method=True)
         self.Pull = channel.stream_stream(
                 '/minimq.v1.Broker/Pull',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
@@ -182,6 +187,12 @@ class BrokerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Append(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AppendAtomic(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -357,6 +368,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.AppendRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.AppendResponse.SerializeToString,
             ),
+            'AppendAtomic': grpc.stream_stream_rpc_method_handler(
+                    servicer.AppendAtomic,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendResponse.SerializeToString,
+            ),
             'Pull': grpc.stream_stream_rpc_method_handler(
                     servicer.Pull,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.FromString,
@@ -520,6 +536,33 @@ class Broker(object):
             '/minimq.v1.Broker/Append',
             minimq__proto_dot_v1_dot_broker__pb2.AppendRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.AppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendAtomic(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.Broker/AppendAtomic',
+            minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.AtomicAppendResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.AppendResponse,
     ]
 
+    AppendAtomic: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.broker_pb2.AtomicAppendRequest,
+        minimq_proto.v1.broker_pb2.AtomicAppendResponse,
+    ]
+
     Pull: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
@@ -165,6 +170,11 @@ class BrokerAsyncStub:
     Append: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.AppendRequest,
         minimq_proto.v1.broker_pb2.AppendResponse,
+    ]
+
+    AppendAtomic: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.broker_pb2.AtomicAppendRequest,
+        minimq_proto.v1.broker_pb2.AtomicAppendResponse,
     ]
 
     Pull: grpc.aio.StreamStreamMultiCallable[
@@ -309,6 +319,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.AppendRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.AppendResponse], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.AppendResponse]]: ...
+
+    @abc.abstractmethod
+    def AppendAtomic(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.AtomicAppendRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.AtomicAppendResponse], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.AtomicAppendResponse]]: ...
 
     @abc.abstractmethod
     def Pull(

@@ -35,6 +35,7 @@ EXEMPT = {
     "PopRequest.client_id": _CLIENT,
     "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
+    "AtomicAppendRequest.progress.commit.client_id": _CLIENT,
     "AttendRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
     "QueryAssignmentRequest.client_id": _CLIENT,
@@ -87,6 +88,17 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (
             broker_pb2.AppendRequest(topic="t", transaction=broker_pb2.Transaction(name="x")),
             "write topic t, write transaction x",
+        ),
+        (
+            broker_pb2.AtomicAppendRequest(
+                batches=[broker_pb2.AtomicBatch(topic=name) for name in "aba"],
+                progress=broker_pb2.AtomicProgress(
+                    commit=broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.QueueOffset(topic="c")]),
+                    group="h",
+                    settles=[broker_pb2.PopSettle(topic="d")],
+                ),
+            ),
+            "write topic a, write topic b, read group g, read topic c, read group h, read topic d",
         ),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read group g, read topic t"),

@@ -1,0 +1,130 @@
+"""Atomic appends: one stream per client, each request of which is stored as a whole or not at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from minimq_broker.services.append import SEND_STATUS, AppendAnswers, AppendService, checked_header
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.offsets import OffsetService
+from minimq_broker.services.pop_settles import settle_step
+from minimq_broker.services.popping import PopService
+from minimq_broker.store.jobs import AppendJob, AtomicJob
+from minimq_broker.store.pop_drafts import PopJob, PopStep
+from minimq_common import rpc
+from minimq_common.bound_check import check_bounds
+from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
+from minimq_common.large_requests import LargeRequest
+from minimq_common.names import check_group
+from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES
+from minimq_common.security.caller import current_caller
+from minimq_proto.v1 import broker_pb2
+
+
+class AtomicAppendService(AppendService):
+    """The `AppendAtomic` call of the broker.
+
+    Args:
+        engine: writes what comes.
+        offsets: checks the offsets of groups that divide queues.
+        popping: returns who delivers messages one by one, in the present role of the broker.
+    """
+
+    def __init__(self, engine: Engine, offsets: OffsetService, popping: Callable[[], PopService]) -> None:
+        super().__init__(engine)
+        self._offsets = offsets
+        self._popping = popping
+
+    async def serve(self, requests: AsyncIterator[Any | LargeRequest], context: Any) -> None:  # noqa: ANN401
+        """Take requests and send answers until the client closes its side and all is answered."""
+        await self._serve(requests, context, AppendAnswers(broker_pb2.AtomicAppendResponse))
+
+    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> int:
+        try:
+            check_bounds(request)
+            current_caller().check(request)
+            job = self._atomic_job(request, answers)
+            await self._engine.writes.append_atomic(job, lambda: self._add_progress(job, request))
+        except MiniMQError as error:
+            self._engine.counters.refused[error.code] += 1
+            self._engine.refusals.note(error)
+            answers.add(broker_pb2.AtomicAppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
+            if isinstance(error, UsageError | CorruptBatch):
+                return request.ByteSize()
+        return 0
+
+    def _atomic_job(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> AtomicJob:
+        """Return the batches of a request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
+        if not request.batches and not request.HasField("progress"):
+            raise InvalidArgument("an atomic append has batches, or what a group has consumed")
+        if request.ByteSize() > MAX_ATOMIC_BYTES:
+            raise MessageTooLarge(
+                f"a transaction of {request.ByteSize():,} bytes is over the limit of {MAX_ATOMIC_BYTES:,}: divide it"
+            )
+        batches = []
+        for each in request.batches:
+            data = each.batch
+            header = checked_header(self._engine.limits, data)
+            if not header.producer_id:
+                raise InvalidArgument("a batch without a number cannot be part of an atomic append")
+            batches.append(AppendJob(each.topic, each.queue_id, data, header, _nothing))
+        if len({(each.header.producer_id, each.header.sequence) for each in batches}) < len(batches):
+            raise InvalidArgument("two batches of an atomic append have the same number")
+        request_id, came_at = request.request_id, time.monotonic()
+
+        def done(job: AtomicJob) -> None:
+            self._engine.counters.append_s.add(time.monotonic() - came_at)
+            result = broker_pb2.AtomicAppendResult(request_id=request_id)
+            if job.error is not None:
+                self._engine.counters.refused[job.error.code] += 1
+                self._engine.refusals.note(job.error)
+                result.failure.CopyFrom(rpc.to_failure(job.error))
+            else:
+                self._engine.counters.atomic_appends += 1
+                for each in job.batches:
+                    result.batches.add(
+                        queue_id=each.stored_queue_id,
+                        base_offset=each.base_offset,
+                        store_timestamp_ms=each.stored_ms,
+                        status=SEND_STATUS[each.status],
+                    )
+            self._wake_after(job)
+            answers.add(result)
+
+        return AtomicJob(batches, None, (), None, done)
+
+    def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppendRequest) -> None:
+        """Add what a group has consumed to a job, or why it may not: an earlier try may have stored it all the same."""
+        try:
+            progress = request.progress
+            if progress.HasField("commit"):
+                if len(progress.begins) != len(progress.commit.offsets):
+                    raise InvalidArgument("there is one begin for each offset of an atomic append")
+                job.offsets, job.begins = self._offsets.checked(progress.commit), tuple(progress.begins)
+            if progress.settles:
+                job.settles = self._settles(check_group(progress.group), progress)
+        except MiniMQError as error:
+            if not job.batches:
+                raise
+            job.refusal = error
+
+    def _settles(self, group: str, progress: broker_pb2.AtomicProgress) -> PopJob:
+        popping = self._popping()
+        steps = []
+        for settle in progress.settles:
+            if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
+                raise InvalidArgument("the settles of an atomic append are of consumed messages")
+            may_divide = popping.may_begin()
+            steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
+        return PopJob(group, steps, popping.clock.now_ms(), _nothing)
+
+    def _wake_after(self, job: AtomicJob) -> None:
+        steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()
+        for step in steps:
+            self._popping().wake_after(step)
+
+
+def _nothing(_: object) -> None:
+    """Tell nobody: the atomic append has its own answer."""
