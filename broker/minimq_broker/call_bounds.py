@@ -15,12 +15,14 @@ from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 _LARGEST_REQUESTS = {
     "Append": math.inf,
     "AppendAtomic": math.inf,
+    "Reply": math.inf,
     "CommitTransaction": MAX_DECISION_BYTES,
     "DescribeTransaction": MAX_DECISION_BYTES,
     "SetAccess": 2 * MAX_DOCUMENT_BYTES,
 }
 
-#: Requests of Append from that size on are opened one by one: the batches of a client with plain options are smaller.
+#: Requests of Append and Reply from that size on are opened one by one: those of a client with plain options are
+#: smaller.
 _LARGE_APPEND_BYTES = 2 << 20
 
 #: What a request may have besides the largest batch, in bytes.
@@ -42,7 +44,7 @@ def call_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
         intake=engine.intake,
         requests=RequestLimits(
             largest=_LARGEST_REQUESTS,
-            large={"Append": _LARGE_APPEND_BYTES, "AppendAtomic": _LARGE_APPEND_BYTES},
+            large=dict.fromkeys(("Append", "AppendAtomic", "Reply"), _LARGE_APPEND_BYTES),
             opening=("Append", "AppendAtomic", "Session"),
         ),
     )

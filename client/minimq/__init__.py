@@ -1,6 +1,6 @@
 """The client of minimq, a durable, ordered and replayable message queue.
 
-Sending:    `Producer`, `Message`, `SendReceipt`; for asyncio `minimq.aio`
+Sending:    `Producer`, `Message`, `SendReceipt`, `Reply`; for asyncio `minimq.aio`
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
 Running:    `Admin`, `LocalCluster`
@@ -21,6 +21,7 @@ __all__ = [
     "ProducerOptions",
     "ProducerStatistics",
     "RecallResult",
+    "Reply",
     "SendInterceptor",
     "SendReceipt",
     "SendStatus",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
     from minimq.sending.receipt import SendReceipt, SendStatus
+    from minimq.sending.reply import Reply
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
     from minimq_common.errors import MiniMQError
@@ -98,6 +100,7 @@ else:
         "PushConsumer": "minimq.receiving.push_consumer",
         "RecallResult": "minimq.administration.recalls",
         "ReceivedMessage": "minimq.receiving.received",
+        "Reply": "minimq.sending.reply",
         "RetryLater": "minimq.receiving.listener",
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",

@@ -17,6 +17,7 @@
     │   ├── Unavailable             └── DeadlineExceeded
     │   │   └── ConnectionMismatch
     ├── SendFailed              all tries of a send failed; lists each of them
+    ├── RequestFailed           whoever answered a request reported an error
     ├── BufferFull              too much is waiting to be sent
     ├── DamagedMessages         CorruptBatch or CorruptEntry, with the place in the queue
     ├── CannotListen            a server cannot have the address it was told to serve at
@@ -45,7 +46,7 @@ Without a mark, the call fails at once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -405,6 +406,27 @@ class SendFailed(MiniMQError):
     def __init__(self, message: str, tries: tuple[str, ...] = ()) -> None:
         super().__init__("\n  ".join((message, *tries)))
         self.tries = tries
+
+
+class RequestFailed(MiniMQError):
+    """The service that answered a request could not do what was asked. The text is the one of its reply.
+
+    `body` and `properties` are those of the reply.
+    """
+
+    code = "REQUEST_FAILED"
+
+    def __init__(
+        self,
+        message: str,
+        body: bytes = b"",
+        properties: Mapping[str, str] | None = None,
+        *,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.body = body
+        self.properties = {} if properties is None else properties
 
 
 class CannotListen(MiniMQError):

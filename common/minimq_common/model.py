@@ -84,6 +84,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     recallable: bool = False
 
 
+def with_property(message: Message, name: str, value: str) -> Message:
+    """Return a message that has one more property."""
+    return msgspec.structs.replace(message, properties={**message.properties, name: value})
+
+
 #: Most queues that a topic has on one broker.
 MAX_QUEUES = 1024
 #: Most brokers that carry one topic, or are away with it; and most queues that they have together.

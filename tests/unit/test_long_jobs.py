@@ -165,7 +165,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             done.append((name, message.reconsume_times + 1))
             return ConsumeResult.SUCCESS
 
-        adapter = AsyncListenerAdapter(work, "g", in_order=False)
+        adapter = AsyncListenerAdapter(work, "g", dispatcher.replier, in_order=False)
         dispatcher.start_on(asyncio.get_running_loop(), adapter)
     await asyncio.wait_for(broker.is_done.wait(), 2 * JOB_S)
     return done

@@ -10,7 +10,6 @@ import grpc.aio
 from minimq_broker.services.attendants import Attendants
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
-from minimq_common.errors import MessageTooLarge
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import attend_pb2
 
@@ -28,8 +27,9 @@ _AROUND_BODY = 256 << 10
 FORWARDED = attend_pb2.REPLY_OUTCOME_FORWARDED
 NOT_OPEN = attend_pb2.REPLY_OUTCOME_NOT_OPEN
 UNREAD = attend_pb2.REPLY_OUTCOME_UNREAD
+TOO_LARGE = attend_pb2.REPLY_OUTCOME_TOO_LARGE
 
-_NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread"}
+_NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread", TOO_LARGE: "too-large"}
 
 
 class ReplyService:
@@ -45,7 +45,7 @@ class ReplyService:
         self._attendants = attendants
 
     async def serve(self, requests: AsyncIterator[attend_pb2.ReplyRequest], context: Context) -> None:
-        """Forward replies until the client closes its side. Raises `NotMaster`, and `MessageTooLarge`."""
+        """Forward replies until the client closes its side. Raises `NotMaster`."""
         self._engine.writes.check()
         writer: StreamWriter[attend_pb2.ReplyResponse] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, writer), "reply-receiver")
@@ -66,15 +66,13 @@ class ReplyService:
 
     def _forward(self, item: attend_pb2.InboxReplies) -> attend_pb2.ReplyOutcome.ValueType:
         """Forward replies to one inbox."""
-        size = len(item.replies)
-        most = self._engine.limits.max_body_bytes + _AROUND_BODY
-        if size > most:
-            raise MessageTooLarge(f"a batch of replies has {size} bytes, the limit of this broker is {most}")
-        outcome = self._try(item, size)
+        outcome = self._try(item, len(item.replies))
         self._engine.counters.replies[_NAMES[outcome]] += item.count
         return outcome
 
     def _try(self, item: attend_pb2.InboxReplies, size: int) -> attend_pb2.ReplyOutcome.ValueType:
+        if size > self._engine.limits.max_body_bytes + _AROUND_BODY:
+            return TOO_LARGE
         attendant = self._attendants.with_inbox(item.inbox)
         if attendant is None:
             return NOT_OPEN

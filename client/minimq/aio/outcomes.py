@@ -1,12 +1,16 @@
-"""Transfer of receipts from the threads of a producer to an event loop."""
+"""Transfer of receipts and replies from the threads of a producer to an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from minimq.sending.receipt import SendReceipt
+from minimq.sending.reply import Reply
+
+T = TypeVar("T")
 
 
 class LoopOutcomes:
@@ -20,15 +24,19 @@ class LoopOutcomes:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._ready: deque[LoopOutcome] = deque()
+        self._ready: deque[LoopOutcome[Any]] = deque()
         #: The loop has been woken, and has not looked yet.
         self._is_woken = False
 
-    def new(self) -> LoopOutcome:
-        """Return an outcome that is not there yet. Called on the loop."""
+    def new(self) -> LoopOutcome[SendReceipt]:
+        """Return the outcome of a message, which is not there yet. Called on the loop."""
         return LoopOutcome(self.loop.create_future(), self._carry)
 
-    def _carry(self, outcome: LoopOutcome) -> None:
+    def new_reply(self) -> LoopOutcome[Reply]:
+        """Return the outcome of a request, which is not there yet. Called on the loop."""
+        return LoopOutcome(self.loop.create_future(), self._carry)
+
+    def _carry(self, outcome: LoopOutcome[Any]) -> None:
         self._ready.append(outcome)
         if not self._is_woken:
             self._is_woken = True
@@ -44,17 +52,17 @@ class LoopOutcomes:
             self._ready.popleft().resolve()
 
 
-class LoopOutcome:
+class LoopOutcome(Generic[T]):
     """One outcome: set by any thread, awaited on the loop through `future`."""
 
     __slots__ = ("_carry", "_error", "_receipt", "future")
 
-    def __init__(self, future: asyncio.Future[SendReceipt], carry: Callable[[LoopOutcome], None]) -> None:
+    def __init__(self, future: asyncio.Future[T], carry: Callable[[LoopOutcome[Any]], None]) -> None:
         self.future = future
         self._carry = carry
 
-    def complete(self, receipt: SendReceipt | None, error: BaseException | None, /) -> None:
-        """Take the receipt, or the reason why there is none."""
+    def complete(self, receipt: T | None, error: BaseException | None, /) -> None:
+        """Take the receipt or the reply, or the reason why there is none."""
         if not self.future.cancelled():
             self._receipt, self._error = receipt, error
             self._carry(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,14 +13,17 @@ from typing import Self, Unpack
 
 from minimq.administration.recalls import RecallResult
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
-from minimq.arguments import check_message_type
+from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.pending_batch import PendingMessage
+from minimq.sending.open_requests import OpenRequest
+from minimq.sending.pending_batch import Outcome, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import SendReceipt
+from minimq.sending.replier import RequestMessage
+from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
@@ -138,6 +142,68 @@ class Producer:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""
         return await self._core.recall_async(handle)
 
+    # ---- requests -------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> Reply:
+        """Send a message and wait until one of its consumers replies; see `minimq.Producer.request`.
+
+        If it is cancelled, the message may have been sent, and a reply is dropped.
+        """
+        outcome, request = await self._request(message, waiting_s(timeout), queue, selector)
+        try:
+            return await outcome.future
+        finally:
+            self._core.requester.forget(request)
+
+    async def request_async(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> asyncio.Future[Reply]:
+        """Send a request; return as soon as it is buffered, which is at once once the inbox is open and has room.
+
+        Returns:
+            A future of the reply, which raises what `request` would. Cancelling it takes nothing back.
+        """
+        outcome, _ = await self._request(message, waiting_s(timeout), queue, selector)
+        return outcome.future
+
+    async def reply(self, request: RequestMessage, reply: Reply) -> None:
+        """Answer a request; see `minimq.Producer.reply`."""
+        self._core.replier.answer(request, reply)
+
+    async def _request(
+        self, message: Message, timeout_s: float, queue: MessageQueue | None, selector: Selector | None
+    ) -> tuple[LoopOutcome[Reply], OpenRequest]:
+        """Send a request; return its outcome, and what stands for it."""
+        requester, outcome = self._core.requester, self._home().new_reply()
+        check_message_type(message)
+        requester.check(message, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        home = requester.home_of(message.topic)
+        if home is None:
+            home = await self._core.open_inbox(message, deadline)
+        request = requester.new(home, outcome, timeout_s, deadline)
+        reply_to = requester.begin(request, keep_time=True)
+        try:
+            later = self._hand_in(message, queue, selector, request, reply_to)
+            if later is not None:
+                await later
+        except BaseException:
+            requester.forget(request)
+            raise
+        return outcome, request
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""
         self._core.check_process()
@@ -164,15 +230,20 @@ class Producer:
         return self._outcomes
 
     def _hand_in(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: LoopOutcome | None
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        outcome: Outcome | None,
+        reply_to: str | None = None,
     ) -> Coroutine[None, None, None] | None:
         """Hand a message in if that can be done at once; otherwise return what does it in its turn."""
         core = self._core
         core.check_process()
         check_message_type(message)
         if self._behind or len(message.body) >= _LARGE_BYTES or not core.knows(message.topic):
-            return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome))
-        item = core.prepare(message, queue, selector, outcome)
+            return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome, reply_to))
+        item = core.prepare(message, queue, selector, outcome, reply_to)
         return None if core.hand_in(item, wait=False) else self._in_turn(self._hand_in_with_room(item))
 
     async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
@@ -186,15 +257,20 @@ class Producer:
             work.close()  # which may not have begun
 
     async def _find_and_hand_in(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: LoopOutcome | None
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        outcome: Outcome | None,
+        reply_to: str | None,
     ) -> None:
         core = self._core
         if not core.knows(message.topic):
             await core.find(message)
         if len(message.body) < _LARGE_BYTES:
-            await self._hand_in_with_room(core.prepare(message, queue, selector, outcome))
+            await self._hand_in_with_room(core.prepare(message, queue, selector, outcome, reply_to))
             return
-        sending = asyncio.create_task(asyncio.to_thread(core.send, message, queue, selector, outcome))
+        sending = asyncio.create_task(asyncio.to_thread(core.send, message, queue, selector, outcome, reply_to))
         sending.add_done_callback(_retrieve)
         try:
             await asyncio.shield(sending)

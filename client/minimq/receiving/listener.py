@@ -7,7 +7,7 @@ import inspect
 import logging
 import operator
 import reprlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -15,7 +15,9 @@ from typing import NamedTuple
 from minimq.arguments import is_async
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import origin_of
-from minimq_common.errors import InvalidArgument
+from minimq.sending.replier import Replier
+from minimq.sending.reply import Reply
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -84,9 +86,12 @@ class RetryLater:
         return whole
 
 
+#: The result of a listener: for all messages of the call, or a list with a result for each of them.
+ListenerResult = ConsumeResult | RetryLater | Reply | Sequence[ConsumeResult | Reply]
+
 #: Called with messages of one queue and one topic, in order.
-Listener = Callable[[list[ReceivedMessage]], ConsumeResult | RetryLater]
-AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ConsumeResult | RetryLater]]
+Listener = Callable[[list[ReceivedMessage]], ListenerResult]
+AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
 
 
 class Verdict(NamedTuple):
@@ -134,10 +139,13 @@ def verdict(answer: object, messages: int, mistake: str | None, *, in_order: boo
         mistake: the result of `mistake_in`.
         in_order: nothing may overtake a message that is retried.
     """
-    if answer is ConsumeResult.SUCCESS:
+    if answer is ConsumeResult.SUCCESS or (isinstance(answer, Reply) and mistake is None):
         return Verdict(())
     if mistake is not None:
         return Verdict(range(messages), reason="listener gave no valid answer")
+    if isinstance(answer, list | tuple):
+        failed = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
+        return Verdict(range(failed[0], messages) if in_order and failed else failed)
     if not isinstance(answer, RetryLater):
         return Verdict(range(messages))
     if answer.indexes is None:
@@ -146,10 +154,22 @@ def verdict(answer: object, messages: int, mistake: str | None, *, in_order: boo
     return Verdict(range(again[0], messages) if in_order and again else again, answer.level)
 
 
+def _mistake_in_list(results: Sequence[object], messages: int) -> str | None:
+    if len(results) != messages:
+        return f"the call had {messages} messages, and the list has {len(results)} results: return one for each"
+    if all(isinstance(each, Reply | ConsumeResult) for each in results):
+        return None
+    return "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
+
+
 def mistake_in(answer: object, messages: int) -> str | None:
     """Return the mistake in a result for a number of messages; None if it is valid."""
-    if not isinstance(answer, ConsumeResult | RetryLater):
-        return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER or RetryLater(...)"
+    if isinstance(answer, Reply) and messages > 1:
+        return f"the call had {messages} messages: return a list with a reply for each, or use batch_size=1"
+    if isinstance(answer, list | tuple):
+        return _mistake_in_list(answer, messages)
+    if not isinstance(answer, ConsumeResult | RetryLater | Reply):
+        return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
     if isinstance(answer, RetryLater) and answer.first > messages:
         return f"the call had {messages} messages, so first can be {messages} at most, which means that all succeeded"
     if isinstance(answer, RetryLater) and max(answer.indexes or (0,)) >= messages:
@@ -172,8 +192,9 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
 class _Adapter:
     """A listener as the consumer calls it: every call has a verdict."""
 
-    def __init__(self, group: str, *, in_order: bool) -> None:
+    def __init__(self, group: str, replier: Replier, *, in_order: bool) -> None:
         self._group = group
+        self._replier = replier
         self._in_order = in_order
         #: The kinds of invalid results that were logged.
         self._logged: set[type] = set()
@@ -191,11 +212,32 @@ class _Adapter:
         )
         return Verdict(range(len(messages)), reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}")
 
-    def _verdict(self, answer: object, messages: int) -> Verdict:
-        mistake = mistake_in(answer, messages)
+    def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Return the verdict of a result; send the replies that it has."""
+        if answer is ConsumeResult.SUCCESS:
+            return Verdict(())
+        mistake = mistake_in(answer, len(messages))
+        found = verdict(answer, len(messages), mistake, in_order=self._in_order)
+        if mistake is None and isinstance(answer, Reply | list | tuple):
+            replies = (answer,) if isinstance(answer, Reply) else answer
+            try:
+                self._reply(messages, replies, set(found.again))
+            except MiniMQError as error:
+                mistake, found = error.message, Verdict(range(len(messages)), reason="listener gave no valid answer")
         if mistake is not None:
             self._log_mistake(answer, mistake)
-        return verdict(answer, messages, mistake, in_order=self._in_order)
+        return found
+
+    def _reply(self, messages: Sequence[ReceivedMessage], replies: Sequence[object], again: Container[int]) -> None:
+        """Send the replies to messages that are not retried. Raises as `Replier.prepare`, and then sends none."""
+        prepared = [
+            (message, self._replier.prepare(message, reply))
+            for index, (message, reply) in enumerate(zip(messages, replies, strict=True))
+            if isinstance(reply, Reply) and index not in again
+        ]
+        for message, made in prepared:
+            if made is not None:
+                self._replier.send(message, made)
 
     def _log_mistake(self, answer: object, mistake: str) -> None:
         """Log an invalid result, once for each kind: to the user it looks like failing messages."""
@@ -217,14 +259,15 @@ class ListenerAdapter(_Adapter):
     Args:
         listener: the function of the user.
         group: the consumer group, for the log.
+        replier: sends the replies that the listener returns.
         in_order: nothing may overtake a message that is retried.
 
     Raises:
         InvalidArgument: it is not a plain function.
     """
 
-    def __init__(self, listener: Listener, group: str, *, in_order: bool) -> None:
-        super().__init__(group, in_order=in_order)
+    def __init__(self, listener: Listener, group: str, replier: Replier, *, in_order: bool) -> None:
+        super().__init__(group, replier, in_order=in_order)
         given: object = listener
         if not callable(given) or is_async(given):
             raise InvalidArgument(
@@ -239,7 +282,7 @@ class ListenerAdapter(_Adapter):
             answer: object = self._listener(list(messages))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
             return self.failed(error, queue, messages)
-        return self._verdict(answer, len(messages))
+        return self._verdict(answer, messages)
 
 
 class AsyncListenerAdapter(_Adapter):
@@ -248,14 +291,15 @@ class AsyncListenerAdapter(_Adapter):
     Args:
         listener: the function of the user.
         group: the consumer group, for the log.
+        replier: sends the replies that the listener returns.
         in_order: nothing may overtake a message that is retried.
 
     Raises:
         InvalidArgument: it is not a coroutine function.
     """
 
-    def __init__(self, listener: AsyncListener, group: str, *, in_order: bool) -> None:
-        super().__init__(group, in_order=in_order)
+    def __init__(self, listener: AsyncListener, group: str, replier: Replier, *, in_order: bool) -> None:
+        super().__init__(group, replier, in_order=in_order)
         if not is_async(listener):
             raise InvalidArgument(
                 f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
@@ -278,4 +322,4 @@ class AsyncListenerAdapter(_Adapter):
             return self.failed(error, queue, messages)
         except Exception as error:  # noqa: BLE001 - it is logged there
             return self.failed(error, queue, messages)
-        return self._verdict(answer, len(messages))
+        return self._verdict(answer, messages)

@@ -31,6 +31,7 @@ from minimq.receiving.popped_outcomes import PoppedOutcomes, most_tries
 from minimq.receiving.redelivery import CANCELLED
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
+from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -71,6 +72,7 @@ class MessageDispatcher:
     Attributes:
         group: the consumer group.
         client_id: name among all clients.
+        replier: sends the replies that the listener returns.
         missed_messages: always 0; brokers count messages that were deleted before their turn.
     """
 
@@ -102,6 +104,7 @@ class MessageDispatcher:
         self._reader = SimpleReader(nameserver, group, client_id, simple)
         self._outcomes = PoppedOutcomes(self._reader, options)
         self._client = self._reader.client
+        self.replier = Replier(self._client, MOST_BODY_BYTES)
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._calls: ListenerThreads[PoppedDelivery] | ListenerTasks[PoppedDelivery] | None = None
         self._is_closed = False
@@ -174,6 +177,7 @@ class MessageDispatcher:
         finally:
             if self._calls is not None:
                 self._calls.close()
+                self.replier.close(CLOSE_S)
             self._reader.drop()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")

@@ -162,12 +162,14 @@ class PushConsumer(ConsumerFace):
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
         """
-        self._reader.start(ListenerAdapter(listener, self.group, in_order=self._in_order))
+        self._reader.start(ListenerAdapter(listener, self.group, self._reader.replier, in_order=self._in_order))
         self._when_dropped.closed()  # it keeps running without references to this object
 
     def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
         """Do the same as `start`, and await the listener on an event loop that runs in another thread."""
-        self._reader.start_on(loop, AsyncListenerAdapter(listener, self.group, in_order=self._in_order))
+        self._reader.start_on(
+            loop, AsyncListenerAdapter(listener, self.group, self._reader.replier, in_order=self._in_order)
+        )
         self._when_dropped.closed()
 
     def _check_may_close(self) -> None:

@@ -34,6 +34,7 @@ from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import CANCELLED, TIMED_OUT, delay_ms, from_copy
 from minimq.receiving.waits import complete
+from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
@@ -63,6 +64,9 @@ class QueueDispatcher(Consumer):
         start: where a new group begins.
         calls: how the listener is called.
         options: how to read.
+
+    Attributes:
+        replier: sends the replies that the listener returns.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class QueueDispatcher(Consumer):
             self._client, self._in_flight, self._submit, self._topics_of_others, group, options, orderly=calls.in_order
         )
         self._retry_topic = self._outcomes.retry_topic
+        self.replier = Replier(self._client, MOST_BODY_BYTES)
         self._callback_faults = BaseException  # they run on the dispatcher
         #: Those of the listener, once it is started.
         self._calls: ListenerThreads[Delivery] | ListenerTasks[Delivery] | None = None
@@ -153,6 +158,7 @@ class QueueDispatcher(Consumer):
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
         if self._calls is not None:
             self._outcomes.close()
+            self.replier.close(CLOSE_S)
         self._shut_down()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")

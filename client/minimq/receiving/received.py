@@ -165,7 +165,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def born_at(self) -> datetime:
         """When the message was handed to its producer."""
-        return moment(self.batch.records.born_ms(self.index))
+        return moment(self.born_ms)
+
+    @property
+    def born_ms(self) -> int:
+        """The same in ms since 1970."""
+        return self.batch.records.born_ms(self.index)
 
     @property
     def stored_at(self) -> datetime:

@@ -7,12 +7,10 @@ property of the user that has one of these names gets a `%` in front of it in th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.moments import moment
 from minimq_common.names import dead_letter_topic
 
 #: The topic that the message was sent to.
@@ -91,11 +89,6 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
     def message_id(self) -> str:
         """Id of the message, the one its producer got with the receipt."""
         return self._origin(ORIGIN_MESSAGE_ID) or self.batch.records.message_id(self.index)
-
-    @property
-    def born_at(self) -> datetime:
-        """When the message was handed to its producer."""
-        return moment(self.born_ms)
 
     @property
     def born_ms(self) -> int:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.administration.recalls import RecallResult
-from minimq.arguments import check_plain_function
+from minimq.arguments import check_plain_function, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -18,6 +18,8 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
+from minimq.sending.replier import RequestMessage
+from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.dropped import WhenDropped
@@ -181,14 +183,77 @@ class Producer:
         """
         return self._core.recall(handle)
 
+    # ---- requests -------------------------------------------------------------------------------
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> Reply:
+        """Send a message, and wait until one of its consumers replies; see docs/request-reply.md.
+
+        Args:
+            message: what to ask. It is stored as any other, and delivered at least once.
+            timeout: seconds to wait in all; a reply that comes later is dropped.
+            queue: where it must go; then it is never moved to another queue.
+            selector: chooses that queue, as for `send`.
+
+        Raises:
+            DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed.
+            RequestFailed: the reply says that the service could not do what was asked.
+            InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
+        """
+        return self._core.requester.ask(message, queue, selector, waiting_s(timeout))
+
+    def request_async(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> Future[Reply]:
+        """Send a message without waiting for it or its reply; if the buffer is full, `block_when_full` decides.
+
+        The first request to a topic waits until the inbox for replies is open. Takes the arguments of `request`.
+
+        Returns:
+            A future of the reply, which raises what `request` would.
+        """
+        future: ReceiptFuture[Reply] = ReceiptFuture()
+        self._core.requester.request(message, queue, selector, future, waiting_s(timeout))
+        return future
+
+    def reply(self, request: RequestMessage, reply: Reply) -> None:
+        """Answer a request that a consumer of any kind has received; a listener may return the reply instead.
+
+        Returns at once: the reply is sent in the background, for which `flush` and `close` wait. Nobody says whether it
+        has arrived. The requester takes the first reply to its request, and none after its deadline.
+
+        Args:
+            request: the message that was received.
+            reply: the reply.
+
+        Raises:
+            InvalidArgument: the message is no request, or the reply breaks a rule.
+            MessageTooLarge: the body of the reply is over `max_body_bytes`.
+            Closed: the producer was closed.
+        """
+        self._core.replier.answer(request, reply)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed, and so has all that a `send_many` has read.
+
+        It also waits until all replies are on their way. It does not wait for replies to requests.
 
         Args:
             timeout: seconds; None waits without a limit.
 
         Raises:
-            SendFailed: messages were still in flight after that time.
+            SendFailed: messages or replies were still in flight after that time.
         """
         self._core.flush(timeout)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.sending.attend_streams import Attendance
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
 from minimq.sending.decisions import Transaction
@@ -21,6 +23,8 @@ from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, R
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
+from minimq.sending.replier import Replier
+from minimq.sending.requester import Requester
 from minimq.sending.selector_queues import SelectorQueues
 from minimq.sending.selectors import Selector, by_message_group
 from minimq.sending.sender import Sender
@@ -29,8 +33,9 @@ from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message, plain_size
 from minimq_common.message_group import check_message_group
-from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
 from minimq_common.names import check_topic
+from minimq_common.reply_address import REPLY_TO
 
 #: What Ctrl-C has interrupted, and the end of a `with` block that it has left, wait so long for receipts, in seconds:
 #: somebody sits there.
@@ -44,6 +49,10 @@ class ProducerCore:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
         options: how to send.
         interceptors: see `SendInterceptor`.
+
+    Attributes:
+        requester: has the requests without a reply.
+        replier: sends replies.
 
     Raises:
         InvalidArgument: an address is wrong.
@@ -66,6 +75,8 @@ class ProducerCore:
         self._selector_lock = threading.Lock()  # protects these
         self._routes.on_change(self._route_changed)
         self._sender = Sender(self._routes, self._client.connection, options)
+        self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
+        self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
@@ -88,17 +99,27 @@ class ProducerCore:
         return self._routes.known(topic) is not None
 
     def send(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        outcome: Outcome | None,
+        reply_to: str | None = None,
     ) -> None:
         """Send a message: `prepare` it, and hand it in."""
         if self._interceptors:
-            self.hand_in(self.prepare(message, queue, selector, outcome))
+            self.hand_in(self.prepare(message, queue, selector, outcome, reply_to))
             return
         self._process.check()
-        self._sender.send_message(self._prepare(message, queue, selector, outcome))
+        self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to))
 
     def prepare(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        outcome: Outcome | None,
+        reply_to: str | None = None,
     ) -> PendingMessage:
         """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known.
 
@@ -110,22 +131,33 @@ class ProducerCore:
         """
         self._process.check()
         if not self._interceptors:
-            return self._prepare(message, queue, selector, outcome)
+            return self._prepare(message, queue, selector, outcome, reply_to)
         message = self._interceptors.before_send(message)
         try:
-            return self._prepare(message, queue, selector, WatchedOutcome(self._interceptors, message, outcome))
+            watched = WatchedOutcome(self._interceptors, message, outcome)
+            return self._prepare(message, queue, selector, watched, reply_to)
         except BaseException as error:
             self._not_handed_in(message, error)
             raise
 
     def _prepare(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None, outcome: Outcome | None
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        outcome: Outcome | None,
+        reply_to: str | None,
     ) -> PendingMessage:
         check_message_type(message)
+        properties: object = message.properties
+        if reply_to is not None and properties and isinstance(properties, Mapping):
+            message, reply_to = with_property(message, REPLY_TO, reply_to), None
         size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
         self._find(message.topic, make=message.message_group is None)
         if selector is not None or queue is not None or message.message_group is not None:
             queue = self._destination(message, queue, selector)
+        if reply_to is not None:  # which need not be checked: that takes longer than all else
+            message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
@@ -170,6 +202,12 @@ class ProducerCore:
             await self._client.result(lambda: self._routes.find(topic))
         except MiniMQError:  # a broker may have to make it, or servers are absent: both are rare, and take long
             await asyncio.to_thread(self._find, topic, make=message.message_group is None)
+
+    async def open_inbox(self, message: Message, deadline: float) -> Attendance:
+        """Find the topic of a request, and open the inbox for its reply; see `Requester.open_inbox`."""
+        await self.find(message)
+        route = self._find(message.topic)
+        return await self._client.result(lambda: self.requester.open_inbox(route, deadline))
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -240,10 +278,10 @@ class ProducerCore:
 
     # ---- where to -------------------------------------------------------------------------------
 
-    def _find(self, topic: str, *, make: bool = True) -> TopicRoute:
+    def _find(self, topic: str, *, make: bool = True, timeout_s: float = math.inf) -> TopicRoute:
         """Return the route of a topic; brokers that are allowed to make the topic do so when there is none and it may.
 
-        Absent servers are waited for, for as long as a message may be tried.
+        Absent servers are waited for, for as long as a message may be tried, and no longer than `timeout_s`.
         """
         try:
             known = self._routes.known(topic)
@@ -253,7 +291,7 @@ class ProducerCore:
             return known
         check_topic(topic)
         return self._routes.with_retries(
-            lambda timeout_s: self._find_or_make(topic, timeout_s, make=make), self._options.send_timeout_s
+            lambda left_s: self._find_or_make(topic, left_s, make=make), min(timeout_s, self._options.send_timeout_s)
         )
 
     def _find_or_make(self, topic: str, timeout_s: float, *, make: bool) -> TopicRoute:
@@ -326,9 +364,12 @@ class ProducerCore:
         self._check_may_wait("flush")
         if timeout_s is not None:
             timeout_s = waiting_s(timeout_s)
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
+        if not self.replier.wait(until - time.monotonic()):
+            raise SendFailed(f"replies are still on their way after {timeout_s} s")
 
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; `interrupted` says that Ctrl-C has left it."""
@@ -347,9 +388,12 @@ class ProducerCore:
             if self._closed:
                 return
             self._check_may_wait("close")
+            began = time.monotonic()
             self._buffer.close()
             self._buffer.wait(timeout_s)
             left = self._buffer.left()
+            self.requester.close()
+            self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
             self._client.close()
             self._closed = True  # only now: a call that was interrupted can be made again

@@ -32,6 +32,8 @@ class _ReplyOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Nobody attends with this inbox now: the requester has gone, or is about to be back."""
     REPLY_OUTCOME_UNREAD: _ReplyOutcome.ValueType  # 2
     """Dropped: the requester has not read what came before."""
+    REPLY_OUTCOME_TOO_LARGE: _ReplyOutcome.ValueType  # 3
+    """Dropped: more bytes than a message may have here."""
 
 class ReplyOutcome(_ReplyOutcome, metaclass=_ReplyOutcomeEnumTypeWrapper): ...
 
@@ -41,6 +43,8 @@ REPLY_OUTCOME_NOT_OPEN: ReplyOutcome.ValueType  # 1
 """Nobody attends with this inbox now: the requester has gone, or is about to be back."""
 REPLY_OUTCOME_UNREAD: ReplyOutcome.ValueType  # 2
 """Dropped: the requester has not read what came before."""
+REPLY_OUTCOME_TOO_LARGE: ReplyOutcome.ValueType  # 3
+"""Dropped: more bytes than a message may have here."""
 global___ReplyOutcome = ReplyOutcome
 
 @typing.final

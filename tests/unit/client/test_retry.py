@@ -52,6 +52,7 @@ TABLE = {
     "DeadlineExceeded": ("again route avoid", "tries again", "tries again"),
     "BufferFull": ("again - -", "tries again", "tries again"),
     "SendFailed": ("- - -", "gives up", "gives up"),
+    "RequestFailed": ("- - -", "gives up", "gives up"),
     "CannotListen": ("- - -", "gives up", "gives up"),
     "StoreError": ("- - -", "gives up", "gives up"),
     "DataDirectoryInUse": ("- - -", "gives up", "gives up"),

@@ -1,0 +1,222 @@
+"""The streams by which brokers tell a client what comes for it: replies to its requests, and the like."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from minimq.connection.client import RouteCache
+from minimq.connection.connection import Connection
+from minimq.connection.loop_thread import CLOSED
+from minimq.connection.stream import Stream
+from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.outage_log import OutageLog
+from minimq_proto.v1 import attend_pb2
+
+log = logging.getLogger(__name__)
+
+#: Pauses between two tries to attend a broker, in seconds: the first one, and the longest.
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+#: A broker that does not answer for so long is not the only one that is tried, in seconds.
+_PATIENCE_S = 0.3
+
+#: Called with the name of a broker and each event that comes from it, on the event loop; it has to be quick.
+OnEvent = Callable[[str, attend_pb2.AttendEvent], None]
+
+
+class Attendance:
+    """A client's attendance at one broker name: a stream to its master, reopened whenever it ends.
+
+    All of it lives on the event loop of the connection; any thread may look at the attributes.
+
+    Args:
+        streams: of which this is one.
+        broker_name: the broker.
+
+    Attributes:
+        broker_name: the broker.
+        address: HOST:PORT of the master that was last attended; empty before the first one.
+        is_open: True while the broker knows the client.
+        error: why it was not attended the last time; None if it was.
+        events: number of events so far.
+    """
+
+    def __init__(self, streams: AttendStreams, broker_name: str) -> None:
+        self._streams = streams
+        self.broker_name = broker_name
+        self.address = ""
+        self.is_open = False
+        self.error: MiniMQError | None = None
+        self.events = 0
+        self._outage = OutageLog(log)
+        self._stream: Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent] | None = None
+
+    async def run(self) -> None:
+        """Attend until this is cancelled, or the connection is closed."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            events = self.events
+            try:
+                error = await self._attend()
+            except Closed:
+                return
+            if self.events > events:  # it did attend
+                pause_s = _FIRST_PAUSE_S
+            if error is not None:
+                self._outage.failed(
+                    "client: does not attend broker=%s error=%s",
+                    self.broker_name,
+                    error,
+                    cause=error,
+                    level=logging.DEBUG,
+                )
+            self.error = error
+            self._streams.changed()
+            self._streams.look_for(self.broker_name)
+            await asyncio.sleep(max(pause_s, error.retry_after_s if error is not None else 0.0))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _attend(self) -> MiniMQError | None:
+        """Attend the present master until its stream ends; return why it has ended."""
+        address = self._streams.master_of(self.broker_name)
+        if address is None:
+            return Unavailable(f"broker {self.broker_name} has no master now")
+        self.address = address
+        ended: asyncio.Future[MiniMQError | None] = asyncio.get_running_loop().create_future()
+        stream = self._streams.open(address, self._happened, ended)
+        try:
+            return await ended
+        finally:
+            self.is_open = False
+            stream.cancel()
+
+    def _happened(self, event: attend_pb2.AttendEvent) -> None:
+        self.events += 1
+        if event.HasField("attending"):
+            self.is_open, self.error = True, None
+            self._outage.worked("client: attends again broker=%s", self.broker_name)
+            self._streams.changed()
+        else:
+            self._streams.on_event(self.broker_name, event)
+
+
+class AttendStreams:
+    """The attendances of one client, by broker name. They live on the event loop of the connection.
+
+    Args:
+        connection: has the loop, and reaches the brokers.
+        routes: where brokers are.
+        hello: says who the client is; the first request of each stream.
+        on_event: called with each event.
+
+    Attributes:
+        on_event: as given.
+    """
+
+    def __init__(
+        self, connection: Connection, routes: RouteCache, hello: attend_pb2.AttendRequest, on_event: OnEvent
+    ) -> None:
+        self._connection = connection
+        self._routes = routes
+        self._hello = hello
+        self.on_event = on_event
+        self._attendances: dict[str, Attendance] = {}
+        #: A topic whose route has the broker, by broker name.
+        self._topics: dict[str, str] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changes: asyncio.Event | None = None
+        self._is_closed = False
+
+    def attend(self, broker_name: str, topic: str) -> Attendance:
+        """Begin to attend a broker that the route of a topic has, unless that is done. Raises `Closed`."""
+        if self._is_closed:
+            raise Closed(CLOSED)
+        self._topics[broker_name] = topic
+        attendance = self._attendances.get(broker_name)
+        if attendance is None:
+            attendance = self._attendances[broker_name] = Attendance(self, broker_name)
+            self._tasks[broker_name] = asyncio.create_task(attendance.run(), name=f"attend-{broker_name}")
+        return attendance
+
+    async def attend_one(self, broker_names: Sequence[str], topic: str) -> Attendance:
+        """Return the first of some brokers that is attended; they are tried one after the other, in this order.
+
+        It waits as long as none can be attended; the caller says how long that may take.
+
+        Raises:
+            MiniMQError: all refuse for good, such as `AccessDenied`.
+        """
+        attended: list[Attendance] = []
+        for name in broker_names:
+            attended.append(self.attend(name, topic))
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    return await self._first_open(attended)
+            except TimeoutError:
+                pass
+        return await self._first_open(attended)
+
+    async def _first_open(self, attended: Sequence[Attendance]) -> Attendance:
+        if self._changes is None:
+            self._changes = asyncio.Event()
+        while True:
+            for attendance in attended:
+                if attendance.is_open:
+                    return attendance
+            errors = [attendance.error for attendance in attended]
+            if attended and all(error is not None and not error.retriable for error in errors):
+                raise _copied(errors[0])
+            self._changes.clear()
+            await self._changes.wait()
+
+    def close(self) -> None:
+        """End all streams. From any thread; does not wait for that."""
+        self._connection.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+        self._attendances.clear()
+
+    # ---- for the attendances --------------------------------------------------------------------
+
+    def master_of(self, broker_name: str) -> str | None:
+        """Return the address of the master of a broker; None if there is none now."""
+        route = self._routes.known(self._topics[broker_name])
+        return route.master_of(broker_name) if route is not None else None
+
+    def look_for(self, broker_name: str) -> None:
+        """Have it asked for in the background where a broker is."""
+        self._routes.refresh_soon(self._topics[broker_name])
+
+    def open(
+        self,
+        address: str,
+        on_event: Callable[[attend_pb2.AttendEvent], None],
+        ended: asyncio.Future[MiniMQError | None],
+    ) -> Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent]:
+        """Open a stream, and say who the client is. Raises `Closed`."""
+
+        def end(error: MiniMQError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        stream: Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent] = Stream(
+            self._connection, address, lambda stub: stub.Attend, on_event, end
+        )
+        stream.send(self._hello)
+        return stream
+
+    def changed(self) -> None:
+        """Wake whoever waits for an attendance."""
+        if self._changes is not None:
+            self._changes.set()
+
+
+def _copied(error: MiniMQError | None) -> MiniMQError:
+    assert error is not None
+    return error.with_message(error.message)

@@ -1,0 +1,66 @@
+"""Replies to requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument, MessageTooLarge
+from minimq_common.model import NO_PROPERTIES
+from minimq_common.words import kind_of
+from minimq_proto.v1 import attend_pb2
+
+#: Characters of the properties of a reply, and of its error, together: as of a message.
+_MOST_CHARACTERS = 32_767
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """The reply to a request: returned by a listener, and by `request`.
+
+    Attributes:
+        body: the payload; may be empty.
+        properties: names and values, both text.
+        error: set by a service that cannot do what is asked: why. Whoever asks gets `RequestFailed` with this text.
+    """
+
+    body: bytes = b""
+    properties: Mapping[str, str] = NO_PROPERTIES
+    error: str | None = None
+
+
+def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> attend_pb2.RequestReply:
+    """Return a reply as it travels.
+
+    Raises:
+        InvalidArgument: a field has the wrong type, or is too long.
+        MessageTooLarge: the body is over the limit.
+    """
+    if not isinstance(reply, Reply):
+        raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
+    body, properties = reply.body, reply.properties
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidArgument(f"the body of the reply is {kind_of(body)}: give bytes")
+    if len(body) > max_body_bytes:
+        raise MessageTooLarge(f"the body of the reply has {len(body)} bytes, the limit is {max_body_bytes} bytes")
+    made = attend_pb2.RequestReply(correlation_id=correlation_id, body=bytes(body))
+    characters = len(reply.error or "")
+    try:
+        if properties is not NO_PROPERTIES:
+            made.properties.update(properties)
+            characters += sum(len(name) + len(value) for name, value in properties.items())
+        if reply.error is not None:
+            made.error = reply.error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"the properties and the error of the reply must be text: {error}") from None
+    if characters > _MOST_CHARACTERS:
+        raise InvalidArgument(
+            f"the properties and the error of the reply have {characters} characters, the limit is {_MOST_CHARACTERS}"
+        )
+    return made
+
+
+def decoded_reply(reply: attend_pb2.RequestReply) -> Reply:
+    """Return a reply that has arrived."""
+    error = reply.error if reply.HasField("error") else None
+    return Reply(reply.body, dict(reply.properties) if reply.properties else NO_PROPERTIES, error)

@@ -1,0 +1,293 @@
+"""Replies on their way to the inboxes of those who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from minimq.connection.client import RouteCache
+from minimq.connection.connection import Connection
+from minimq.connection.stream import CorrelatedStream, Part
+from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.outage_log import OutageLog
+from minimq_common.protocol_bounds import MAX_INBOXES, MAX_REPLIES
+from minimq_common.reply_address import ReplyTo
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import attend_pb2
+
+log = logging.getLogger(__name__)
+
+#: Requests under way to one broker; replies that come meanwhile go together.
+_WINDOW = 4
+#: Bytes of the replies of one request, and of those for one inbox in it; the last one may overshoot them.
+_REQUEST_BYTES = 1 << 20
+_INBOX_BYTES = 256 << 10
+#: Bytes of replies that may wait; with more, those that come are dropped.
+_MOST_BYTES = 16 << 20
+#: A reply is tried again for so long, and no longer than its request waits, in seconds: a fail-over takes less.
+_AGAIN_FOR_S = 10.0
+_PAUSE_S = 0.1
+
+
+class _WaitingReply(NamedTuple):
+    """A reply that nobody has taken yet."""
+
+    to: ReplyTo
+    topic: str
+    made: attend_pb2.RequestReply
+    size: int
+    until: float
+
+
+class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]):
+    """Brings replies to one broker."""
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        super().__init__(connection, address, lambda stub: stub.Reply, _parts)
+
+
+def _parts(response: attend_pb2.ReplyResponse) -> Iterable[Part[attend_pb2.ReplyResponse]]:
+    return (Part(response.request_id, response),)
+
+
+class ReplySender:
+    """Sends replies to brokers, those that gather meanwhile together. Thread-safe.
+
+    A reply that cannot be forwarded is tried again while its request may still wait; nobody waits for it here.
+
+    Args:
+        connection: reaches the brokers; all the work is done on its event loop.
+        routes: where they are.
+
+    Attributes:
+        outcomes: number of replies by what became of them: forwarded, late, unread, too-large,
+            or dropped.
+    """
+
+    def __init__(self, connection: Connection, routes: RouteCache) -> None:
+        self._connection = connection
+        self._routes = routes
+        self.outcomes: Counter[str] = Counter()
+        self._came: deque[_WaitingReply] = deque()
+        self._is_woken = False
+        self._done = threading.Event()  # set while nothing waits or is under way
+        self._done.set()
+        self._outage = OutageLog(log)
+        # What follows belongs to the event loop.
+        self._lines: dict[str, _ReplyLine] = {}
+        self._bytes = 0
+        self._is_closed = False
+
+    def send(self, to: ReplyTo, topic: str, made: attend_pb2.RequestReply) -> None:
+        """Send a reply. Returns at once.
+
+        Args:
+            to: where.
+            topic: of the request, whose route has the broker.
+            made: the reply.
+        """
+        until = time.monotonic() + min(to.wait_ms / 1000, _AGAIN_FOR_S)
+        self._came.append(_WaitingReply(to, topic, made, made.ByteSize(), until))
+        if not self._is_woken:
+            self._is_woken = True
+            self._done.clear()
+            if not self._connection.call_soon(self._look):
+                self._came.clear()
+                self._done.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all replies are forwarded or dropped; return whether they are. Without a limit if infinite."""
+        return self._done.wait(None if timeout_s == math.inf else max(timeout_s, 0.0))
+
+    def close(self) -> None:
+        """End; drop what is not forwarded yet. From any thread; does not wait for that."""
+        self._connection.call_soon(self._end)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._is_woken = False  # first: whoever adds one from here on wakes the loop again
+        while self._came:
+            reply = self._came.popleft()
+            if self._is_closed or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
+                self.outcomes["dropped"] += 1
+                if not self._is_closed:
+                    text = "client: too many replies wait, more are dropped bytes=%d broker=%s"
+                    self._outage.failed(text, self._bytes, reply.to.broker_name)
+                continue
+            self._bytes += reply.size
+            line = self._lines.get(reply.to.broker_name)
+            if line is None:
+                line = self._lines[reply.to.broker_name] = _ReplyLine(self, reply.to.broker_name)
+            line.add(reply)
+        for line in self._lines.values():
+            line.flush()
+        self._look_whether_done()
+
+    def over(self, replies: Iterable[_WaitingReply], outcome: str) -> None:
+        """Forget replies, and count what became of them."""
+        for reply in replies:
+            self._bytes -= reply.size
+            self.outcomes[outcome] += 1
+        self._look_whether_done()
+
+    def _look_whether_done(self) -> None:
+        if not self._bytes and not self._came and not self._is_woken:
+            self._outage.worked("client: replies are sent again")
+            self._done.set()
+
+    def open(self, broker_name: str, topic: str) -> ReplyStream:
+        """Open a stream to the master of a broker. Raises `Unavailable`, and `Closed`."""
+        route = self._routes.known(topic)
+        address = route.master_of(broker_name) if route is not None else None
+        if address is None:
+            self.look_for(topic)
+            raise Unavailable(f"broker {broker_name} has no master now")
+        return ReplyStream(self._connection, address)
+
+    def look_for(self, topic: str) -> None:
+        """Have it asked for in the background where the brokers of a topic are."""
+        self._routes.refresh_soon(topic)
+
+    def failed(self, broker_name: str, error: MiniMQError) -> None:
+        """Log that replies cannot be brought to a broker."""
+        text = "client: replies cannot be sent, will try again broker=%s error=%s"
+        self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        self._came.clear()
+        self._done.set()
+
+
+class _ReplyLine:
+    """Replies that go to one broker. Lives on the event loop."""
+
+    def __init__(self, sender: ReplySender, broker_name: str) -> None:
+        self._sender = sender
+        self._broker_name = broker_name
+        self._waiting: deque[_WaitingReply] = deque()
+        self._under_way = 0
+        self._stream: ReplyStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, reply: _WaitingReply) -> None:
+        self._waiting.append(reply)
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self._waiting and self._under_way < _WINDOW and self._timer is None:
+            late = []
+            now = time.monotonic()
+            while self._waiting and self._waiting[0].until <= now:
+                late.append(self._waiting.popleft())
+            if late:
+                self._sender.over(late, "late")
+                continue
+            parts = self._next()
+            try:
+                self._send(parts)
+            except MiniMQError as error:
+                self._again([reply for part in parts.values() for reply in part], error)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream is not None:
+            self._stream.close()
+        self._waiting.clear()
+
+    def _next(self) -> dict[bytes, list[_WaitingReply]]:
+        """Take what goes in the next request, by inbox."""
+        parts: dict[bytes, list[_WaitingReply]] = {}
+        sizes: Counter[bytes] = Counter()
+        size = 0
+        while self._waiting and size < _REQUEST_BYTES:
+            reply = self._waiting[0]
+            inbox = reply.to.inbox
+            part = parts.get(inbox)
+            if part is None:
+                if len(parts) == MAX_INBOXES:
+                    break
+                part = parts[inbox] = []
+            elif len(part) == MAX_REPLIES or sizes[inbox] + reply.size > _INBOX_BYTES:
+                break
+            part.append(self._waiting.popleft())
+            sizes[inbox] += reply.size
+            size += reply.size
+        return parts
+
+    def _send(self, parts: dict[bytes, list[_WaitingReply]]) -> None:
+        if self._stream is None or self._stream.ended:
+            first = next(iter(parts.values()))[0]
+            self._stream = self._sender.open(self._broker_name, first.topic)
+        items = [
+            attend_pb2.InboxReplies(
+                inbox=inbox,
+                replies=attend_pb2.ReplyBatch(replies=[reply.made for reply in part]).SerializeToString(),
+                count=len(part),
+            )
+            for inbox, part in parts.items()
+        ]
+
+        def make(request_id: int) -> attend_pb2.ReplyRequest:
+            return attend_pb2.ReplyRequest(request_id=request_id, inboxes=items)
+
+        def answered(response: attend_pb2.ReplyResponse | None, error: MiniMQError | None) -> None:
+            self._under_way -= 1
+            if response is not None and not response.HasField("failure"):
+                self._answered(parts, response)
+            else:
+                failure = error or from_failure(response.failure) if response is not None else error
+                self._again([reply for part in parts.values() for reply in part], failure)
+            self.flush()
+
+        self._stream.request(make, answered)
+        self._under_way += 1
+
+    def _answered(self, parts: dict[bytes, list[_WaitingReply]], response: attend_pb2.ReplyResponse) -> None:
+        again: list[_WaitingReply] = []
+        for part, outcome in zip(parts.values(), response.outcomes, strict=False):
+            if outcome == attend_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be about to be back
+                again += part
+            elif outcome == attend_pb2.REPLY_OUTCOME_UNREAD:
+                self._sender.over(part, "unread")
+            elif outcome == attend_pb2.REPLY_OUTCOME_TOO_LARGE:
+                size = max(reply.size for reply in part)
+                log.error("client: a reply is too large for its broker bytes=%d broker=%s", size, self._broker_name)
+                self._sender.over(part, "too-large")
+            else:
+                self._sender.over(part, "forwarded")
+        if again:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_PAUSE_S, self._once_more, again)
+
+    def _once_more(self, replies: list[_WaitingReply]) -> None:
+        self._waiting.extendleft(reversed(replies))
+        self.flush()
+
+    def _again(self, replies: list[_WaitingReply], error: MiniMQError | None) -> None:
+        """Send replies once more after a pause, unless they are refused for good."""
+        if error is not None and not error.retriable:
+            log.warning("client: replies were refused broker=%s error=%s", self._broker_name, error)
+            self._sender.over(replies, "dropped")
+            return
+        if error is not None:
+            self._sender.failed(self._broker_name, error)
+        self._sender.look_for(replies[0].topic)
+        self._waiting.extendleft(reversed(replies))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE_S, self._try)
+
+    def _try(self) -> None:
+        self._timer = None
+        self.flush()

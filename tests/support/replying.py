@@ -1,0 +1,39 @@
+"""Services that answer requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minimq import PushConsumer, ReceivedMessage, Reply
+from minimq.receiving.push_consumer import Balance
+
+_numbers = itertools.count(1)
+
+
+def answer_to(body: bytes) -> bytes:
+    return b"re: " + body
+
+
+def echo(messages: list[ReceivedMessage]) -> list[Reply]:
+    return [Reply(answer_to(message.body)) for message in messages]
+
+
+@contextmanager
+def service(
+    nameserver: Any,  # noqa: ANN401 - as clients take it
+    topic: str,
+    listener: Callable[[list[ReceivedMessage]], Any] = echo,
+    *,
+    balance: Balance = "messages",
+    group: str = "",
+    **options: Any,  # noqa: ANN401 - of consumers
+) -> Iterator[PushConsumer]:
+    """Answer what is asked in a topic by a listener."""
+    name = group or f"service-{next(_numbers)}-{topic}"[:100]
+    with PushConsumer(nameserver, group=name, balance=balance, **options) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        yield consumer
