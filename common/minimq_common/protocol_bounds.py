@@ -396,7 +396,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "ReplicaRequest": {"offsets": Items(MAX_KEPT), "offsets_number": COUNT},
     "StateRow": {"key": FRAME_BYTES, "value": FRAME_BYTES},
     "GoOn": {"position": COUNT, "term_entry": FRAME_BYTES},
-    "CopyAll": {"start": COUNT, "applied": COUNT},
+    "CopyAll": {"start": COUNT, "applied": COUNT, "complete_from": COUNT},
     "ArchivedEntry": {"entry": FRAME_BYTES},
     "ReplicaFrame": {
         "rows": FRAME_ITEMS,

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, fill, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.copy import check_free
@@ -98,29 +98,31 @@ class Snapshots:
             await writer.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
-        snapshot, copy.position, end = await asyncio.to_thread(self._begin)
-        for frame in state_frames(snapshot, copy.position):
+        snapshot, extent, end = await asyncio.to_thread(self._begin, copy)
+        for frame in state_frames(snapshot, extent):
             await write(frame)
-        start = copy.position
-        async for frame in archive_frames(lambda position: asyncio.to_thread(self._archived, position, start)):
+        before = extent.complete_from
+        async for frame in archive_frames(lambda position: asyncio.to_thread(self._archived, position, before)):
             await write(frame)
         while copy.position < end:
-            entries = await asyncio.to_thread(self._entries, copy.position, end)
-            await write(replication_pb2.ReplicaFrame(position=copy.position, entries=entries))
-            copy.position += sum(map(len, entries))
+            position, entries = await asyncio.to_thread(self._entries, copy.position, end)
+            await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
+            copy.position = position + sum(map(len, entries))
 
-    def _begin(self) -> tuple[Snapshot, int, int]:
+    def _begin(self, copy: _Copy) -> tuple[Snapshot, CopyExtent, int]:
         with self._handle.reading() as store:
             snapshot = store.snapshot()
-            return snapshot, store.log.start, max(store.confirmed, snapshot.position)
+            copy.position = store.log.start
+            extent = CopyExtent(store.log.start, store.log.complete_from)
+            return snapshot, extent, max(store.confirmed, snapshot.position)
 
     def _archived(self, position: int, before: int) -> list[tuple[int, bytes]]:
         with self._handle.reading() as store:
             return store.archived(position, before, FRAME_BYTES)
 
-    def _entries(self, position: int, end: int) -> list[bytes]:
+    def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:
-            return store.entries(position, min(FRAME_BYTES, end - position))
+            return store.part(position, min(FRAME_BYTES, end - position))
 
 
 async def take_snapshot(

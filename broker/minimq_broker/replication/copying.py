@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.copy import StoreCopy
@@ -21,15 +22,24 @@ FRAME_BYTES = 1 << 20
 NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
 
 
-def state_frames(snapshot: Snapshot, start: int, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
+class CopyExtent(NamedTuple):
+    """The log positions from which on a log has entries, and has all of them."""
+
+    start: int
+    complete_from: int
+
+
+def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
     """Yield the frames that begin a copy: what it is, and all rows of the state.
 
     Args:
         snapshot: the state.
-        start: log position from which entries will follow.
+        extent: of the log whose entries will follow.
         log_id: the identity of the log, for a slave that has one already.
     """
-    copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, archived=True)
+    copy = replication_pb2.CopyAll(
+        start=extent.start, applied=snapshot.position, archived=True, complete_from=extent.complete_from
+    )
     yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
     size = 0
@@ -99,11 +109,11 @@ async def fill(
     while not frame.rows_end:
         frame = await next_frame()
         rows += ((row.key, row.value) for row in frame.rows)
-    snapshot, start = Snapshot(first.copy.applied, rows), first.copy.start
+    snapshot, start, complete_from = Snapshot(first.copy.applied, rows), first.copy.start, first.copy.complete_from
     made: list[StoreCopy] = []  # whatever becomes of this task: a copy that stays open keeps the directory locked
 
     def make() -> None:
-        made.append(StoreCopy(path, snapshot, start, segment_bytes, replace=replace))
+        made.append(StoreCopy(path, snapshot, start, segment_bytes, complete_from=complete_from, replace=replace))
 
     try:
         await uncancellable(asyncio.to_thread(make))
@@ -115,11 +125,13 @@ async def fill(
                 await uncancellable(asyncio.to_thread(copy.put_archived, entries))
         while copy.position < until:
             frame = await next_frame()
+            if frame.position > copy.position:
+                await uncancellable(asyncio.to_thread(copy.skip_to, frame.position))
             if frame.entries and frame.position != copy.position:
                 raise StoreError(f"the master sent entries at {frame.position}, {copy.position} was expected")
             if frame.entries:
                 await uncancellable(asyncio.to_thread(copy.put, frame.entries))
-                moved(copy.position)
+            moved(copy.position)
         await uncancellable(asyncio.to_thread(copy.finish))
         log.info("replication: copied from=%d to=%d rows=%d", start, copy.position, len(rows))
         return copy.position

@@ -13,7 +13,7 @@ import grpc.aio
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
-from minimq_broker.replication.copying import FRAME_BYTES, archive_frames, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, state_frames
 from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
@@ -80,6 +80,8 @@ class Feed:
         self._replica_id = slave.replica_id
         self._position = position
         self._copies = position is None
+        #: Up to where entries are missing in the copy, since they were left out by rewritings.
+        self._complete_from = 0
         self._copied_to = store.end
         self._moved = moved
         self._record = record
@@ -221,12 +223,14 @@ class Feed:
     async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
         """Send all rows of the state that was saved last. Returns from where the log follows."""
         snapshot = await uncancellable(asyncio.to_thread(self._store.snapshot))
-        start = self._store.log.start
-        for frame in state_frames(snapshot, start, self._store.state.log_id):
+        start, complete_from = self._store.log.start, self._store.log.complete_from
+        self._complete_from = complete_from
+        extent = CopyExtent(start, complete_from)
+        for frame in state_frames(snapshot, extent, self._store.state.log_id):
             await self._write(writer, frame)
 
         async def archived(position: int) -> Sequence[tuple[int, bytes]]:
-            return await uncancellable(asyncio.to_thread(self._store.archived, position, start, FRAME_BYTES))
+            return await uncancellable(asyncio.to_thread(self._store.archived, position, complete_from, FRAME_BYTES))
 
         async for frame in archive_frames(archived):
             await self._write(writer, frame)
@@ -246,14 +250,18 @@ class Feed:
 
     async def _next_frame(self, position: int) -> replication_pb2.ReplicaFrame:
         behind = self._store.end - position
+        read = self._store.part if position < self._complete_from else self._entries
         if behind > _FAR_BEHIND_BYTES:
-            entries = await uncancellable(asyncio.to_thread(self._store.entries, position, FRAME_BYTES))
+            position, entries = await uncancellable(asyncio.to_thread(read, position, FRAME_BYTES))
         else:
-            entries = self._store.entries(position, FRAME_BYTES) if behind else []
-        if behind and not entries:
+            position, entries = read(position, FRAME_BYTES) if behind else (position, [])
+        if behind and not entries and position != self._store.end:
             raise StoreError(f"the log no longer holds the entry at {position}: the slave has to copy everything")
         self._position = position + sum(map(len, entries))
         return replication_pb2.ReplicaFrame(position=position, entries=entries)
+
+    def _entries(self, position: int, max_bytes: int) -> tuple[int, list[bytes]]:
+        return position, self._store.entries(position, max_bytes)
 
     async def _write(
         self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame
@@ -274,7 +282,7 @@ class Feed:
 def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
     """Return the position from which a slave continues, and the identity of the log."""
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
-    if start is None or start.position < store.log.start:
+    if start is None or start.position < store.log.complete_from:
         return replication_pb2.GoOn(position=position)
     [entry] = store.entries(start.position, 1)
     term = replication_pb2.TermStart(term=start.term, position=start.position)

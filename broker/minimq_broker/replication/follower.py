@@ -227,7 +227,7 @@ class Follower:
         store, term = self._engine.store, frame.go_on.term
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
-        if frame.go_on.term_entry and term.position >= store.log.start:
+        if frame.go_on.term_entry and term.position >= store.log.complete_from:
             # Logs of an older release get an identity late, perhaps two that have a common beginning.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
                 raise BrokerConflict(

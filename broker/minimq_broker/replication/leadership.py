@@ -223,18 +223,16 @@ class Leadership:
             return
         await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
         position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
-        while True:
-            entries = await uncancellable(asyncio.to_thread(self._entries, position, end))
+        await write(replication_pb2.ReplicaFrame(position=position))  # ahead of a gap, if there is one
+        while position < end:
+            position, entries = await uncancellable(asyncio.to_thread(self._entries, position, end))
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             position += sum(map(len, entries))
-            if position >= end:
-                return
 
-    def _entries(self, position: int, end: int) -> list[bytes]:
-        if position >= end:
-            return []
+    def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._engine.handle.reading() as store:
-            return store.entries(position, min(FRAME_BYTES, end - position))
+            at = store.log.next_position(position)
+            return (at, store.entries(at, min(FRAME_BYTES, end - at))) if at < end else (end, [])
 
     def _check_term(self, follow: replication_pb2.Follow) -> None:
         if follow.term != self.term or self._ended:
@@ -269,7 +267,7 @@ class Leadership:
         theirs = [TermStart(start.term, start.position) for start in follow.terms]
         mine = self._store.state.terms
         point = None if follow.anew else common_point(mine, self._store.end, theirs, follow.log_end)
-        return None if point is None or point < self._store.log.start else point
+        return None if point is None or point < self._store.log.complete_from else point
 
     def _moved(self) -> None:
         """A slave has moved on, has come or has gone, or time has passed."""

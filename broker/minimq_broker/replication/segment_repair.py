@@ -81,21 +81,24 @@ class SegmentRepair:
         self, made: SegmentCopy, frame: replication_pb2.ReplicaFrame, stream: ReplicaStream, end: int
     ) -> None:
         while True:
-            if frame.position != made.position:
+            if not made.position <= frame.position <= end:
                 raise StoreError(f"the master sent entries at {frame.position}, {made.position} was expected")
+            made.skip_to(frame.position)
             await uncancellable(asyncio.to_thread(made.put, frame.entries))
             if made.position >= end:
                 break
             frame = await next_frame(stream, SILENCE_S, self._peer)
         if made.position != end:
             raise StoreError(f"the master sent entries up to {made.position}, {end} was expected")
+        if made.has_gap and end > self._store.saved_position:
+            raise StoreError(f"the master has rewritten entries up to {end}, before they are saved here: try again")
 
     def _put_in(self, made: SegmentCopy | None) -> None:
         """Replace the segment by the new one; without its begin if the master has that no more."""
         if made is None or made.start != self._start:
             self._remove_up_to_it()
         if made is not None:
-            made.close()
+            made.finish()
             with self._handle.reading() as store:
                 if not store.log.put_in(made.path, made.start):
                     return  # retention has removed it meanwhile

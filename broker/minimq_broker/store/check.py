@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
-from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import (
     HEADER_BYTES,
@@ -29,6 +29,7 @@ from minimq_broker.store.entry import (
     transaction_of,
 )
 from minimq_broker.store.first_position import missing_before
+from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.popped_replay import PoppedReplay
 from minimq_broker.store.popped_rows import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
@@ -95,7 +96,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
             )
         ) as log:
             saved = _saved(directory.state_path, damaged)
-            walk = _LogWalk(report, PoppedReplay(saved, is_whole=log.start == 0), saved.name_of)
+            walk = _LogWalk(report, saved, is_whole=log.complete_from == 0)
             if log.archive_file.damage and directory.archive_path.name not in damaged:
                 report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
             if log.archive is not None:
@@ -182,16 +183,24 @@ def _saved(path: Path, damaged: set[str]) -> State:
 class _LogWalk:
     """A walk through the log, segment after segment.
 
+    Args:
+        report: gets the findings.
+        saved: the state of the checkpoint.
+        is_whole: the log has all entries since the beginning.
+
     Attributes:
         popped: what follows from the facts for popped queues.
         position: where the next entry is expected; -1 at first.
     """
 
-    def __init__(self, report: Report, popped: PoppedReplay, name_of: Callable[[QueueKey], str]) -> None:
-        self.popped = popped
+    def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
+        self.popped = PoppedReplay(saved, is_whole=is_whole)
         self._report = report
-        self._name_of = name_of
+        self._saved = saved
+        self._name_of = saved.name_of
         self._next_offset: dict[QueueKey, int] = {}
+        #: Queues whose next batches may have been left out by a rewriting.
+        self._thinned: set[QueueKey] = set()
         self._stored_ms: dict[QueueKey, int] = {}
         #: As bounded as that of a broker, so that it finds what the broker was bound to find.
         self._producers = ProducerTable()
@@ -224,7 +233,7 @@ class _LogWalk:
                 data = bytes(payload_of(entry, header))
                 key, row = self._row(position, header, data)
                 expected[key] = row
-                if position >= log.start:  # the broker ended before it had removed the segment
+                if position >= log.start and log.begins_at(position):  # the broker ended ahead of its removal
                     if log.entry_at(position) != bytes(entry):
                         raise CorruptEntry("it is not the same as the entry of the log")
                 else:
@@ -241,9 +250,17 @@ class _LogWalk:
         if self.position not in (-1, segment.start):
             self._find(segment, self.position, f"a gap: the next segment starts at {segment.start}")
         self.position = segment.start
+        if segment.rewritten_to:
+            self.popped = PoppedReplay(self._saved, is_whole=False)  # facts are missing
+            self._thinned.update(self._next_offset)
         self._verify_rows(segment, dict(self._entries(segment)))
         if self._atomic_end > self.position:  # a commit has written it, to one segment
             self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
+        if segment.rewritten_to:
+            if self.position > segment.rewritten_to:
+                self._find(segment, self.position, f"it is said to end at {segment.rewritten_to}")
+            self.position = segment.rewritten_to
+            self._thinned.update(self._next_offset)
 
     def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
         for queue, key, value in segment.stored_rows():
@@ -260,7 +277,7 @@ class _LogWalk:
         rows = []
         for position, entry in segment.entries():
             self._report.entries += 1
-            if position != self.position:
+            if position < self.position or (position > self.position and not segment.rewritten_to):
                 self._find(segment, position, f"a gap: expected an entry at {self.position}")
             self.position = position + len(entry)
             try:
@@ -269,6 +286,8 @@ class _LogWalk:
                 if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data))
                     self._verify(header, data)
+                    if segment.rewritten_to:
+                        self._thinned.add(header.queue)
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
                 elif header.kind == EntryKind.STAGED:
@@ -294,7 +313,9 @@ class _LogWalk:
         expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
         self._next_offset[queue] = first + batch.read_header(data).count
         self._stored_ms[queue] = header.stored_ms
-        if first != expected:
+        is_thinned = queue in self._thinned
+        self._thinned.discard(queue)
+        if first < expected or (first > expected and not is_thinned):
             raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
             raise CorruptEntry(f"queue {self._name_of(queue)} offset {first} was stored before the batch ahead of it")

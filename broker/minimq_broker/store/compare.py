@@ -9,8 +9,9 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_common.errors import StoreError
 from minimq_common.words import count_of
 
@@ -20,7 +21,7 @@ class LogComparison:
     """The findings of a comparison.
 
     Attributes:
-        start: log position from which both logs hold entries.
+        start: log position from which both logs hold all entries.
         end: log position up to which they do.
         ahead: number of bytes by which the first log is longer than the second; negative when it ends before.
         entries: number of entries that are the same.
@@ -66,7 +67,7 @@ def _open(path: Path, opened: ExitStack) -> CommitLog:
 
 
 def _compare(mine: CommitLog, other: CommitLog) -> LogComparison:
-    start, end = max(mine.start, other.start), min(mine.end, other.end)
+    start, end = max(mine.complete_from, other.complete_from), min(mine.end, other.end)
     entries = 0
     for left, right in zip_longest(mine.entries(start), other.entries(start)):
         if min(place[0] for place in (left, right) if place is not None) >= end:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,11 +18,12 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint, position_of
-from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
 from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.message_store import Snapshot
 from minimq_broker.store.rows import Batch, Row, row_of
 from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
@@ -39,6 +41,7 @@ class StoreCopy:
         snapshot: the saved state of the other replica.
         start: position of the first entry of its log.
         segment_bytes: size at which a segment is sealed.
+        complete_from: position from which on no entry of its log is missing; 0 if none is.
         replace: delete the log and the state that the directory holds; the owner and kept offsets stay.
             Otherwise it must be empty, or hold an interrupted copy, which is deleted.
 
@@ -51,13 +54,23 @@ class StoreCopy:
     """
 
     def __init__(
-        self, path: Path, snapshot: Snapshot, start: int, segment_bytes: int = 1 << 30, *, replace: bool = False
+        self,
+        path: Path,
+        snapshot: Snapshot,
+        start: int,
+        segment_bytes: int = 1 << 30,
+        *,
+        complete_from: int = 0,
+        replace: bool = False,
     ) -> None:
-        self.position = self._start = start
+        self.position = start
+        self._complete_from = max(start, complete_from)
+        self._has_gap = False
         self._state_position = position_of(snapshot.rows)
-        if start > self._state_position:
+        if self._complete_from > self._state_position:
             raise StoreError(
-                f"the log begins at {start}, behind the state, which is of position {self._state_position}"
+                f"the log begins at {start} and is complete from {self._complete_from} on, behind the state, which is "
+                f"of position {self._state_position}"
             )
         with ExitStack() as opening, writing(path):
             if not replace:  # before anything is made in it
@@ -66,6 +79,7 @@ class StoreCopy:
             opening.callback(self._directory.close)
             if not replace:  # again, now that nobody else finishes a copy in it
                 check_free(path)
+            self._segment_bytes = segment_bytes
             self._clear(replace=replace)
             self._log = CommitLog(
                 self._directory.log_path,
@@ -97,18 +111,51 @@ class StoreCopy:
             StoreFull: there is no space for them.
             StoreError: they cannot be written.
         """
+        ahead = 0 if self.position >= self._complete_from else self._ahead(entries)
+        for part in filter(None, (entries[:ahead], entries[ahead:])):
+            self._put(part)
+
+    def _ahead(self, entries: Sequence[bytes]) -> int:
+        """Return how many entries are before the position from which on no entry is missing."""
+        ends = accumulate(map(len, entries), initial=self.position)
+        return sum(end < self._complete_from for end in ends)
+
+    def _put(self, entries: Sequence[bytes]) -> None:
         places, rows = verified(entries, self.position)
         with writing(self._directory.path):
-            self._log.roll_if_full(self.position)
+            if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
+                self._seal()
             self._log.append(self.position, places, rows)
         self.position += sum(map(len, entries))
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a later position: entries before it were left out by rewritings. Raises `StoreError`."""
+        if not self.position <= position <= self._complete_from:
+            raise StoreError(
+                f"the log has a gap: entry at {position} where {self.position} was expected, and it is said to be "
+                f"complete from {self._complete_from} on"
+            )
+        self._has_gap = self._has_gap or position > self.position
+        self.position = position
+        if position == self._complete_from:
+            with writing(self._directory.path):
+                self._seal()
+
+    def _seal(self) -> None:
+        """Seal the segment; if entries are missing in it, mark it."""
+        if self.position == self._log.active.start:
+            return
+        if self._has_gap:
+            self._log.active.mark_rewritten(self.position)
+            self._has_gap = False
+        self._log.roll(self.position)
 
     def put_archived(self, entries: Sequence[tuple[int, bytes]]) -> None:
         """Add archived dead letters, with their log positions, verified and synced. Raises as `put` does."""
         batches: list[Batch] = []
         for at, data in entries:
             header, about, _ = opened(data, at)
-            if about is None or not 0 <= at < self._start:
+            if about is None or not 0 <= at < self._complete_from:
                 raise StoreError(f"the dead letter of position {at} is not a batch of a removed segment: copy again")
             batches.append(Batch(header.queue, row_of(header, about, at, len(data)), data))
         with writing(self._directory.path):

@@ -41,8 +41,6 @@ class DeadLetterArchive(Segment):
         cuts: counts how often something was deleted, so that first offsets can be remembered in between.
     """
 
-    has_gaps = True
-
     def __init__(self, path: Path, max_bytes: int, *, readonly: bool = False) -> None:
         # Free pages of the file are reused, but not always at once, nor for every size.
         room = 0 if readonly else 2 * max_bytes or _UNLIMITED_BYTES
@@ -52,6 +50,7 @@ class DeadLetterArchive(Segment):
         except BaseException:
             self.close()
             raise
+        self.has_gaps = True
         self.cuts = 0
 
     @property

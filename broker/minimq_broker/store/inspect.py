@@ -18,7 +18,7 @@ from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.archive_file import set_aside_in
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.entry import (
@@ -30,6 +30,7 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
+from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.recovery import recover
 from minimq_common import batch
 from minimq_common.errors import StoreError
@@ -90,7 +91,12 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
             "end": log.end,
             "disk_bytes": log.disk_bytes,
             "segments": [
-                {"file": segment.path.name, "start": segment.start, "used_bytes": segment.used_bytes}
+                {
+                    "file": segment.path.name,
+                    "start": segment.start,
+                    "used_bytes": segment.used_bytes,
+                    "rewritten": bool(segment.rewritten_to),
+                }
                 for segment in log.segments
             ],
         },
@@ -192,7 +198,8 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
     size = f"{count_of(len(segments), 'segment')}, {log['disk_bytes']} bytes on disk"
     yield f"log: positions {log['start']} to {log['end']}, {size}"
     for segment in segments:
-        yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used"
+        rewritten = ", rewritten" if segment["rewritten"] else ""
+        yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used{rewritten}"
     archived = about["dead_letters"]
     if archived["messages"]:
         messages = count_of(archived["messages"], "message")

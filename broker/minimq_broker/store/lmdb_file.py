@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _READERS = 120
 #: Of a lock file: the table of so many readers fits in.
 _LOCK_BYTES = 8192
+#: Tables that a file may get beyond those that it is made with.
+_MORE_TABLES = 2
 
 
 class DamagedFile(StoreError):
@@ -165,7 +167,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
         return lmdb.open(
             str(path),
             subdir=False,
-            max_dbs=len(tables),
+            max_dbs=len(tables) + _MORE_TABLES,
             map_size=map_bytes,
             max_readers=_READERS,
             readonly=readonly,

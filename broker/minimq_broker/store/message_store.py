@@ -15,7 +15,7 @@ from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import position_of
 from minimq_broker.store.commit_figures import CommitFigures
-from minimq_broker.store.commit_log import CommitLog, LogObserver
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letters import DeadLetters
@@ -24,6 +24,7 @@ from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
+from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
@@ -243,6 +244,7 @@ class MessageStore:
         """Return the raw entries from a log position on, up to the one that reaches a size; none at the end.
 
         An atomic append is not cut: of one that is begun all entries come.
+        It stops ahead of a gap that a rewriting has left.
 
         Raises:
             CopyNeeded: no entry begins there, or it is not stored any more.
@@ -254,7 +256,7 @@ class MessageStore:
             for place, entry in entries:
                 if place >= end or (at - position >= max_bytes and at >= whole_from):
                     break
-                if place != at and found:
+                if place != at and found and at >= self.log.complete_from:
                     raise CorruptEntry(f"the log has a gap: entry at {place} where {at} was expected")
                 if place != at:
                     break
@@ -266,6 +268,15 @@ class MessageStore:
                 f"no entry begins at position {position} of the log, which holds {self.log.start} to {end}"
             )
         return found
+
+    def part(self, position: int, max_bytes: int) -> tuple[int, list[bytes]]:
+        """Return entries as `entries` does, from the next one that is stored, and its position.
+
+        Raises:
+            CopyNeeded: the position is before the first segment, or there is no such entry.
+        """
+        at = position if position < self.log.start else self.log.next_position(position)
+        return at, self.entries(at, max_bytes)
 
     def snapshot(self) -> Snapshot:
         """Return the state that was saved last. With the log from its start on, it makes a replica."""
@@ -362,6 +373,8 @@ class MessageStore:
             for row, data in part.found
             if row.base_offset < end
         ]
+        if not part.rows and offset < end and self.log.may_lack(queue, offset):
+            return [], end  # up to there a rewriting has left out all
         return batches, min(part.next_offset, end)
 
     def next_size(self, queue: QueueKey, offset: int) -> int:

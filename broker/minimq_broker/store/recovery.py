@@ -77,7 +77,7 @@ def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | N
     try:
         return _open_state(path, commit_log, confirmation)
     except DamagedCheckpoint as error:
-        if commit_log.start > 0:
+        if commit_log.complete_from > 0:
             raise
         aside = set_aside(path)
         log.error(
@@ -167,10 +167,10 @@ def truncate(
             "begins: copy everything anew"
         )
     with commit_log.kept():
-        if checkpoint.position > position and commit_log.start > 0:
+        if checkpoint.position > position and commit_log.complete_from > 0:
             raise CopyNeeded(
-                f"the log begins at {commit_log.start} and its state is saved at {checkpoint.position}: the one at "
-                f"{position} cannot be found, copy everything anew"
+                f"the log is complete from {commit_log.complete_from} on and its state is saved at "
+                f"{checkpoint.position}: the one at {position} cannot be found, copy everything anew"
             )
         confirmed = confirmation.position if confirmation is not None else position
         log.warning("store: truncated from=%d to=%d confirmed=%d", state.position, position, confirmed)

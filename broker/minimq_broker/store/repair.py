@@ -14,12 +14,14 @@ from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import IN_QUEUE, payload_of, read_header
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
+from minimq_broker.store.rewritten_mark import mark_in
 from minimq_broker.store.rows import Row, row_of
 from minimq_broker.store.segment import LOG_TABLE, Segment
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, StoreFull
 from minimq_common.lmdb_files import rows_in, rows_said_in
 from minimq_common.lmdb_pages import PageDamage
+from minimq_common.words import count_of
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +81,25 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
     if end is None and path.stat().st_size == 0 and _ends_before(path):
         remedy = f"delete it if an older release was killed while it made it, or {remedy}"
     refused = DamagedFile(f"{path} is damaged: {damage}: {remedy}")
-    start = int(path.stem)
+    start, rewritten_to = int(path.stem), mark_in(path)
     try:
-        kept = _linked(sorted((position, len(entry)) for position, entry in _entries(path)), start, end)
-        is_whole = len(kept) == rows_said_in(path, LOG_TABLE)
+        found = sorted((position, len(entry)) for position, entry in _entries(path))
+        kept = _apart(found, start, rewritten_to) if rewritten_to else _linked(found, start, end)
+        said = rows_said_in(path, LOG_TABLE)
+        is_whole = len(kept) == said
     except PageDamage:
         raise refused from None
-    lost = _missing(kept, start, end)
+    if rewritten_to:
+        lost = "" if is_whole else f"{said - len(kept)} of {count_of(said, 'entry', 'entries')}"
+    else:
+        lost = _missing(kept, start, end)
     if end is None and (lost or not is_whole):
         raise refused
     made = path.with_name(f"{path.stem}.new")
     aside: Path | None = None
     try:
         remove_lmdb(made)
-        _copy(path, made, dict(kept), segment_bytes)
+        _copy(path, made, dict(kept), segment_bytes, rewritten_to)
         if lost:
             aside = free_name(path)
             aside.hardlink_to(path)
@@ -150,6 +157,17 @@ def _linked(found: list[tuple[int, int]], start: int, end: int | None) -> list[t
     return kept
 
 
+def _apart(found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Return the positions and sizes of those entries of a rewritten segment that do not overlap others."""
+    kept: list[tuple[int, int]] = []
+    at = start
+    for position, size in found:
+        if at <= position and position + size <= end:
+            kept.append((position, size))
+            at = position + size
+    return kept
+
+
 def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
     """Say what is not among the entries of a segment; "" when nothing is missing."""
     gaps: list[str] = []
@@ -162,7 +180,7 @@ def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
     return f"log positions {', '.join(gaps[:_TOLD_GAPS])}{more}" if gaps else ""
 
 
-def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int) -> None:
+def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewritten_to: int) -> None:
     """Write entries of a damaged segment to another file, synced."""
     segment = Segment(made, int(path.stem), segment_bytes)
     try:
@@ -189,5 +207,7 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int) -> N
                 write()
                 size = 0
         write()
+        if rewritten_to:
+            segment.mark_rewritten(rewritten_to)
     finally:
         segment.close()

@@ -5,6 +5,8 @@ Two tables, always written in one transaction, so that no crash leaves one witho
     log             position -> entry
     consumequeue    (topic id, queue id, last offset of the batch) -> `Row`
 
+A segment that was rewritten (see `rewriting.py`) lacks entries, and has a mark that says where it ends.
+
 Keying a row by the *last* offset makes "the batch that holds offset n" a single seek: the first row at or after n.
 Store times never go back within a queue, so "the first batch at or after time t" is a binary search over the rows.
 """
@@ -24,6 +26,7 @@ from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import HEADER_BYTES, EntryKind, read_header, stands_at
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
 from minimq_broker.store.page_check import PageCheck
+from minimq_broker.store.rewritten_mark import put_mark, read_mark
 from minimq_broker.store.rows import (
     ROW_KEY,
     Batch,
@@ -56,10 +59,11 @@ class Segment:
         segment_bytes: size at which the writer seals it.
         readonly: open an existing segment only to look at it.
         verified: its pages are in order, or somebody else looks at them.
-    """
 
-    #: Whether offsets of a queue may be missing between two batches.
-    has_gaps = False
+    Attributes:
+        rewritten_to: log position at which it ends if it was rewritten, so that entries may be missing; 0 if not.
+        has_gaps: whether offsets of a queue may be missing between two batches.
+    """
 
     def __init__(
         self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
@@ -77,6 +81,8 @@ class Segment:
                     self._env.open_db(b"consumequeue", txn)
             self._log = self._env.open_db(b"log", create=False)
             self._rows = self._env.open_db(b"consumequeue", create=False)
+            self.rewritten_to = read_mark(self._env)
+            self.has_gaps = bool(self.rewritten_to)
         except BaseException as error:
             self._env.close()
             if not readonly and is_full(error, path.parent):
@@ -93,6 +99,11 @@ class Segment:
         #: Last position that `newest_ms` has looked at, and what it found.
         self._newest: tuple[int, int | None] = (-1, None)
         self.sealed = False
+
+    def mark_rewritten(self, end: int) -> None:
+        """Mark it as rewritten, and where it ends; synced."""
+        put_mark(self._env, end)
+        self.rewritten_to, self.has_gaps = end, True
 
     def close(self) -> None:
         """Close the file. Nothing may be read afterwards."""
@@ -136,6 +147,8 @@ class Segment:
     @property
     def end(self) -> int:
         """Log position after the last entry."""
+        if self.rewritten_to:
+            return self.rewritten_to
         with self._reading(self._log) as txn, txn.cursor() as cursor:
             if not cursor.last():
                 return self.start
@@ -309,7 +322,7 @@ class Segment:
                     if size <= 0 or messages <= 0 or rows >= limits.max_rows:
                         break
         except DAMAGE as error:
-            if not rows or self.has_gaps:
+            if not rows or (self.has_gaps and not self.rewritten_to):
                 raise CorruptEntry(
                     f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
                     f"{last + 1}; stop the broker and run minimq-broker check",
@@ -331,6 +344,11 @@ class Segment:
         """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
         with self._reading() as txn:
             return next(self._rows_from(txn, queue, offset), None)
+
+    def row_before(self, queue: QueueKey, offset: int) -> Row | None:
+        """Return the row of the last batch that ends ahead of `offset`, None when there is none here."""
+        with self._reading() as txn:
+            return self._last_row(txn, queue, offset)
 
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue in this segment, None when it has none here."""
@@ -386,9 +404,9 @@ class Segment:
                     return
                 yield last, key, value
 
-    def _last_row(self, txn: lmdb.Transaction, queue: QueueKey) -> Row | None:
+    def _last_row(self, txn: lmdb.Transaction, queue: QueueKey, before: int = _MAX_OFFSET) -> Row | None:
         with txn.cursor(self._rows) as cursor:
-            beyond = cursor.set_range(ROW_KEY.pack(*queue, _MAX_OFFSET))
+            beyond = cursor.set_range(ROW_KEY.pack(*queue, before))
             if not (cursor.prev() if beyond else cursor.last()):
                 return None
             topic_id, queue_id, last = ROW_KEY.unpack(cursor.key())

@@ -23,6 +23,7 @@ class SegmentCopy:
 
     Attributes:
         position: log position of the next entry.
+        has_gap: whether entries are missing, which the other replica has left out by a rewriting.
 
     Raises:
         StoreFull: there is no space for it.
@@ -31,6 +32,7 @@ class SegmentCopy:
 
     def __init__(self, folder: Path, start: int, room_bytes: int) -> None:
         self.position = self.start = start
+        self.has_gap = False
         self.path = folder / f"{start:020d}.new"
         with writing(folder):
             remove_lmdb(self.path)  # of one that was interrupted
@@ -48,6 +50,18 @@ class SegmentCopy:
         with writing(self.path.parent), self._segment.begin() as txn:
             self._segment.put(txn, places, rows)
         self.position += sum(map(len, entries))
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a later position, if it is one."""
+        self.has_gap = self.has_gap or position > self.position
+        self.position = position
+
+    def finish(self) -> None:
+        """Mark the segment if entries are missing, and close it. Raises as `put` does."""
+        if self.has_gap:
+            with writing(self.path.parent):
+                self._segment.mark_rewritten(self.position)
+        self.close()
 
     def close(self) -> None:
         """Close the file, which stays. Idempotent."""

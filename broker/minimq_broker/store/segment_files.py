@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.store.lmdb_file import open_lmdb, remove_lmdb
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError
 
@@ -26,6 +26,22 @@ def segment_files(path: Path, *, readonly: bool, without: Collection[str] = ()) 
     if readonly and files and not is_begun(files[-1]):
         files.pop()  # its making was interrupted: the writer goes on with that, a reader finds nothing to read
     return files
+
+
+def without_replaced(segments: Iterable[Segment], *, readonly: bool) -> list[Segment]:
+    """Return the segments but those that a rewritten one has replaced: their deletion was interrupted.
+
+    They are closed, and deleted unless `readonly`.
+    """
+    kept: list[Segment] = []
+    for segment in segments:
+        if not kept or segment.start >= kept[-1].rewritten_to:
+            kept.append(segment)
+            continue
+        segment.close()
+        if not readonly:
+            remove_lmdb(segment.path)
+    return kept
 
 
 def is_segment(path: Path) -> bool:

@@ -261,18 +261,22 @@ class CopyAll(google.protobuf.message.Message):
     START_FIELD_NUMBER: builtins.int
     APPLIED_FIELD_NUMBER: builtins.int
     ARCHIVED_FIELD_NUMBER: builtins.int
+    COMPLETE_FROM_FIELD_NUMBER: builtins.int
     start: builtins.int
     applied: builtins.int
     archived: builtins.bool
-    """Frames with dead letters of before `start` follow the rows, up to one with `archived_end`."""
+    """Frames with dead letters of before `complete_from` follow the rows, up to one with `archived_end`."""
+    complete_from: builtins.int
+    """Before this position entries may be missing, which were left out by rewritings. 0 if none is."""
     def __init__(
         self,
         *,
         start: builtins.int = ...,
         applied: builtins.int = ...,
         archived: builtins.bool = ...,
+        complete_from: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied", b"applied", "archived", b"archived", "start", b"start"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied", b"applied", "archived", b"archived", "complete_from", b"complete_from", "start", b"start"]) -> None: ...
 
 global___CopyAll = CopyAll
 
@@ -315,7 +319,9 @@ class ReplicaFrame(google.protobuf.message.Message):
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
-    """Log position of the first of the entries; they follow each other without a gap."""
+    """Log position of the first of the entries; they follow each other without a gap. Those of a copy, and entries anew,
+    may begin behind the end of those in the frame before, if others were left out by rewritings.
+    """
     confirmed: builtins.int
     """What is before this is confirmed, and ends here. Both as of this frame; said at least once a second."""
     end: builtins.int

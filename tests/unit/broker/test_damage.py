@@ -20,10 +20,11 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
-from minimq_broker.store.commit_log import UNOBSERVED, CommitLog
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
 from minimq_broker.store.inspect import inspect_directory
+from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import (
     CorruptBatch,

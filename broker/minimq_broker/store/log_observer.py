@@ -1,0 +1,25 @@
+"""The observer of a CommitLog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minimq_broker.core.state import QueueKey
+
+
+@dataclass(frozen=True, slots=True)
+class LogObserver:
+    """Functions that the log calls, on any thread.
+
+    Attributes:
+        name_of: returns how a queue is called in errors.
+        damage_found: called with the start of a damaged segment, and the reason.
+    """
+
+    name_of: Callable[[QueueKey], str]
+    damage_found: Callable[[int, str], None]
+
+
+#: For callers that go by what is raised, such as tools.
+UNOBSERVED = LogObserver(str, lambda start, reason: None)

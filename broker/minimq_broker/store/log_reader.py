@@ -1,0 +1,220 @@
+"""The segments of a CommitLog as readers see them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.archive_file import ArchiveFile
+from minimq_broker.store.damage_marks import DamageMarks
+from minimq_broker.store.dead_letter_archive import DeadLetterArchive
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.log_observer import LogObserver
+from minimq_broker.store.rows import ReadLimits, ReadResult, Row
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import CorruptEntry, SystemBusy
+
+T = TypeVar("T")
+
+#: Retry delay of readers of a segment that is being repaired, in seconds.
+_COME_BACK_S = 1.0
+
+
+class LogReader:
+    """Reads the segments of one log, and its archive of dead letters. Any thread may read.
+
+    A reader has the segments that it found when it began, whatever is added, rewritten or removed meanwhile.
+
+    Args:
+        path: the directory of the segments.
+        observer: its callbacks.
+
+    Attributes:
+        archive_file: the archive of dead letters.
+        damage: marks of damaged segments, which are to be repaired.
+        segments: all of them, in order; replaced as a whole.
+        complete_from: position from which on no entry is missing. Before it segments may be rewritten.
+    """
+
+    damage: DamageMarks
+
+    def __init__(self, path: Path, observer: LogObserver) -> None:
+        self.path = path
+        self.archive_file = ArchiveFile(None, 0)
+        self.segments: list[Segment] = []
+        self.complete_from = 0
+        self._observer = observer
+
+    def _use(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.complete_from = max((self.start, *(segment.rewritten_to for segment in segments)))
+
+    def report_damage(self, start: int, reason: str) -> None:
+        """Report that the segment at a position is damaged. Any thread may call this."""
+        self._observer.damage_found(start, reason)
+
+    @property
+    def archive(self) -> DeadLetterArchive | None:
+        """The archive; None while there is none."""
+        return self.archive_file.current
+
+    @property
+    def start(self) -> int:
+        """Position of the first entry that is still stored."""
+        return self.segments[0].start if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        """Position after the last entry."""
+        return self.segments[-1].end if self.segments else 0
+
+    def begins_at(self, position: int) -> bool:
+        """Return whether an entry begins at a log position, or the log ends there."""
+        starts = [segment.start for segment in self.segments]
+        index = bisect_right(starts, position) - 1
+        return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
+
+    def next_position(self, position: int) -> int:
+        """Return the first log position from one on at which an entry begins, if a rewriting has left out others."""
+        if position >= self.complete_from:
+            return position
+        with closing(self.entries(position)) as entries:
+            found, _ = next(entries, (self.complete_from, None))
+        return min(found, self.complete_from)
+
+    def entry_at(self, position: int) -> bytes:
+        """Return the entry that begins at a log position. Raises `CorruptEntry` when none does that can be read."""
+        try:
+            with closing(self.entries(position)) as entries:
+                at, entry = next(entries, (-1, memoryview(b"")))
+                if at == position:
+                    return bytes(entry)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+            raise CorruptEntry(f"the entry at position {position} cannot be read: {error}") from error
+        raise CorruptEntry(f"no entry begins at position {position} of the log, which begins at {self.start}")
+
+    def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
+        """Yield (position, entry) from a log position on, over all segments."""
+        starts = [segment.start for segment in self.segments]
+        first = max(bisect_right(starts, position) - 1, 0)
+        for segment in self.segments[first:]:
+            try:
+                yield from segment.entries(position)
+            except DAMAGE as error:
+                self.report_damage(segment.start, str(error))
+                raise
+
+    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
+        """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
+        found: list[tuple[Row, bytes]] = []
+        rows = 0
+        left: ReadLimits | None = limits
+        for segment in self._segments_from(queue, offset):
+            if left is None:
+                break
+            part = self._ask(segment, partial(_read, queue, offset, left), ReadResult([], offset, 0))
+            if part.begins_at > offset and self._lacks(queue, offset):
+                if rows:
+                    break
+                raise CorruptEntry(
+                    f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
+                    f"{self._observer.name_of(queue)} are missing: go "
+                    f"on from offset {part.begins_at}; stop the broker and run minimq-broker check",
+                    next_offset=part.begins_at,
+                )
+            found += part.found
+            rows += part.rows
+            left = left.less(offset, part)
+            offset = part.next_offset
+            if part.is_cut:
+                break
+        return ReadResult(found, offset, rows)
+
+    def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
+        """Name the segments that may lack an offset, since they have lost entries."""
+        names = [each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start]
+        return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
+
+    def _lacks(self, queue: QueueKey, offset: int) -> bool:
+        """Return whether a missing offset should be stored: others before it are, and nothing was archived."""
+        archive = self.archive
+        if archive is not None and queue.topic_id in archive.topic_ids:
+            return False
+        first = self.first_offset(queue)
+        return first is not None and first <= offset and not self.may_lack(queue, offset)
+
+    def may_lack(self, queue: QueueKey, offset: int) -> bool:
+        """Return whether a batch that was at an offset of a queue may have been left out by a rewriting."""
+        if self.complete_from == self.start:
+            return False
+        for segment in reversed(self.segments):
+            before = self._ask(segment, lambda segment: segment.row_before(queue, offset), None)
+            if before is not None:
+                return before.position < self.complete_from
+        return True
+
+    def row_at(self, queue: QueueKey, offset: int) -> Row | None:
+        """Return the row of the batch that holds `offset` or the next one; None if there is none."""
+        return self._first_answer(self._segments_from(queue, offset), lambda segment: segment.row_at(queue, offset))
+
+    def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
+        """Return the segments that may hold an offset of a queue and those after it."""
+        segments = self._segments_of(queue)
+        index = len(segments) - 1
+        while index > 0:  # from the newest back: nearly all readers are near the end
+            first = segments[index].first_offset(queue)
+            if first is not None and first <= offset:
+                break
+            index -= 1
+        return segments[index:]
+
+    def _segments_of(self, queue: QueueKey) -> list[Segment]:
+        """Return the segments that may have batches of a queue, the archive first if it may have some."""
+        segments = self.segments  # before the archive, which has the batches removed from them
+        archive = self.archive
+        return segments if archive is None or queue.topic_id not in archive.topic_ids else [archive, *segments]
+
+    def first_offset(self, queue: QueueKey) -> int | None:
+        """Return the first offset of a queue that is still stored, None when nothing of it is."""
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the first stored offset of a queue at or after a time (ms since 1970); None if there is none."""
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_at(queue, timestamp_ms))
+
+    def offset_from(self, queue: QueueKey, position: int) -> int | None:
+        """Return the first stored offset of a queue at or after a log position; None if there is none."""
+        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_from(queue, position))
+
+    def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
+        for segment in segments:
+            found = self._ask(segment, question, None)
+            if found is not None:
+                return found
+        return None
+
+    def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
+        """Return the answer of a segment; of an archive that turns out to be damaged, return `without`."""
+        if isinstance(segment, DeadLetterArchive):
+            return self.archive_file.ask(question, without)
+        if self.damage.refuses(segment.start):
+            raise SystemBusy(
+                f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master",
+                retry_after_s=_COME_BACK_S,
+            )
+        try:
+            return question(segment)
+        except DAMAGE as error:
+            self.report_damage(segment.start, str(error))
+            raise
+
+
+def _read(queue: QueueKey, offset: int, limits: ReadLimits, segment: Segment) -> ReadResult:
+    return segment.read(queue, offset, limits)

@@ -1,0 +1,127 @@
+"""The rewriting of sealed segments: one file with the entries that are still needed takes the place of several.
+
+Entries keep their log positions, so that all that refers to them stays true: what is left out leaves a gap, and the log
+is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Each replica
+rewrites by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.copy import verified, writing
+from minimq_broker.store.entry import EntryHeader, EntryKind, read_header
+from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import StoreError
+
+#: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
+#: that is not longer, or nothing. It is asked about all entries but facts, in order.
+Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | None]
+
+
+class Rewriting:
+    """Makes one segment of adjacent ones, in small steps. Used by one thread at a time.
+
+    Args:
+        log: has the segments.
+        segments: those to be rewritten, which are sealed; neither recovery nor a slave needs all of their entries.
+        end: log position at which the last of them ends.
+        choice: decides about each entry.
+
+    Attributes:
+        start: log position of the first entry of the segments.
+        read_bytes: size of the entries that were looked at.
+        kept_bytes: size of those in the new segment.
+
+    Raises:
+        StoreFull: there is no space for it.
+        StoreError: it cannot be written.
+    """
+
+    def __init__(self, log: CommitLog, segments: Sequence[Segment], end: int, choice: Choice) -> None:
+        self.start = segments[0].start
+        self.read_bytes = self.kept_bytes = 0
+        self._log, self._former, self._end, self._choice = log, [*segments], end, choice
+        self._waiting = [*segments]
+        self._position = self.start
+        self._path = rewritten_path(log.path, self.start)
+        room = sum(segment.used_bytes for segment in segments)
+        with writing(log.path):
+            remove_lmdb(self._path)
+            self._made = Segment(self._path, self.start, room)
+
+    def step(self, max_bytes: int, max_entries: int) -> bool:
+        """Take over the next entries, verified and synced; return whether there may be more.
+
+        Args:
+            max_bytes: to be read.
+            max_entries: to be read.
+
+        Raises:
+            CorruptEntry: an entry is damaged.
+            StoreFull: there is no space for them.
+            StoreError: they cannot be written.
+        """
+        if not self._waiting:
+            return False
+        found: list[tuple[int, bytes]] = []
+        segment = self._waiting[0]
+        entries = segment.entries(self._position)
+        for position, entry in entries:
+            self._position = position + len(entry)
+            max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
+            self.read_bytes += len(entry)
+            header = read_header(entry, position)
+            chosen = None if header.kind == EntryKind.FACT else self._choice(position, header, entry)
+            if chosen is not None:
+                found.append((position, bytes(chosen)))
+                self._check_length(position, len(entry), len(chosen))
+            if max_bytes <= 0 or max_entries <= 0:
+                entries.close()
+                break
+        else:
+            self._waiting.pop(0)
+        self._put(found)
+        return bool(self._waiting)
+
+    def _check_length(self, position: int, length: int, chosen: int) -> None:
+        if chosen > length:
+            raise StoreError(f"the entry at position {position} has {length} bytes and cannot be replaced by {chosen}")
+
+    def _put(self, found: list[tuple[int, bytes]]) -> None:
+        if not found:
+            return
+        rows = [row for position, data in found for row in verified([data], position)[1]]
+        with writing(self._log.path), self._made.begin() as txn:
+            self._made.put(txn, found, rows)
+        self.kept_bytes += sum(len(data) for _, data in found)
+
+    def put_in_place(self) -> bool:
+        """Let the new segment take the place of the former ones once all is taken over; return whether it did.
+
+        It does not when one of them was removed or repaired meanwhile. Current readers of the former ones finish.
+        """
+        with writing(self._log.path):
+            self._made.mark_rewritten(self._end)
+            self._close()
+            return self._log.replace(self._former, self._path)
+
+    def give_up(self) -> None:
+        """Close and delete the new segment, unless it has its place by now. Idempotent."""
+        self._close()
+        remove_lmdb(self._path)
+
+    def _close(self) -> None:
+        with suppress(lmdb.Error):
+            self._made.close()
+
+
+def rewritten_path(folder: Path, start: int) -> Path:
+    """Return the name of a rewritten segment before it has its place; what a start finds of it is deleted."""
+    return folder / f"{start:020d}.new-rewriting"

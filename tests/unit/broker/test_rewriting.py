@@ -1,0 +1,433 @@
+"""Rewritten segments: what is kept stays where it was, whatever interrupts it, and all that walks the log knows it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.entry import EntryHeader, batch_entry, payload_of
+from minimq_broker.store.inspect import inspect_as_json, inspect_directory
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.rewriting import Rewriting
+from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_copy import SegmentCopy
+from minimq_broker.store.verify import Verification
+from minimq_common.batch import RecordBatch
+from minimq_common.errors import CopyNeeded, StoreError
+from support.rewritings import Keeps, begin_rewriting, rewrite
+from support.states import rows
+from support.stores import OpenStore, Stores, make_batch
+
+SEGMENT_BYTES = 64 << 10
+ALL = ReadLimits(1 << 40, 1 << 40)
+#: Two messages each, in three topics one after the other.
+BATCHES = 36
+TOPICS = ("a", "b", "c")
+
+
+@pytest.fixture
+def store(stores: Stores) -> OpenStore:
+    """A store of many segments, whose state is saved, and which is written to still."""
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    for topic in TOPICS:
+        store.create_topic(topic)
+    fill(store, range(BATCHES))
+    store.close()
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    fill(store, range(BATCHES, BATCHES + 3))
+    assert len(store.store.log.segments) >= 6
+    return store
+
+
+def fill(store: OpenStore, numbers: range) -> None:
+    for number in numbers:
+        store.append(TOPICS[number % 3], 0, b"%d" % number, bytes(8_000))
+
+
+def only(store: OpenStore, *topics: str) -> Keeps:
+    ids = {store.key(topic, 0).topic_id for topic in topics}
+    return lambda queue, offset: queue.topic_id in ids
+
+
+def offsets(store: OpenStore, topic: str, offset: int = 0) -> list[int]:
+    """Return the first offsets of all batches from one on, read as a consumer does that goes over gaps."""
+    queue, found = store.key(topic, 0), list[int]()
+    end = store.store.queue_end(queue).offset
+    while offset < end:
+        batches, offset = store.store.search(queue, offset, ReadLimits(1, 1))
+        found += [batch.base_offset for batch in batches]
+    return found
+
+
+def test_what_is_kept_stays_where_it_was(store: OpenStore, stores: Stores) -> None:
+    log = store.store.log
+    before = {topic: offsets(store, topic) for topic in TOPICS}
+    stretch = range(log.segments[1].start, log.segments[4].start)
+    gone = {row.base_offset for row in log_rows(store, "b") if row.position in stretch}
+    used, files = log.disk_bytes, len(log.segments)
+    rewriting = rewrite(store.store, 1, 3, only(store, "a", "c"))
+    assert rewriting.read_bytes > rewriting.kept_bytes > 0
+    assert len(log.segments) == files - 2
+    assert log.disk_bytes < used
+    assert log.complete_from == log.segments[2].start == stretch.stop
+    for _ in range(2):
+        assert gone
+        assert offsets(store, "a") == before["a"]
+        assert offsets(store, "c") == before["c"]
+        assert offsets(store, "b") == [offset for offset in before["b"] if offset not in gone]
+        found, at = store.store.search(store.key("b", 0), min(gone), ReadLimits(1, 1))
+        assert [batch.base_offset for batch in found] == [max(gone) + 2]
+        assert at == max(gone) + 4
+        store.close()
+        store = stores.open(segment_bytes=SEGMENT_BYTES)
+
+
+def log_rows(store: OpenStore, topic: str) -> list[Any]:
+    return [row for segment in store.store.log.segments for _, row in segment.rows_of(store.key(topic, 0).topic_id)]
+
+
+def test_a_queue_that_ends_in_a_gap_is_read_to_its_end(store: OpenStore, stores: Stores) -> None:
+    store.create_topic("d")
+    for number in range(6):
+        store.append("d", 0, b"%d" % number, bytes(30_000))
+    fill(store, range(9))
+    store.close()
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    queue = store.key("d", 0)
+    count = len(store.store.log.segments) - 1
+    rewrite(store.store, 0, count, lambda key, offset: key != queue or offset < 4)
+    assert store.store.bounds(queue) == (0, 12)
+    assert store.store.search(queue, 4, ALL) == ([], 12)
+    rewrite(store.store, 0, 1, lambda key, offset: key != queue)
+    assert store.store.bounds(queue) == (12, 12)
+
+
+def test_nothing_may_be_left(store: OpenStore, stores: Stores) -> None:
+    log = store.store.log
+    end = log.segments[3].start
+    rewrite(store.store, 1, 2, lambda queue, offset: False)
+    assert [segment.start for segment in log.segments[:3]] == [0, log.segments[1].start, end]
+    assert log.segments[1].counts == (0, 0)
+    assert log.segments[1].newest_ms() is None
+    rewrite(store.store, 0, 2, only(store, "a"))
+    assert [segment.start for segment in log.segments[:2]] == [0, end]
+    assert store.store.remove_first(end)
+    assert log.start == log.complete_from == end
+    store.close()
+    assert stores.open(segment_bytes=SEGMENT_BYTES).store.log.start == end
+
+
+def test_a_reader_of_a_former_segment_goes_on(store: OpenStore) -> None:
+    log = store.store.log
+    before = list(log.entries())[: log.segments[2].start]
+    with closing(log.entries()) as entries:
+        seen = [bytes(next(entries)[1])]
+        rewrite(store.store, 0, 2, lambda queue, offset: False)
+        seen += [bytes(entry) for _, entry in entries]
+    assert len(seen) == len(before)
+    assert next(log.entries())[0] == log.complete_from
+
+
+def test_it_gives_way_to_who_removed_one(store: OpenStore) -> None:
+    log = store.store.log
+    rewriting = begin_rewriting(store.store, 0, 2, lambda queue, offset: True)
+    while rewriting.step(1 << 30, 5):
+        pass
+    assert store.store.remove_first(log.segments[1].start)
+    before = log.segments
+    assert not rewriting.put_in_place()
+    rewriting.give_up()
+    assert log.segments is before
+    assert not list(log.path.glob("*.new*"))
+
+
+def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
+    log = store.store.log
+    rewriting = begin_rewriting(store.store, 1, 2, lambda queue, offset: True)
+    while rewriting.step(1 << 30, 5):
+        pass
+    log.mark_damaged(log.segments[2].start, "for this test")
+    assert not rewriting.put_in_place()
+    rewriting.give_up()
+    log.forgive(log.segments[2].start)
+
+
+def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Stores) -> None:
+    """As a compaction does: the same queue and offsets."""
+
+    def shorter(position: int, header: EntryHeader, entry: memoryview) -> bytes:
+        count = len(RecordBatch(bytes(payload_of(entry, header))).bodies(0))
+        return batch_entry(header.queue, header.base_offset, header.stored_ms, make_batch([b"x"] * count))
+
+    log = store.store.log
+    end = log.segments[1].start
+    before = [row for row in log_rows(store, "a") if row.position < end]
+    rewriting = Rewriting(log, log.segments[:1], end, shorter)
+    while rewriting.step(1 << 30, 5):
+        pass
+    assert rewriting.put_in_place()
+    rewriting.give_up()
+    after = [row for row in log_rows(store, "a") if row.position < end]
+    assert [(row.position, row.last_offset) for row in before] == [(row.position, row.last_offset) for row in after]
+    assert store.bodies("a", 0)[:2] == [b"x", b"x"]
+
+    def longer(position: int, header: EntryHeader, entry: memoryview) -> bytes:
+        return bytes(entry) + b"x"
+
+    rewriting = Rewriting(log, log.segments[1:2], log.segments[2].start, longer)
+    with pytest.raises(StoreError, match="cannot be replaced"):
+        rewriting.step(1 << 30, 5)
+    rewriting.give_up()
+
+
+class Photographer:
+    """Copies a data directory ahead of every step that changes its files, or their names."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
+        self.copies: list[Path] = []
+        self._path = path
+        self._folder = folder
+        for owner, name in (
+            (Segment, "put"),
+            (Segment, "mark_rewritten"),
+            (Path, "unlink"),
+            (Path, "replace"),
+            (Path, "rename"),
+        ):
+            patch.setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - those of any step
+            self.copy()
+            return step(*arguments, **named)
+
+        return watched
+
+    def copy(self) -> None:
+        copy = self._folder / f"copy-{len(self.copies)}"
+        shutil.copytree(self._path, copy)
+        self.copies.append(copy)
+
+
+def test_a_crash_at_any_stage(store: OpenStore, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the former segments, or the rewritten one; nothing else is left of either."""
+    before = {topic: offsets(store, topic) for topic in TOPICS}
+    starts = [segment.start for segment in store.store.log.segments]
+    with monkeypatch.context() as patch:
+        photographer = Photographer(patch, store.path, stores.folder)
+        rewrite(store.store, 1, 3, only(store, "a", "c"))
+        photographer.copy()
+    after = {topic: offsets(store, topic) for topic in TOPICS}
+    ends = [segment.start for segment in store.store.log.segments]
+    assert after != before
+    kinds = []
+    for path in photographer.copies:
+        assert check_directory(path).findings == []
+        inspect_as_json(path, entries=True)
+        opened = stores.open(path.name, segment_bytes=SEGMENT_BYTES)
+        found = [segment.start for segment in opened.store.log.segments]
+        kinds.append("after" if found == ends else "before")
+        assert found == (ends if kinds[-1] == "after" else starts)
+        assert {topic: offsets(opened, topic) for topic in TOPICS} == (after if kinds[-1] == "after" else before)
+        assert {int(file.stem) for file in (path / "commitlog").glob("*.mdb")} == {*found}
+        assert not list((path / "commitlog").glob("*.new*"))
+        opened.close()
+    assert kinds == sorted(kinds, reverse=True)
+    assert kinds.count("after") >= 3
+    assert kinds.count("before") >= 3
+
+
+def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores) -> None:
+    log = store.store.log
+    rewrite(store.store, 1, 3, only(store, "a"))
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        verification = Verification(segment, following.start)
+        while not verification.is_over:
+            verification.step(1 << 30, 7)
+    store.close()
+    assert check_directory(store.path).findings == []
+    about = inspect_as_json(store.path, entries=True)
+    assert [segment["rewritten"] for segment in about["log"]["segments"][:3]] == [False, True, False]
+    assert sum(line.endswith(", rewritten") for line in inspect_directory(store.path, entries=False)) == 1
+    assert compare_directories(store.path, shutil.copytree(store.path, stores.folder / "other")).difference is None
+    assert rows(stores.open(segment_bytes=SEGMENT_BYTES).state)
+
+
+def test_a_state_that_was_lost_cannot_be_made_of_a_part_of_the_log(store: OpenStore, stores: Stores) -> None:
+    rewrite(store.store, 0, 1, only(store, "a"))
+    store.close()
+    stores.damaged.add(store.path)
+    path = store.path / "state.mdb"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(StoreError, match=r"state\.mdb"):
+        stores.open(segment_bytes=SEGMENT_BYTES)
+
+
+def test_a_lost_segment_is_missed(store: OpenStore, stores: Stores) -> None:
+    rewrite(store.store, 0, 3, only(store, "a"))
+    second = store.store.log.segments[1].path
+    store.close()
+    stores.damaged.add(store.path)
+    second.unlink()
+    assert any("a gap: the next segment" in finding for finding in check_directory(store.path).findings)
+
+
+def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> None:
+    """Gaps are expected only in rewritten segments."""
+    rewrite(store.store, 0, 1, only(store, "a"))
+    log = store.store.log
+    queue = store.key("b", 0)
+    row = next(row for row in log_rows(store, "b") if row.position > log.segments[2].start)
+    segment = next(segment for segment in reversed(log.segments) if segment.start <= row.position)
+    with segment.begin() as txn:
+        segment.delete_row(txn, queue, row.last_offset)
+        segment.delete_entry(txn, row.position)
+    stores.damaged.add(store.path)
+    assert not log.may_lack(queue, row.base_offset)
+    store.close()
+    assert any("goes on at offset" in finding for finding in check_directory(store.path).findings)
+
+
+def copied(master: MessageStore, path: Path, frame_bytes: int = 20_000) -> None:
+    snapshot, log = master.snapshot(), master.log
+    with StoreCopy(path, snapshot, log.start, SEGMENT_BYTES, complete_from=log.complete_from) as copy:
+        while copy.position < master.end:
+            position, entries = master.part(copy.position, frame_bytes)
+            if position > copy.position:
+                copy.skip_to(position)
+            copy.put(entries)
+        copy.finish()
+
+
+@pytest.mark.parametrize("stretch", [(0, 1), (0, 3), (2, 2), (1, 4)])
+@pytest.mark.parametrize("frame_bytes", [1, 20_000, 1 << 30])
+def test_a_copy(store: OpenStore, stores: Stores, stretch: tuple[int, int], frame_bytes: int) -> None:
+    rewrite(store.store, *stretch, only(store, "b"))
+    copied(store.store, stores.folder / "copy", frame_bytes)
+    copy = stores.open("copy", alone=False, segment_bytes=SEGMENT_BYTES)
+    assert 0 < copy.store.log.complete_from <= store.store.log.complete_from
+    assert rows(copy.state) == rows(store.state)
+    copy.store.confirm(copy.store.end)
+    for topic in TOPICS:
+        assert offsets(copy, topic) == offsets(store, topic)
+    assert list(copy.store.log.entries()) == list(store.store.log.entries())
+    copy.close()
+    stores.open("copy", segment_bytes=SEGMENT_BYTES).append("b", 0, b"more")
+
+
+def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: Stores) -> None:
+    snapshot = store.store.snapshot()
+    with StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES, complete_from=100) as copy:
+        with pytest.raises(StoreError, match="the log has a gap: entry at 101 where 0 was expected"):
+            copy.skip_to(101)
+        copy.skip_to(50)
+        with pytest.raises(StoreError, match="the log has a gap"):
+            copy.skip_to(49)
+    with pytest.raises(StoreError, match="behind the state"):
+        StoreCopy(stores.folder / "copy", snapshot, 0, complete_from=snapshot.position + 1)
+
+
+def test_a_slave_that_needs_what_is_gone_has_to_copy(store: OpenStore) -> None:
+    rewrite(store.store, 0, 2, lambda queue, offset: False)
+    log = store.store.log
+    with pytest.raises(CopyNeeded):
+        store.store.entries(0, 1)
+    assert store.store.part(0, 1)[0] == log.complete_from
+    assert store.store.entries(log.complete_from, 1)
+
+
+def test_it_is_not_cut_behind_the_saved_state(store: OpenStore, stores: Stores) -> None:
+    rewrite(store.store, 0, 1, only(store, "a"))
+    store.close()
+    slave = stores.open(alone=False, segment_bytes=SEGMENT_BYTES)
+    position = slave.store.log.segments[2].start
+    assert position < slave.store.saved_position
+    with pytest.raises(CopyNeeded, match="is complete from"):
+        slave.store.truncate(position)
+
+
+def test_a_damaged_index_is_made_anew(store: OpenStore, stores: Stores) -> None:
+    rewrite(store.store, 0, 2, only(store, "a", "b"))
+    expected = {topic: offsets(store, topic) for topic in TOPICS}
+    path = store.store.log.segments[0].path
+    end = store.store.log.segments[1].start
+    store.close()
+    _damage_rows(path)
+    assert check_directory(store.path).findings
+    opened = stores.open(segment_bytes=SEGMENT_BYTES)
+    assert opened.store.log.segments[0].rewritten_to == end
+    assert {topic: offsets(opened, topic) for topic in TOPICS} == expected
+    assert opened.store.log.lost == {}
+
+
+def _damage_rows(path: Path) -> None:
+    """Flip a bit in the page at which the index of a segment begins."""
+    with lmdb.open(str(path), subdir=False, max_dbs=4, readonly=True, lock=False) as env, env.begin() as txn:
+        root = int.from_bytes((txn.get(b"consumequeue") or b"")[40:48], "little")
+        size = env.stat()["psize"]
+    data = bytearray(path.read_bytes())
+    data[root * size + 12] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None:
+    """As a repair takes it from a master that has rewritten it."""
+    log = store.store.log
+    former, end = log.segments[2], log.segments[3].start
+    made = SegmentCopy(log.path, former.start, SEGMENT_BYTES)
+    kept = list(former.entries())[1:-1]
+    made.skip_to(kept[0][0])
+    for position, entry in log.segments[2].entries(kept[0][0]):
+        if position <= kept[-1][0]:
+            made.put([bytes(entry)])
+    made.skip_to(end)
+    made.finish()
+    assert log.put_in(made.path, former.start)
+    made.give_up()
+    assert log.complete_from == end
+    assert [at for at, _ in log.segments[2].entries()] == [at for at, _ in kept]
+
+
+def test_dead_letters_of_rewritten_segments_are_archived_as_those_of_removed_ones(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t")
+    store.create_topic("%DLQ%g")
+    for number in range(12):
+        store.append("t", 0, bytes(20_000))
+        store.append("%DLQ%g", 0, b"%d" % number)
+    store.close()
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    log = store.store.log
+    store.store.dead_letters.keep(log.segments[0], 0)
+    before = store.bodies("%DLQ%g", 0)
+    rewrite(store.store, 0, 1, lambda queue, offset: queue == store.key("t", 0))
+    assert store.bodies("%DLQ%g", 0) == before
+    copied(store.store, stores.folder / "copy")
+    with StoreCopy(stores.folder / "other", store.store.snapshot(), 0, complete_from=log.complete_from) as copy:
+        copy.put_archived(store.store.archived(0, log.complete_from, 1 << 30))
+
+
+def test_logs_that_were_rewritten_in_other_ways_are_the_same(store: OpenStore, stores: Stores) -> None:
+    store.close()
+    other = shutil.copytree(store.path, stores.folder / "other")
+    store, second = stores.open(segment_bytes=SEGMENT_BYTES), stores.open("other", segment_bytes=SEGMENT_BYTES)
+    rewrite(store.store, 0, 2, only(store, "a"))
+    rewrite(second.store, 1, 2, only(store, "b"))
+    start = max(store.store.log.complete_from, second.store.log.complete_from)
+    end = store.store.saved_position
+    store.close()
+    second.close()
+    comparison = compare_directories(store.path, other)
+    assert comparison.start == start
+    assert comparison.difference is None or f"position {end}" in comparison.difference
+    assert comparison.entries > 0
