@@ -392,6 +392,7 @@ class Broker:
                     read_queues=topic.read_queues,
                     write_queues=topic.write_queues,
                     permission=topic.permission,
+                    key_queues=topic.key_queues,
                 )
                 for topic in state.topics.copy().values()
             ],

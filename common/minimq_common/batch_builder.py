@@ -31,14 +31,21 @@ class BatchBuilder:
         max_body_bytes: largest body that is let through.
         compression: of the batch; None for none.
         message_group: that of all messages, for a FIFO topic; what the messages themselves say is not looked at.
+        tombstones: let messages with an empty body pass that have a key.
     """
 
     def __init__(
-        self, max_body_bytes: int, compression: Compression | None = None, message_group: str | None = None
+        self,
+        max_body_bytes: int,
+        compression: Compression | None = None,
+        message_group: str | None = None,
+        *,
+        tombstones: bool = False,
     ) -> None:
         self._max_body_bytes = max_body_bytes
         self._compression = compression
         self._message_group = message_group
+        self._tombstones = tombstones
         #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
         self._bodies: list[bytes] = []
@@ -109,7 +116,7 @@ class BatchBuilder:
         return [self._part(begin, end) for begin, end in pairwise([0, *ends])]
 
     def _part(self, begin: int, end: int) -> BatchBuilder:
-        part = BatchBuilder(self._max_body_bytes, self._compression, self._message_group)
+        part = BatchBuilder(self._max_body_bytes, self._compression, self._message_group, tombstones=self._tombstones)
         part._bodies = self._bodies[begin:end]
         part._lengths = self._lengths[begin:end]
         part._tags = self._tags[begin:end]
@@ -124,8 +131,11 @@ class BatchBuilder:
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
         lengths = list(map(len, bodies))
-        if min(lengths) == 0:
-            raise InvalidArgument("a message has an empty body: give it at least one byte")
+        if min(lengths) == 0 and not (self._tombstones and _are_tombstones(messages)):
+            raise InvalidArgument(
+                "a message has an empty body: give it at least one byte; only tombstones for compacted topics have "
+                "none, see Message.tombstone"
+            )
         if max(lengths) > self._max_body_bytes:
             raise MessageTooLarge(
                 f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
@@ -200,6 +210,11 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
+
+
+def _are_tombstones(messages: Sequence[Message]) -> bool:
+    """Tell whether each message with an empty body has a key."""
+    return all(len(message.body) or (message.keys and message.keys[0]) for message in messages)
 
 
 def _characters(properties: Mapping[str, str]) -> int:

@@ -28,7 +28,7 @@ def check_message(message: Message, max_body_bytes: int) -> int:
     # Anything unusual goes the long way, so that the rules stand in one place: what makes a batch is a message.
     if message.message_group is not None:
         check_message_group(message.message_group)
-    records = BatchBuilder(max_body_bytes, message_group=message.message_group)
+    records = BatchBuilder(max_body_bytes, message_group=message.message_group, tombstones=True)
     records.add([message])
     records.build(0, 0, 0)
     return records.size
@@ -37,8 +37,10 @@ def check_message(message: Message, max_body_bytes: int) -> int:
 def plain_size(message: Message, max_body_bytes: int) -> int:
     """Return the size of a message that is certainly in order, at a tenth of the cost of a batch; 0 for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
-    if type(body) is not bytes or not 0 < (size := len(body)) <= max_body_bytes or type(keys) not in _LISTS:
+    # Only a tombstone has no body, and it has a key.
+    if type(body) is not bytes or not (keys or body) or len(body) > max_body_bytes or type(keys) not in _LISTS:
         return 0
+    size = len(body)
     if properties is not NO_PROPERTIES and (type(properties) is not dict or properties):
         return 0
     if tag is not None and (type(tag) is not str or len(tag) > MAX_TAG or not tag.isascii() or SEPARATOR in tag):

@@ -59,12 +59,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         topic: where it goes.
-        body: the payload, 1 byte to 4 MiB unless the broker is told otherwise.
+        body: the payload, 1 byte to 4 MiB unless the broker is told otherwise. Only a `tombstone` has an empty one.
         tag: one label that consumers may filter by, of at most 255 characters. In a subscription, `||` joins tags: one
             that has it in its name is found by `where="TAGS = 'a||b'"` alone.
         keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
             queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`); nothing looks a message up by
-            its key. None may contain a NUL character.
+            its key. In a compacted topic the first one is the key of which the latest message is kept. None may contain
+            a NUL character.
         properties: further names and values, both text.
         message_group: for a FIFO topic: messages of one group are consumed in the order in which they were sent, one
             after the other. 1 to 64 characters.
@@ -83,6 +84,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_at: datetime | float | None = None
     recallable: bool = False
 
+    @classmethod
+    def tombstone(cls, topic: str, key: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Message:
+        """Return the message that deletes a key from a compacted topic: it has the key, and an empty body."""
+        return cls(topic, b"", None, (key,), properties)
+
 
 def with_property(message: Message, name: str, value: str) -> Message:
     """Return a message that has one more property."""
@@ -98,12 +104,21 @@ MAX_QUEUES_OF_A_TOPIC = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """The number of queues of a topic on one broker, and their permission."""
+    """The number of queues of a topic on one broker, and their permission.
+
+    Attributes:
+        broker_name: the broker.
+        read_queues: how many consumers see.
+        write_queues: how many producers see.
+        permission: of clients.
+        key_queues: how many queues a compacted topic has on all brokers together; 0 for any other.
+    """
 
     broker_name: str
     read_queues: int
     write_queues: int
     permission: Permission
+    key_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +179,11 @@ class TopicRoute:
             for data in self._writable()
             for queue_id in range(data.write_queues)
         ]
+
+    @property
+    def key_queues(self) -> int:
+        """The number of queues of a compacted topic by which the queue of a key is chosen; 0 for any other topic."""
+        return self.queues[0].key_queues if self.queues else 0
 
     def write_queue_count(self) -> int:
         """Return how many queues take messages now."""

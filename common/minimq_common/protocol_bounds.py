@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
-from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES
+from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, MAX_QUEUES_OF_A_TOPIC
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
 
@@ -78,6 +78,7 @@ MAX_KEPT = 10_000
 #: Longest time for which a queue is held for its former owner, or a broker may be silent, in ms.
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+YEAR_MS = 366 * DAY_MS
 MAX_NUMBER = (1 << 63) - 1
 
 
@@ -98,6 +99,7 @@ DIGEST = Text(64)
 COUNT = Range(0, MAX_NUMBER)
 TERM = Range(0, MAX_TERM)
 HOLD_MS = Range(0, DAY_MS)
+KEY_QUEUES = Range(0, MAX_QUEUES_OF_A_TOPIC)
 
 TOPICS = Items(MAX_SUBSCRIPTIONS, TOPIC)
 QUEUES = Items(MAX_NAMED)
@@ -117,7 +119,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     # ---- errors.proto ---------------------------------------------------------------------------
     "Failure": {"code": CODE, "message": FRAME_TEXT},
     # ---- broker.proto: sending and reading ------------------------------------------------------
-    "AppendRequest": {"topic": TOPIC, "batch": FRAME_BYTES},
+    "AppendRequest": {"topic": TOPIC, "batch": FRAME_BYTES, "key_queues": KEY_QUEUES},
     "Transaction": {"name": TRANSACTION, "number": COUNT},
     "AppendResult": {},
     "AppendResponse": {"results": FRAME_ITEMS},
@@ -217,6 +219,12 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "DescribeTransactionResponse": {},
     # ---- broker.proto: topics -------------------------------------------------------------------
     "Topic": {"topic": TOPIC},
+    "Compaction": {
+        "key_queues": KEY_QUEUES,
+        "min_lag_ms": Range(0, YEAR_MS),
+        "tombstone_ms": Range(0, YEAR_MS),
+        "dirty_percent": Range(1, 100),
+    },
     "QueueStatus": {},
     "CreateTopicRequest": {},
     "CreateTopicResponse": {},
@@ -311,7 +319,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "ReplicaStatus": {},
     "ReplicationStatus": {"master_address": ADDRESS, "in_sync": REPLICAS, "replicas": FRAME_ITEMS},
     # ---- nameserver.proto -----------------------------------------------------------------------
-    "QueueData": {"broker_name": BROKER},
+    "QueueData": {"broker_name": BROKER, "key_queues": KEY_QUEUES},
     "BrokerData": {"cluster": CLUSTER, "broker_name": BROKER, "addresses": ADDRESSES},
     "AwayBroker": {},
     "TopicRoute": {
@@ -320,7 +328,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "brokers": ROUTE_BROKERS,
         "away": ROUTE_BROKERS,
     },
-    "TopicConfig": {"topic": TOPIC},
+    "TopicConfig": {"topic": TOPIC, "key_queues": KEY_QUEUES},
     "RegisterRequest": {
         "cluster": CLUSTER,
         "broker_name": BROKER,

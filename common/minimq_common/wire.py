@@ -67,6 +67,7 @@ def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
                 read_queues=data.read_queues,
                 write_queues=data.write_queues,
                 permission=int(data.permission),
+                key_queues=data.key_queues,
             )
             for data in route.queues
         ],
@@ -74,12 +75,16 @@ def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
     )
 
 
-def queue_data(broker_name: str, read_queues: int, write_queues: int, permission: int) -> QueueData:
+def queue_data(
+    broker_name: str, read_queues: int, write_queues: int, permission: int, key_queues: int = 0
+) -> QueueData:
     """Return the value for a topic on one broker. Raises `InvalidArgument` when it has more queues than can be."""
     for count in (read_queues, write_queues):
         if not 0 <= count <= MAX_QUEUES:
             raise InvalidArgument(f"a topic has {count} queues on broker {broker_name!r}, the limit is {MAX_QUEUES}")
-    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission))
+    if not 0 <= key_queues <= MAX_QUEUES_OF_A_TOPIC:
+        raise InvalidArgument(f"a topic has {key_queues} queues on all brokers, the limit is {MAX_QUEUES_OF_A_TOPIC}")
+    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission), key_queues)
 
 
 def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
@@ -92,7 +97,9 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
     check_bounds(message)
     check_topic(message.topic)
     queues = [
-        queue_data(check_broker(data.broker_name), data.read_queues, data.write_queues, data.permission)
+        queue_data(
+            check_broker(data.broker_name), data.read_queues, data.write_queues, data.permission, data.key_queues
+        )
         for data in message.queues
     ]
     number = sum(max(data.read_queues, data.write_queues) for data in queues)

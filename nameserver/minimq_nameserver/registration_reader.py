@@ -154,7 +154,8 @@ def _read_topics(
         topic = sys.intern(config.topic)  # many brokers carry it, and each of them sends it again and again
         if topic not in known_topics:
             check_topic(topic)
-        topics[topic] = _queue_data(broker_name, config.read_queues, config.write_queues, config.permission)
+        counts = config.read_queues, config.write_queues
+        topics[topic] = _queue_data(broker_name, *counts, config.permission, config.key_queues)
 
 
 # Most topics of a broker look alike: one object for all of them, in this registration and the next, saves memory and

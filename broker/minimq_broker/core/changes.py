@@ -76,7 +76,8 @@ def _settings(topic: Topic | None) -> str:
     if topic is None:
         return _NOTHING
     counts = count_of(topic.read_queues, "read queue"), count_of(topic.write_queues, "write queue")
-    return ", ".join((*counts, permission_name(topic.permission), *(["FIFO"] if topic.fifo else [])))
+    kinds = [kind for kind, is_it in (("FIFO", topic.fifo), ("compacted", topic.key_queues)) if is_it]
+    return ", ".join((*counts, permission_name(topic.permission), *kinds))
 
 
 def _offsets(state: State, items: Sequence[CommittedOffset], offsets: Sequence[int | None]) -> str:

@@ -10,6 +10,22 @@ from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
 
+class TopicCompaction(msgspec.Struct, frozen=True):
+    """The rules by which a topic is compacted by key. Times are in ms.
+
+    Attributes:
+        key_queues: how many queues the topic has on all brokers together.
+        min_lag_ms: messages that were stored less than so long ago are not looked at yet.
+        tombstone_ms: how long a tombstone stays after it was compacted first.
+        dirty_percent: part of what is stored that was not compacted yet, at which compaction begins.
+    """
+
+    key_queues: int
+    min_lag_ms: int
+    tombstone_ms: int
+    dirty_percent: int
+
+
 class Topic(msgspec.Struct, frozen=True):
     """A topic as this broker carries it.
 
@@ -25,11 +41,18 @@ class Topic(msgspec.Struct, frozen=True):
     created_ms: int = 0
     #: Its messages have message groups, whose order is kept. All other topics are stored as before there were such.
     is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
+    #: Of each key the latest message is kept, and older ones are removed.
+    compaction: TopicCompaction | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def fifo(self) -> bool:
         """True for a FIFO topic."""
         return bool(self.is_fifo)
+
+    @property
+    def key_queues(self) -> int:
+        """Number of queues of a compacted topic on all brokers together; 0 for any other topic."""
+        return self.compaction.key_queues if self.compaction else 0
 
     @property
     def queues(self) -> int:

@@ -90,6 +90,7 @@ class AppendService:
         try:
             check_bounds(request)
             current_caller().check(request, None if request.HasField("transaction") else ("append", request.topic))
+            self._check_key_queues(request)
             await self._engine.writes.append(self._job(request, data, answers))
         except MiniMQError as error:
             self._engine.counters.refused[error.code] += 1
@@ -103,6 +104,18 @@ class AppendService:
         """Take large requests that no client of ours makes at a rate that leaves time for others."""
         async with self._refusals:
             await asyncio.sleep(size / REFUSED_BYTES_PER_S)
+
+    def _check_key_queues(self, request: broker_pb2.AppendRequest) -> None:
+        """Raise `InvalidArgument` unless the queue of each key was chosen as its topic demands."""
+        topic = self._engine.state.topics.get(request.topic)
+        if topic is None or topic.key_queues == request.key_queues:
+            return
+        if not topic.key_queues:
+            raise InvalidArgument(f"topic {topic.name!r} is not compacted any more: it was deleted and created again")
+        raise InvalidArgument(
+            f"topic {topic.name!r} is compacted, and each key has its own among all of its {topic.key_queues} queues: "
+            "send with a client that knows compacted topics, by Producer or minimq produce"
+        )
 
     def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: AppendAnswers) -> AppendJob:
         """Return the request with its batch as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from minimq_broker.core.draining import Bounds, find_lags, say_lags
-from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
+from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
@@ -119,10 +119,17 @@ class TopicService:
             write = request.write_queues if request.HasField("write_queues") else old.write_queues
             permission = request.permission if request.HasField("permission") else old.permission
             _check_counts(read, write)
+            if old.key_queues and (read, write) != (old.read_queues, old.write_queues):
+                raise InvalidArgument(
+                    f"topic {old.name!r} is compacted, and the number of its queues decides the queue of each key: "
+                    "create another topic, and copy the latest messages there"
+                )
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 _check_all_readable(read, write)
                 self._check_drained(state, old, read, ignored)
-            new = Topic(old.name, old.topic_id, read, write, check_permission(permission), old.created_ms, old.is_fifo)
+            new = msgspec.structs.replace(
+                old, read_queues=read, write_queues=write, permission=check_permission(permission)
+            )
             return TopicSet(new) if new != old else None
 
         await self._engine.writes.record(decide)
@@ -166,6 +173,9 @@ class TopicService:
 
 
 def _message(topic: Topic) -> broker_pb2.Topic:
+    compaction = None
+    if topic.compaction:
+        compaction = broker_pb2.Compaction(**msgspec.structs.asdict(topic.compaction))
     return broker_pb2.Topic(
         topic=topic.name,
         read_queues=topic.read_queues,
@@ -174,6 +184,7 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         created_ms=topic.created_ms,
         topic_id=topic.topic_id,
         fifo=topic.fifo,
+        compaction=compaction,
     )
 
 
@@ -187,11 +198,13 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
     _check_all_readable(wanted.read_queues, wanted.write_queues)
     permission = check_permission(wanted.permission or Permission.READ_WRITE)
     created_ms = now_ms()
+    compaction = _compaction(wanted)
 
     def decide(state: State) -> Fact | None:
         present = state.topics.get(wanted.topic)
         counts = wanted.read_queues, wanted.write_queues
-        topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, wanted.fifo or msgspec.UNSET)
+        fifo = wanted.fifo or msgspec.UNSET
+        topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, fifo, compaction)
         if present is None:
             return TopicSet(topic)
         if request.if_not_exists and _settings(present) == _settings(topic):
@@ -204,11 +217,30 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
     return decide
 
 
-def _settings(topic: Topic) -> tuple[int, int, int, bool]:
-    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo
+def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType:
+    """Return how a new topic is compacted. Raises `InvalidArgument`."""
+    if not wanted.HasField("compaction"):
+        return msgspec.UNSET
+    rules = wanted.compaction
+    if wanted.fifo:
+        raise InvalidArgument("a FIFO topic cannot be compacted: its messages are processed in order, all of them")
+    if wanted.read_queues != wanted.write_queues:
+        raise InvalidArgument("a compacted topic has as many read queues as write queues")
+    if rules.key_queues < wanted.write_queues:
+        raise InvalidArgument(
+            f"a compacted topic has {count_of(wanted.write_queues, 'queue')} here, and {rules.key_queues} on all "
+            "brokers together"
+        )
+    return TopicCompaction(rules.key_queues, rules.min_lag_ms, rules.tombstone_ms, rules.dirty_percent)
+
+
+def _settings(topic: Topic) -> tuple[object, ...]:
+    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, topic.compaction
 
 
 def _kind(topic: Topic) -> str:
+    if topic.key_queues:
+        return "compacted topic"
     return "FIFO topic" if topic.fifo else "topic"
 
 

@@ -119,6 +119,7 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
                 "write_queues": topic.write_queues,
                 "permission": (Permission(topic.permission).name or "").lower().replace("_", "-"),
                 "fifo": topic.fifo,
+                "compacted": bool(topic.key_queues),
                 "queues": [_queue(QueueKey(topic.topic_id, number), log, state) for number in range(topic.queues)],
             }
             for topic in topics

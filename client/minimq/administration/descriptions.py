@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from minimq.administration.compaction import Compaction, compaction_from_wire
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import moment
 from minimq_common.wire import permission_from_wire
@@ -45,6 +46,7 @@ class TopicSettings:
         permission: what may be done with them, if the permission of the broker allows it as well.
         created_at: when the broker created the topic.
         fifo: its messages have message groups, whose order is kept.
+        compaction: how it is compacted by key; None if it is not.
     """
 
     broker_name: str
@@ -53,6 +55,7 @@ class TopicSettings:
     permission: Permission
     created_at: datetime
     fifo: bool = False
+    compaction: Compaction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ def topic_from_wire(
                 permission=permission_from_wire(answer.topic.permission),
                 created_at=moment(answer.topic.created_ms),
                 fifo=answer.topic.fifo,
+                compaction=compaction_from_wire(answer.topic),
             )
             for broker, answer in answers.items()
         ),

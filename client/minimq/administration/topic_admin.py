@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from minimq.administration.compaction import Compaction, compaction_to_wire
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
@@ -49,6 +50,7 @@ class TopicAdmin:
         write_queues: int | None = None,
         permission: Permission = Permission.READ_WRITE,
         fifo: bool = False,
+        compaction: Compaction | None = None,
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         if_not_exists: bool = False,
@@ -69,6 +71,8 @@ class TopicAdmin:
             permission: what may be done with it.
             fifo: each message has a message group, whose messages are taken one by one in order: see
                 `Message.message_group`. It cannot be changed later.
+            compaction: keep the latest message of each key, and remove older ones; by the rules that are given. It
+                cannot be changed later, nor can the number of queues.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of the brokers that shall carry it; all when empty.
             if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
@@ -103,6 +107,13 @@ class TopicAdmin:
         def create() -> tuple[bool, dict[str, int]]:
             nonlocal began
             masters = self._masters.find_all(cluster, brokers)
+            if compaction is not None:
+                remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
+                if not brokers:
+                    self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
+                rules = compaction_to_wire(compaction, wanted.write_queues * len(masters))
+                request.topic.compaction.CopyFrom(rules)
+                wanted.compaction.CopyFrom(rules)
             described = self._masters.describe(name, masters)
             present = {broker: answer.topic for broker, answer in described.items()}
             others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
@@ -375,8 +386,9 @@ def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
     return {broker: answer.data_version for broker, answer in answers.items()}
 
 
-def _settings(topic: broker_pb2.Topic) -> tuple[int, int, int, bool]:
-    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo
+def _settings(topic: broker_pb2.Topic) -> tuple[object, ...]:
+    rules = topic.compaction.SerializeToString(deterministic=True) if topic.HasField("compaction") else None
+    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, rules
 
 
 def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
@@ -384,6 +396,7 @@ def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     there = "; ".join(
         f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
         f"permission {permission_name(permission_from_wire(topic.permission))}{', FIFO' if topic.fifo else ''}"
+        f"{f', compacted with {topic.compaction.key_queues} queues on all' if topic.HasField('compaction') else ''}"
         for broker, topic in present.items()
     )
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"

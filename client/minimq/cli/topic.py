@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from minimq.cli.table import Table, show_table
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX
+from minimq_common.quantities import seconds_of
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _SETTINGS = Table(
         "write_queues": "Write queues",
         "permission": "Permission",
         "fifo": "FIFO",
+        "compacted": "Compacted",
         "created_at": "Created",
     },
 )
@@ -76,6 +79,17 @@ _read_option = _count_option("--read-queues", help="Queues that consumers see on
 _write_option = _count_option("--write-queues", help="Queues that producers see on each broker, if not all.")
 
 
+def _seconds(_context: click.Context, parameter: click.Parameter, text: str) -> float:
+    """Return a time in seconds. Raises `InvalidArgument`."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise InvalidArgument(f"{parameter.opts[0]} is {text!r}: give a time such as 30s, 5m, 24h or 7d")
+    return seconds
+
+
+_time_option = partial(option, metavar="TIME", callback=_seconds, show_default=True)
+
+
 def _admin(nameserver: str) -> Admin:
     from minimq.admin import Admin
 
@@ -100,11 +114,31 @@ def topic() -> None:
     help="Permission of clients.",
 )
 @option("--fifo", is_flag=True, help="Keep the order of messages of one message group.")
+@option("--compact", is_flag=True, help="Keep the latest message of each key, and remove older ones.")
+@_time_option("--min-lag", default="0s", help="Compacted: age at which messages may be removed.")
+@_time_option("--tombstone-time", default="24h", help="Compacted: time for which tombstones stay.")
+@option(
+    "--dirty-ratio",
+    type=click.FloatRange(0.01, 1),
+    default=0.5,
+    show_default=True,
+    help="Compacted: part of the topic that is not compacted yet at which compaction begins.",
+)
 @_cluster_option
 @_broker_option
 @option("--if-not-exists", is_flag=True, help="Succeed if the topic exists with the same settings.")
 @click.pass_obj
-def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> None:  # noqa: ANN401 - the options
+def create(
+    nameserver: str,
+    /,
+    name: str,
+    permission: str,
+    compact: bool,
+    min_lag: float,
+    tombstone_time: float,
+    dirty_ratio: float,
+    **settings: Any,  # noqa: ANN401 - the options
+) -> None:
     """Create a topic on every master of the cluster, or on those named by --broker.
 
     The command returns when the name servers show the topic, so that producers find it at once. If a creation failed on
@@ -113,6 +147,9 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
 
     Messages for a topic with --fifo need a message group: consumers that take messages one by one get those of one
     group in their order, one after the other. It cannot be changed later.
+
+    A topic with --compact holds state: messages have keys, and the latest message of each key stays forever, until a
+    tombstone deletes the key. That and the number of queues cannot be changed later.
 
     A broker of the cluster that is away does not get the topic. The command names it on stderr and ends with status 1:
     repeat it when the broker is back.
@@ -124,8 +161,11 @@ def create(nameserver: str, /, name: str, permission: str, **settings: Any) -> N
             f"topic name {name!r} begins with %, which is reserved for topics that minimq creates, such as "
             "%DLQ%GROUP: choose another"
         )
+    from minimq.administration.compaction import Compaction
+
+    rules = Compaction(min_lag, tombstone_time, dirty_ratio) if compact else None
     with _admin(nameserver) as admin:
-        is_new = admin.create_topic(name, permission=PERMISSIONS[permission], **settings)
+        is_new = admin.create_topic(name, permission=PERMISSIONS[permission], compaction=rules, **settings)
         _tell(admin, name, "created" if is_new else "exists already, unchanged")
         lacking = [] if settings["brokers"] else _without(admin, name, settings["cluster"])
     if tell_left_out(lacking, "topic not created there"):
@@ -308,6 +348,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
             "write_queues": item.write_queues,
             "permission": permission_name(item.permission),
             "fifo": item.fifo,
+            "compacted": item.compaction is not None,
             "created_at": item.created_at,
         }
         for item in description.settings
@@ -329,14 +370,18 @@ def describe(nameserver: str, name: str, output: str) -> None:
             {
                 "topic": name,
                 "messages": description.messages,
-                "brokers": settings,
+                "brokers": [
+                    row | {"compaction": None if item.compaction is None else asdict(item.compaction)}
+                    for row, item in zip(settings, description.settings, strict=True)
+                ],
                 "queues": queues,
                 "away": away_to_json(description.away),
             }
         )
         return
     click.echo(f"{name}: {count_of(description.messages, 'message')}\n")
-    show_table(_SETTINGS, settings, without=() if any(item.fifo for item in description.settings) else ("fifo",))
+    unused = [column for column in ("fifo", "compacted") if not any(item[column] for item in settings)]
+    show_table(_SETTINGS, settings, without=unused)
     click.echo()
     show_table(_QUEUES, queues)
 

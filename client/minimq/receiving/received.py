@@ -158,6 +158,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
         return self.batch.records.header.lane
 
     @property
+    def is_tombstone(self) -> bool:
+        """True if the message deletes its key from a compacted topic."""
+        return not self.body
+
+    @property
     def message_id(self) -> str:
         """Id of the message, the one its producer got with the receipt."""
         return self.batch.records.message_id(self.index)

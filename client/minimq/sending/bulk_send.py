@@ -12,6 +12,7 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
+from minimq.sending.key_queues import takes_tombstones
 from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -193,7 +194,7 @@ class BulkSend:
         start = self._count
         self._count += len(messages)
         precision_s, monotonic_s, time_s = self._options.delay_precision_s, time.monotonic(), time.time()
-        if not self._is_bound and _are_alike(messages):
+        if not self._is_bound and _are_alike(messages) and not self._find(messages[0].topic).key_queues:
             due = due_time(messages[0], precision_s, monotonic_s, time_s)
             shared = messages[0].topic, None, None, due and due.bucket
             self._add_to(shared, messages, range(start, self._count), size, due)
@@ -201,7 +202,7 @@ class BulkSend:
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
         for index, message in enumerate(messages):
-            is_chosen = self._is_bound or message.message_group is not None
+            is_chosen = self._is_bound or message.message_group is not None or self._find(message.topic).key_queues
             queue = self._choose(message) if is_chosen else None
             due = due_time(message, precision_s, monotonic_s, time_s)
             destination = message.topic, queue, message.message_group, due and due.bucket
@@ -229,7 +230,10 @@ class BulkSend:
             self._send_open()  # open batches hold buffer space that is released only after they are sent
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
-            records = BatchBuilder(self._options.max_body_bytes, self._options.batch_compression, message_group)
+            tombstones = takes_tombstones(self._find(topic))
+            records = BatchBuilder(
+                self._options.max_body_bytes, self._options.batch_compression, message_group, tombstones=tombstones
+            )
             batch = self._open[destination] = _OpenBatch(records, due)
         elif due is not None and batch.due is not None:
             batch.due = latest((batch.due, due))

@@ -10,29 +10,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 from minimq.administration.recalls import RecallResult, recall
-from minimq.arguments import check_function, check_iterable, check_message_type, check_queue, waiting_s
+from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.attend_streams import Attendance
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.sending.chosen_queues import ChosenQueues, check_chosen
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
+from minimq.sending.key_queues import check_complete, takes_tombstones
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.replier import Replier
 from minimq.sending.requester import Requester
-from minimq.sending.selector_queues import SelectorQueues
-from minimq.sending.selectors import Selector, by_message_group
+from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message, plain_size
-from minimq_common.message_group import check_message_group
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
 from minimq_common.names import check_topic
 from minimq_common.reply_address import REPLY_TO
@@ -70,10 +70,8 @@ class ProducerCore:
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._routes = self._client.routes
         self._auto_create = AutoCreate(self._client)
-        self._selector_queues = SelectorQueues()
-        self._by_message_group = by_message_group()
-        self._selector_lock = threading.Lock()  # protects these
-        self._routes.on_change(self._route_changed)
+        self._chosen = ChosenQueues()
+        self._routes.on_change(self._chosen.route_changed)
         self._sender = Sender(self._routes, self._client.connection, options)
         self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
@@ -96,7 +94,8 @@ class ProducerCore:
 
     def knows(self, topic: str) -> bool:
         """Tell whether `prepare` can do without asking a name server."""
-        return self._routes.known(topic) is not None
+        route = self._routes.known(topic)
+        return route is not None and self._chosen.are_complete(route)
 
     def send(
         self,
@@ -153,9 +152,11 @@ class ProducerCore:
         if reply_to is not None and properties and isinstance(properties, Mapping):
             message, reply_to = with_property(message, REPLY_TO, reply_to), None
         size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
-        self._find(message.topic, make=message.message_group is None)
-        if selector is not None or queue is not None or message.message_group is not None:
+        route = self._find(message.topic, make=message.message_group is None)
+        if selector is not None or queue is not None or message.message_group is not None or route.key_queues:
             queue = self._destination(message, queue, selector)
+        elif not message.body and not takes_tombstones(route):
+            raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
         if reply_to is not None:  # which need not be checked: that takes longer than all else
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
@@ -199,8 +200,10 @@ class ProducerCore:
         self._process.check()
         topic = check_topic(message.topic)
         try:
-            await self._client.result(lambda: self._routes.find(topic))
+            route = await self._client.result(lambda: self._routes.find(topic))
         except MiniMQError:  # a broker may have to make it, or servers are absent: both are rare, and take long
+            route = None
+        if route is None or not self._chosen.are_complete(route):
             await asyncio.to_thread(self._find, topic, make=message.message_group is None)
 
     async def open_inbox(self, message: Message, deadline: float) -> Attendance:
@@ -255,8 +258,9 @@ class ProducerCore:
     ) -> Future[BatchReceipt]:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
-        self._check_queue(topic, queue)
-        self._find(topic)
+        check_chosen(topic, queue)
+        if self._find(topic).key_queues:
+            raise InvalidArgument(f"topic {topic!r} is compacted: send its messages by a Producer, or minimq produce")
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
@@ -266,15 +270,7 @@ class ProducerCore:
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of a topic among which selectors choose."""
         self._process.check()
-        return self._queues_of(self._find(topic))
-
-    def _queues_of(self, route: TopicRoute) -> Sequence[MessageQueue]:
-        with self._selector_lock:
-            return self._selector_queues.of(route)
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        with self._selector_lock:
-            self._selector_queues.changed(route)
+        return self._chosen.of(self._find(topic))
 
     # ---- where to -------------------------------------------------------------------------------
 
@@ -287,7 +283,7 @@ class ProducerCore:
             known = self._routes.known(topic)
         except TypeError:  # it is a list, or another thing that cannot be looked up
             known = None
-        if known is not None:
+        if known is not None and self._chosen.are_complete(known):
             return known
         check_topic(topic)
         return self._routes.with_retries(
@@ -296,7 +292,9 @@ class ProducerCore:
 
     def _find_or_make(self, topic: str, timeout_s: float, *, make: bool) -> TopicRoute:
         try:
-            return self._routes.route(topic, timeout_s)
+            route = self._routes.route(topic, timeout_s)
+            check_complete(route, self._chosen.of(route) if route.key_queues else ())
+            return route
         except (TopicNotFound, TopicUnavailable) as error:
             if not make:  # FIFO topics are never made by themselves
                 if error.retriable:
@@ -315,29 +313,8 @@ class ProducerCore:
     def _destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
-        if message.message_group is not None:
-            if selector is not None or queue is not None:
-                raise InvalidArgument("a message group has its queue: leave out queue and selector")
-            check_message_group(message.message_group)
-            selector = self._by_message_group
-        if selector is not None:
-            if queue is not None:
-                raise InvalidArgument("give either queue or selector: the selector chooses the queue")
-            check_function("selector", selector)
-            queue = selector(self._queues_of(self._find(message.topic, make=message.message_group is None)), message)
-            chosen: object = queue
-            if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
-                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
-        self._check_queue(message.topic, queue)
-        return queue
-
-    @staticmethod
-    def _check_queue(topic: str, queue: MessageQueue | None) -> None:
-        if queue is None:
-            return
-        check_queue("queue", queue)
-        if queue.topic != topic:
-            raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
+        route = self._find(message.topic, make=message.message_group is None)
+        return self._chosen.choose(route, message, queue, selector)
 
     # ---- taking back ----------------------------------------------------------------------------
 

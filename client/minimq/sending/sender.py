@@ -286,7 +286,9 @@ class Sender:
                 return None
         try:
             batch.stream = stream = self._streams.to(address)
-            stream.append(queue, batch.data, answer, batch.transaction, batch.due)
+            route = self._routes.known(batch.topic)
+            key_queues = route.key_queues if route else 0
+            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues)
         except MiniMQError as error:
             return error
         except RuntimeError as error:  # no thread can be started

@@ -153,11 +153,14 @@ class AppendRequest(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     TRANSACTION_FIELD_NUMBER: builtins.int
     DELAY_FIELD_NUMBER: builtins.int
+    KEY_QUEUES_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
+    key_queues: builtins.int
+    """For a compacted topic: the number of queues, on all brokers, among which the queue of the key was chosen."""
     @property
     def transaction(self) -> global___Transaction:
         """Set when the batch is to be staged: readers see it once its transaction is committed. It has a producer id then."""
@@ -175,9 +178,10 @@ class AppendRequest(google.protobuf.message.Message):
         batch: builtins.bytes = ...,
         transaction: global___Transaction | None = ...,
         delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
+        key_queues: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -1001,6 +1005,7 @@ class Topic(google.protobuf.message.Message):
     CREATED_MS_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
     FIFO_FIELD_NUMBER: builtins.int
+    COMPACTION_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
@@ -1011,6 +1016,10 @@ class Topic(google.protobuf.message.Message):
     """In answers: a topic that was deleted and made again has another id. Each broker has its own."""
     fifo: builtins.bool
     """Each batch is of one message group (batch format 3), whose messages are popped in order. It never changes."""
+    @property
+    def compaction(self) -> global___Compaction:
+        """Set for a topic that is compacted by key."""
+
     def __init__(
         self,
         *,
@@ -1021,10 +1030,44 @@ class Topic(google.protobuf.message.Message):
         created_ms: builtins.int = ...,
         topic_id: builtins.int = ...,
         fifo: builtins.bool = ...,
+        compaction: global___Compaction | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "fifo", b"fifo", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compaction", b"compaction"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compaction", b"compaction", "created_ms", b"created_ms", "fifo", b"fifo", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
+
+@typing.final
+class Compaction(google.protobuf.message.Message):
+    """How a topic is compacted by key."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_QUEUES_FIELD_NUMBER: builtins.int
+    MIN_LAG_MS_FIELD_NUMBER: builtins.int
+    TOMBSTONE_MS_FIELD_NUMBER: builtins.int
+    DIRTY_PERCENT_FIELD_NUMBER: builtins.int
+    key_queues: builtins.int
+    """How many queues the topic has on all brokers together: by that number the queue of a key is chosen. It never changes."""
+    min_lag_ms: builtins.int
+    """Messages that were stored less than so long ago are not looked at yet, in milliseconds."""
+    tombstone_ms: builtins.int
+    """How long a tombstone stays after it was compacted first, in milliseconds: a reader that needs no longer from the
+    first message to the last misses none.
+    """
+    dirty_percent: builtins.int
+    """The part of what is stored that was not compacted yet, in percent, at which compaction begins."""
+    def __init__(
+        self,
+        *,
+        key_queues: builtins.int = ...,
+        min_lag_ms: builtins.int = ...,
+        tombstone_ms: builtins.int = ...,
+        dirty_percent: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dirty_percent", b"dirty_percent", "key_queues", b"key_queues", "min_lag_ms", b"min_lag_ms", "tombstone_ms", b"tombstone_ms"]) -> None: ...
+
+global___Compaction = Compaction
 
 @typing.final
 class QueueStatus(google.protobuf.message.Message):

@@ -22,11 +22,14 @@ class QueueData(google.protobuf.message.Message):
     READ_QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    KEY_QUEUES_FIELD_NUMBER: builtins.int
     broker_name: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     """Bits: 2 write, 4 read."""
+    key_queues: builtins.int
+    """How many queues a compacted topic has on all brokers together; 0 for any other."""
     def __init__(
         self,
         *,
@@ -34,8 +37,9 @@ class QueueData(google.protobuf.message.Message):
         read_queues: builtins.int = ...,
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
+        key_queues: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name", "permission", b"permission", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name", "key_queues", b"key_queues", "permission", b"permission", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___QueueData = QueueData
 
@@ -153,10 +157,13 @@ class TopicConfig(google.protobuf.message.Message):
     READ_QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
+    KEY_QUEUES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
+    key_queues: builtins.int
+    """As in `QueueData`."""
     def __init__(
         self,
         *,
@@ -164,8 +171,9 @@ class TopicConfig(google.protobuf.message.Message):
         read_queues: builtins.int = ...,
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
+        key_queues: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key_queues", b"key_queues", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicConfig = TopicConfig
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_broker.core.compacted_batch import BatchPart, compacted
-from minimq_common import batch, batch_builder
+from minimq_common import batch, batch_builder, batch_header
 from minimq_common.batch import COMPACTED_VERSION, RecordBatch
-from minimq_common.errors import CorruptBatch
+from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.batches import ALWAYS, NOW_MS, compressions, messages, one, sealed
 from support.compacted_batches import BASE, COMPACTED_MS, STORED_MS, compacted_of, parts_of
@@ -107,9 +107,9 @@ def test_a_compacted_batch_is_compacted_again(sent: list[list[tuple[Message, int
 
 def test_a_release_that_does_not_know_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     data = compacted_of([batch_builder.encode([one(), one()], NOW_MS, 1, 1, 1 << 20)], [True, False])
-    monkeypatch.setattr(batch, "_VERSIONS", (2, 3))
+    monkeypatch.setattr(batch_header, "_VERSIONS", (2, 3))
 
-    with pytest.raises(batch.InvalidArgument, match=r"batch format 4 is not known here.*upgrade this side"):
+    with pytest.raises(InvalidArgument, match=r"batch format 4 is not known here.*upgrade this side"):
         RecordBatch(data)
 
 

@@ -1,0 +1,117 @@
+"""Compacted topics: each key has its queue, whoever sends, and nothing goes there that could not be compacted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
+from minimq.administration.compaction import Compaction
+from minimq.connectors import RecordsSender
+from minimq.errors import InvalidArgument, MiniMQError, TopicExists
+from minimq_common.batch_builder import BatchBuilder
+from support.command import Minimq
+
+KEYS = 40
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, new_name: Callable[[], str]) -> str:
+    """Return a compacted topic with two queues on each of two brokers."""
+    name = new_name()
+    with Admin(cluster.nameserver) as admin:
+        admin.create_topic(name, queues=2, compaction=Compaction(tombstone_s=3600))
+    return name
+
+
+def test_a_key_has_one_queue_whoever_sends(cluster: LocalCluster, topic: str) -> None:
+    messages = [Message(topic, b"%d" % number, keys=(f"key-{number % KEYS}",)) for number in range(4 * KEYS)]
+
+    async def send_by_asyncio() -> list[object]:
+        async with aio.Producer(cluster.nameserver) as producer:
+            return [(await producer.send(message)).queue for message in messages[2 * KEYS : 3 * KEYS]]
+
+    with Producer(cluster.nameserver) as producer:
+        found = [producer.send(message).queue for message in messages[:KEYS]]
+        found += [receipt.queue for receipt in producer.send_many(messages[KEYS : 2 * KEYS])]
+        found += asyncio.run(send_by_asyncio())  # type: ignore[arg-type]
+        found += [producer.send(Message.tombstone(topic, message.keys[0])).queue for message in messages[3 * KEYS :]]
+
+    assert found[:KEYS] * 4 == found
+    assert len(set(found)) == 4
+
+
+def test_tombstones_come_as_messages_without_a_body(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x", keys=("a", "b")), Message.tombstone(topic, "a", {"why": "sold"})])
+
+    with PullConsumer(cluster.nameserver, group=new_name(), start="earliest") as consumer:
+        consumer.subscribe(topic)
+        found: list[ReceivedMessage] = []
+        while len(found) < 2:
+            found += consumer.poll(10)
+
+    assert [(message.is_tombstone, message.keys) for message in found] == [(False, ("a", "b")), (True, ("a",))]
+    assert found[1].properties == {"why": "sold"}
+
+
+def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    plain = new_name()
+    with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        admin.create_topic(plain)
+        for message in (Message(topic, b"x"), Message(topic, b"x", keys=("", "b"))):
+            with pytest.raises(InvalidArgument, match="compacted by key, and the message has none"):
+                producer.send(message)
+            with pytest.raises(InvalidArgument, match="compacted by key, and the message has none"):
+                producer.send_many([message])
+        keyed = Message(topic, b"x", keys=("a",))
+        with pytest.raises(InvalidArgument, match="has its queue: leave out queue and selector"):
+            producer.send(keyed, selector=by_hash())
+        with pytest.raises(InvalidArgument, match="is not compacted: it takes no tombstones"):
+            producer.send(Message.tombstone(plain, "a"))
+        for wrong in (Message.tombstone(plain, "a"), Message(topic, b"")):
+            with pytest.raises(InvalidArgument, match=r"empty body|has none"):
+                producer.send_many([wrong])
+        with pytest.raises(InvalidArgument, match="decides the queue of each key"):
+            admin.update_topic(topic, write_queues=1)
+        with pytest.raises(MiniMQError, match="decides the queue of each key"):
+            admin.resize_topic(topic, 4)
+        with pytest.raises(TopicExists, match="compacted with 4 queues on all"):
+            admin.create_topic(topic, queues=2, compaction=Compaction(tombstone_s=10))
+        with pytest.raises(InvalidArgument, match="a FIFO topic cannot be compacted"):
+            admin.create_topic(new_name(), fifo=True, compaction=Compaction())
+    records = BatchBuilder(1000)
+    records.add([keyed])
+    with RecordsSender(cluster.nameserver) as sender, pytest.raises(InvalidArgument, match="send its messages by"):
+        sender.send(topic, None, records)
+
+
+def test_a_client_that_does_not_know_compacted_topics_is_refused(
+    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minimq.sending.append_stream import AppendStream  # noqa: PLC0415 - what an older client sends
+
+    sends = AppendStream.append
+    monkeypatch.setattr(AppendStream, "append", lambda *given: sends(*given[:5]))
+    with (
+        Producer(cluster.nameserver) as producer,
+        pytest.raises(InvalidArgument, match="send with a client that knows"),
+    ):
+        producer.send(Message(topic, b"x", keys=("a",)))
+
+
+def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluster, new_name: Callable[[], str]) -> None:
+    name, run = new_name(), Minimq(cluster.nameserver)
+
+    run("topic", "create", name, "--compact", "--min-lag", "5m", "--tombstone-time", "2d", "--dirty-ratio", "0.2")
+
+    described = json.loads(run("topic", "describe", name, "--output", "json"))
+    rules = {"min_lag_s": 300, "tombstone_s": 172_800, "dirty_ratio": 0.2}
+    assert [broker["compaction"] for broker in described["brokers"]] == [rules] * len(described["brokers"])
+    assert "Compacted" in run("topic", "describe", name)
+    assert "exists" in run("topic", "create", name, "--compact", "--if-not-exists", status=1)
