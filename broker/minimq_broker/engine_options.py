@@ -1,4 +1,4 @@
-"""The options of the engine and of its store, from those of the command."""
+"""The options of the engine, of its store and of services, from those of the command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.retention import RetentionRules
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.options import BrokerOptions
+from minimq_broker.services.halves import HalfOptions
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.store_options import StoreOptions
@@ -29,6 +30,16 @@ def store_options(options: BrokerOptions) -> StoreOptions:
         staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
         replication_timeout_s=options.replication_timeout_s,
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
+    )
+
+
+def half_options(options: BrokerOptions) -> HalfOptions:
+    """Return the options of half messages."""
+    return HalfOptions(
+        check_after_s=options.half_check_after_s,
+        check_interval_s=options.half_check_interval_s,
+        checks=options.half_checks,
+        expiry_s=options.half_expiry_s,
     )
 
 

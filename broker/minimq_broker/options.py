@@ -207,6 +207,24 @@ class BrokerOptions:
         "The time falls from --transaction-expiry to this value while the room fills from 50 % to 90 %.",
         minimum=0.1,
     )
+    half_check_after_s: float = option(
+        6.0,
+        "Time after which a producer is asked for the first time how a transaction with half messages ends.",
+        minimum=0.05,
+    )
+    half_check_interval_s: float = option(30.0, "Time between one such question and the next.", minimum=0.05)
+    half_checks: int = option(
+        15,
+        "Number of such questions about one transaction. After that it waits for a decision by hand.",
+        minimum=1,
+        maximum=10_000,
+    )
+    half_expiry_s: float = option(
+        7 * 24 * 3600.0,
+        "Time after which a transaction with half messages expires that nobody has decided on. Until then the files "
+        "with its messages are kept.",
+        minimum=0.1,
+    )
     max_staged_bytes: int = option(
         0,
         "Bytes that may be staged for undecided transactions; 0 stands for half of the disk. One transaction name "

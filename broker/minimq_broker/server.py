@@ -13,7 +13,7 @@ import grpc.aio
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.call_bounds import call_limits, channel_options
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.engine_options import limits, store_options
+from minimq_broker.engine_options import half_options, limits, store_options
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 
 #: Streams of clients, which end in good order when the broker stops.
-_STREAMS = ("Append", "Pull", "Pop", "Session", "Attend", "Reply")
+_STREAMS = ("Append", "Pull", "Pop", "Session", "Attend", "Reply", "EndHalves")
 
 #: Time that the stop takes in all, but for the disk: replicas and name servers that hang add up to no more. A container
 #: is killed after 10 seconds if nothing else is said.
@@ -69,7 +69,7 @@ _STOP_S = 8.0
 _LOOK_S = 0.5
 
 #: Streams that say of a single request that it is refused, and go on.
-_IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop", "Session"))
+_IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop", "Session", "EndHalves"))
 
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
@@ -131,7 +131,7 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
-        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues)
+        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, half_options(options))
         self._server = self._make_server(options, engine)
         self._address = await rpc.bind(self._server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
@@ -144,9 +144,9 @@ class Broker:
         service = self._service = BrokerService(
             engine, identity, service_options, routes, standing, transactions, access
         )
-        idle_groups = IdleGroups(group_expiry_ms, lambda: service.group_deletion)
-        idle_groups.start()
-        self._ends.push_async_callback(idle_groups.stop)
+        for upkeep in (service.half_checks, IdleGroups(group_expiry_ms, lambda: service.group_deletion)):
+            upkeep.start()
+            self._ends.push_async_callback(upkeep.stop)
         self._ends.push_async_callback(routes.close)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         self._standard = self._add_services(self._server, service, replication)

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE
+from minimq_common.protocol_bounds import MAX_FRAME_BYTES, PACKAGE
+from minimq_common.server_bounds import ALL_BOUNDS
 
 Answer = TypeVar("Answer")
 
@@ -74,7 +75,7 @@ def _compile(descriptor: _Descriptor) -> _Check | None:
     """Return what checks messages of a type: of the fields that may break a bound, and of no others."""
     name = descriptor.full_name
     if name not in _checks:
-        bounds = BOUNDS[descriptor.name] if name.startswith(PACKAGE) else {}
+        bounds = ALL_BOUNDS[descriptor.name] if name.startswith(PACKAGE) else {}
         steps = [step for field in descriptor.fields if (step := _step(field, bounds.get(field.name))) is not None]
         _checks[name] = _run(tuple(steps)) if steps else None
     return _checks[name]

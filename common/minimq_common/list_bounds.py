@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from minimq_common.bound_kinds import Bound, Entries, Items
 from minimq_common.large_fields import field_head
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES, PACKAGE
+from minimq_common.protocol_bounds import MAX_FRAME_BYTES, PACKAGE
+from minimq_common.server_bounds import ALL_BOUNDS
 
 #: Fields that are looked at in one go, in less than a millisecond.
 _SLICE = 1_000
@@ -51,7 +52,7 @@ def lists_of(decode: Callable[[bytes], object]) -> Lists | None:
 
 
 def _lists(descriptor: _Descriptor) -> Lists | None:
-    bounds = BOUNDS[descriptor.name] if descriptor.full_name.startswith(PACKAGE) else {}
+    bounds = ALL_BOUNDS[descriptor.name] if descriptor.full_name.startswith(PACKAGE) else {}
     most = {field.number: items for field in descriptor.fields if (items := _most(bounds.get(field.name))) is not None}
     inner = {
         field.number: lists

@@ -17,6 +17,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 #: And `%DONE%group`: which of its dead letters were resent or dropped. Brokers keep it as long as these.
 DONE_PREFIX = "%DONE%"
+#: Begins the names under which half messages of a producer group are staged; no transaction can be named so.
+HALF_PREFIX = "@"
 #: Transactions of data frames that Spark writes without a name, by the begin of theirs: each is used once.
 ONE_TIME_TRANSACTIONS = "spark-batch-"
 
@@ -67,6 +69,21 @@ def is_group(name: str) -> bool:
 def check_transaction(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name transactions."""
     return _check("transaction", name, MAX_TRANSACTION)
+
+
+def check_producer_group(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a producer group."""
+    return _check("producer group", name, MAX_GROUP)
+
+
+def half_name(producer_group: str) -> str:
+    """Return the name under which half messages of a producer group are staged."""
+    return HALF_PREFIX + producer_group
+
+
+def is_half_name(name: str) -> bool:
+    """Tell whether half messages are staged under a name."""
+    return name.startswith(HALF_PREFIX)
 
 
 def retry_topic(group: str) -> str:

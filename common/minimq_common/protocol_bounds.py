@@ -114,7 +114,7 @@ FRAME_ITEMS = Items(MAX_FRAME_BYTES, walked=False)
 #: In which all messages of the protocol are.
 PACKAGE = "minimq.v1."
 
-#: By message and field.
+#: Of the calls of brokers, by message and field; `server_bounds` has all others as well.
 BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     # ---- errors.proto ---------------------------------------------------------------------------
     "Failure": {"code": CODE, "message": FRAME_TEXT},
@@ -183,6 +183,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "client_id": CLIENT_ID,
         "inbox_key": Octets(MAX_INBOX_KEY),
         "producer_groups": Items(MAX_PRODUCER_GROUPS, GROUP),
+        "producer_ids": Items(MAX_PRODUCER_GROUPS),
     },
     "Attending": {},
     "AttendEvent": {"replies": FRAME_BYTES},
@@ -217,6 +218,14 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "CommitTransactionResponse": {},
     "DescribeTransactionRequest": {"name": TRANSACTION, "number": COUNT, "batches": Items(MAX_PRODUCERS)},
     "DescribeTransactionResponse": {},
+    # ---- halves.proto ---------------------------------------------------------------------------
+    "EndHalfRequest": {"producer_group": GROUP, "number": COUNT, "batches": Range(0, MAX_SEQUENCES)},
+    "EndHalfResult": {},
+    "EndHalfResponse": {"results": FRAME_ITEMS},
+    "CheckHalf": {"producer_group": GROUP, "topic": TOPIC, "batch": FRAME_BYTES},
+    "ListHalvesRequest": {"producer_group": GROUP, "number": Range(-1, MAX_NUMBER), "most": Range(1, MAX_ITEMS)},
+    "OpenHalf": {"producer_group": GROUP, "topics": FRAME_ITEMS, "batch": FRAME_BYTES},
+    "ListHalvesResponse": {"halves": FRAME_ITEMS},
     # ---- broker.proto: topics -------------------------------------------------------------------
     "Topic": {"topic": TOPIC},
     "Compaction": {
@@ -318,102 +327,4 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "GetStatusResponse": {"cluster": CLUSTER, "broker_name": BROKER, "version": NAME, "access_digest": DIGEST},
     "ReplicaStatus": {},
     "ReplicationStatus": {"master_address": ADDRESS, "in_sync": REPLICAS, "replicas": FRAME_ITEMS},
-    # ---- nameserver.proto -----------------------------------------------------------------------
-    "QueueData": {"broker_name": BROKER, "key_queues": KEY_QUEUES},
-    "BrokerData": {"cluster": CLUSTER, "broker_name": BROKER, "addresses": ADDRESSES},
-    "AwayBroker": {},
-    "TopicRoute": {
-        "topic": TOPIC,
-        "queues": ROUTE_BROKERS,
-        "brokers": ROUTE_BROKERS,
-        "away": ROUTE_BROKERS,
-    },
-    "TopicConfig": {"topic": TOPIC, "key_queues": KEY_QUEUES},
-    "RegisterRequest": {
-        "cluster": CLUSTER,
-        "broker_name": BROKER,
-        "address": ADDRESS,
-        "topics": Items(MAX_TOPICS, walked=False),
-    },
-    "RegisterResponse": {"master_address": ADDRESS, "expire_after_ms": Range(1, 7 * DAY_MS)},
-    "GetRouteRequest": {"topic": TOPIC},
-    "GetRouteResponse": {},
-    "ListTopicsRequest": {},
-    "ListTopicsResponse": {
-        "routes": FRAME_ITEMS,
-        "names": FRAME_ITEMS,
-        "away_routes": FRAME_ITEMS,
-        "away_names": FRAME_ITEMS,
-    },
-    "GetClusterRequest": {},
-    "BrokerConflictReport": {
-        "cluster": CLUSTER,
-        "broker_name": BROKER,
-        "address": ADDRESS,
-        "holder_address": ADDRESS,
-        "reason": FRAME_TEXT,
-    },
-    "RegisteredVersion": {"broker_name": BROKER},
-    "GetClusterResponse": {
-        "brokers": FRAME_ITEMS,
-        "conflicts": FRAME_ITEMS,
-        "versions": FRAME_ITEMS,
-        "away": FRAME_ITEMS,
-        "access_digest": DIGEST,
-    },
-    "AccessNotice": {"version": COUNT, "digest": DIGEST, "document": Octets(MAX_DOCUMENT_BYTES)},
-    "ForgetBrokerRequest": {"broker_name": BROKER},
-    "ForgetBrokerResponse": {},
-    "WatchRoutesRequest": {"topics": Items(MAX_WATCHED, TOPIC)},
-    "RouteEvent": {},
-    # ---- controller.proto -----------------------------------------------------------------------
-    "ReplicaSet": {
-        "cluster": CLUSTER,
-        "broker_name": BROKER,
-        "in_sync": REPLICAS,
-        "addresses": ADDRESSES,
-        "log_id": LOG_ID,
-    },
-    "ReportRequest": {
-        "cluster": CLUSTER,
-        "broker_name": BROKER,
-        "address": ADDRESS,
-        "log_id": LOG_ID,
-        "wait_ms": Range(0, HOUR_MS),
-    },
-    "ReportResponse": {},
-    "ChangeInSyncRequest": {"in_sync": REPLICAS},
-    "ChangeInSyncResponse": {},
-    "PromoteReplicaRequest": {"cluster": CLUSTER, "broker_name": BROKER},
-    "PromoteReplicaResponse": {},
-    # ---- replication.proto ----------------------------------------------------------------------
-    "TermStart": {"term": TERM, "position": COUNT},
-    "Follow": {
-        "cluster": CLUSTER,
-        "broker_name": BROKER,
-        "term": TERM,
-        "terms": Items(MAX_ITEMS),
-        "log_start": COUNT,
-        "log_end": COUNT,
-        "address": ADDRESS,
-        "log_id": LOG_ID,
-    },
-    "TakeSnapshot": {},
-    "FetchEntries": {"start": COUNT, "end": COUNT},
-    "KeptOffset": {"group": GROUP},
-    "ReplicaRequest": {"offsets": Items(MAX_KEPT), "offsets_number": COUNT},
-    "StateRow": {"key": FRAME_BYTES, "value": FRAME_BYTES},
-    "GoOn": {"position": COUNT, "term_entry": FRAME_BYTES},
-    "CopyAll": {"start": COUNT, "applied": COUNT, "complete_from": COUNT},
-    "ArchivedEntry": {"entry": FRAME_BYTES},
-    "ReplicaFrame": {
-        "rows": FRAME_ITEMS,
-        "position": COUNT,
-        "entries": FRAME_ITEMS,
-        "confirmed": COUNT,
-        "end": COUNT,
-        "offsets_number": COUNT,
-        "log_id": LOG_ID,
-        "archived": FRAME_ITEMS,
-    },
 }

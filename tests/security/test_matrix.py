@@ -21,12 +21,12 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common import rpc
 from minimq_common.bound_kinds import Range
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated
-from minimq_common.protocol_bounds import BOUNDS
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
+from minimq_common.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -118,7 +118,7 @@ def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:
     message = message_factory.GetMessageClass(kind)()
     chosen = set()
     for field in kind.fields:
-        bound = BOUNDS.get(kind.name, {}).get(field.name)
+        bound = ALL_BOUNDS.get(kind.name, {}).get(field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             continue
         if field.message_type is not None:

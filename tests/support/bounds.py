@@ -9,20 +9,31 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message_factory import GetMessageClass
 
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
-from minimq_common.protocol_bounds import BOUNDS, MAX_FRAME_BYTES
+from minimq_common.protocol_bounds import MAX_FRAME_BYTES
+from minimq_common.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import (
     attend_pb2,
     broker_pb2,
     controller_pb2,
     delay_pb2,
     errors_pb2,
+    halves_pb2,
     nameserver_pb2,
     replication_pb2,
 )
 
 FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
-    for module in (attend_pb2, broker_pb2, controller_pb2, delay_pb2, errors_pb2, nameserver_pb2, replication_pb2)
+    for module in (
+        attend_pb2,
+        broker_pb2,
+        controller_pb2,
+        delay_pb2,
+        errors_pb2,
+        halves_pb2,
+        nameserver_pb2,
+        replication_pb2,
+    )
 )
 
 
@@ -51,7 +62,7 @@ def is_list(field: FieldDescriptor) -> bool:
 def breaches(descriptor: Descriptor) -> Iterator[Breach]:
     """Yield, for every bound that a message of a type can break, also within others, one that does."""
     for field in descriptor.fields:
-        for path, value in _bad_values(field, BOUNDS[descriptor.name].get(field.name)):
+        for path, value in _bad_values(field, ALL_BOUNDS[descriptor.name].get(field.name)):
             message = _least(descriptor)
             _put(message, field, value)
             yield Breach(path, message)
@@ -60,7 +71,7 @@ def breaches(descriptor: Descriptor) -> Iterator[Breach]:
 def _least(descriptor: Descriptor) -> Any:  # noqa: ANN401 - of any type
     """Return a message whose numbers are in their bounds."""
     message = GetMessageClass(descriptor)()
-    for name, bound in BOUNDS[descriptor.name].items():
+    for name, bound in ALL_BOUNDS[descriptor.name].items():
         if isinstance(bound, Range) and bound.least > 0:
             setattr(message, name, bound.least)
     return message

@@ -17,9 +17,11 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
+from minimq_broker.core.half_table import HalfOutcome
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import AnyJob, AppendJob, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.pop_drafts import PopJob
@@ -92,6 +94,8 @@ class OpenStore:
                 case ReplicaJob():
                     job.done(job)
                 case PublishJob():
+                    job.done(job)
+                case EndJob():
                     job.done(job)
 
     @property
@@ -192,6 +196,25 @@ class OpenStore:
         while count := self.submit_publication(name).result(PATIENCE_S):
             counts.append(count)
         return counts
+
+    def submit_ends(self, *steps: EndStep) -> Future[EndJob]:
+        """Have transactions with half messages ended without waiting."""
+        future: Future[EndJob] = Future()
+
+        def done(job: EndJob) -> None:
+            if job.error is None:
+                future.set_result(job)
+            else:
+                future.set_exception(job.error)
+
+        self.store.submit(EndJob(steps, done))
+        return future
+
+    def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:
+        """End a transaction with half messages; return the outcome that stands."""
+        step = EndStep(TransactionId(name, number), wanted, batches)
+        self.submit_ends(step).result(PATIENCE_S)
+        return step.stands
 
     def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
         self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))

@@ -197,6 +197,25 @@ class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
     size: int
 
 
+class HalvesEnded(msgspec.Struct, frozen=True, tag="halves-ended", omit_defaults=True):
+    """Transactions with half messages ended, each by itself: all under one name, by their numbers.
+
+    The batches of committed ones are published in the order in which they are named, those of the others are dropped.
+    """
+
+    name: str
+    committed: tuple[int, ...] = ()
+    rolled_back: tuple[int, ...] = ()
+    expired: tuple[int, ...] = ()
+
+
+class HalvesChecked(msgspec.Struct, frozen=True, tag="halves-checked"):
+    """A producer is asked once more how transactions with half messages end: all under one name, by their numbers."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+
 #: Facts that change what name servers are told.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
@@ -216,6 +235,8 @@ Fact = (
     | TransactionsExpired
     | TransactionPrepared
     | IdleTransactionsExpired
+    | HalvesEnded
+    | HalvesChecked
     | PopMoved
     | AtomicBegun
 )

@@ -24,6 +24,8 @@ from minimq_broker.core.facts import (
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
+    HalvesChecked,
+    HalvesEnded,
     IdleTransactionsExpired,
     OffsetsCommitted,
     PermissionSet,
@@ -238,6 +240,8 @@ class State:
             self._lengthen(entry, position)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
+        elif isinstance(entry, HalvesEnded | HalvesChecked):
+            self.transactions.apply_to_halves(entry, self.position)
         else:
             self._change(entry, at_ms)
         self.position = position
@@ -273,7 +277,7 @@ class State:
                 self._forget(name)
             case PermissionSet() | AccessSet() | TermBegun():
                 self._change_broker(entry)
-            case AtomicBegun():  # see `apply`
+            case AtomicBegun() | HalvesEnded() | HalvesChecked():  # see `apply`
                 pass
             case _:
                 assert_never(entry)  # what is ignored here would be lost at every replica alike

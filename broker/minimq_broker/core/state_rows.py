@@ -13,7 +13,7 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Topic
 from minimq_broker.core.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
-from minimq_broker.core.staged_batches import StageKey
+from minimq_broker.core.staged_batches import StageKey, TransactionId
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import LogPlace, TermStart
 from minimq_common.errors import StoreError
@@ -119,6 +119,14 @@ _ROWS: dict[str, _Row] = {
     "staged": _Row(
         lambda state, *key: state.transactions.stage_row(*key),
         lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),
+    ),
+    "half": _Row(
+        lambda state, *key: state.transactions.halves.half_row(*key),
+        lambda state, row, *key: state.transactions.halves.load_half(row, *msgspec.convert(key, TransactionId)),
+    ),
+    "halves-ended": _Row(
+        lambda state, at: state.transactions.halves.ended_row(at),
+        lambda state, row, at: state.transactions.halves.load_ended(row, msgspec.convert(at, int)),
     ),
     "ended": _Row(
         lambda state, name: state.transactions.ending(name),

@@ -4,7 +4,8 @@ A staged batch is in the log, and in no queue. A decision says which of them mak
 they are published, that is copied to their queues, one after the other; the others are dropped.
 
 A name has one decision at a time, that of its latest number, and a number has only one forever: so a repeated request
-is told the same.
+is told the same. Half messages are staged under names, too, and published like all others, but each of their numbers
+ends by itself: see `HalfTable`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 import msgspec
 
 from minimq_broker.core.facts import (
+    HalvesChecked,
+    HalvesEnded,
     IdleTransactionsExpired,
     PublicationBegun,
     PublicationSkipped,
@@ -25,10 +28,12 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
+from minimq_broker.core.half_table import HalfTable
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staged_batches import BatchStaged, Ending, Stage, StagedBatch, StageKey, TransactionId
 from minimq_broker.core.staging import IdleExpiry, Staged, StagedCount, StagingLimits
 from minimq_common.errors import TransactionEnded
+from minimq_common.names import is_half_name
 
 #: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
 MAX_NAMES = 100_000
@@ -47,8 +52,8 @@ class TransactionTable:
 
     Attributes:
         open: how much is staged and not decided.
+        halves: half messages.
         needed_from: log position from which on there may be something to publish, also after a start or a cut.
-        count, size: of the batches that are staged and not published yet, and bytes of their entries.
         unpublished: the names that have something to publish, and from which log position on; replaced as a whole.
     """
 
@@ -67,13 +72,16 @@ class TransactionTable:
         self._ordered = True
         self._of_name: dict[str, set[StageKey]] = {}
         self.open = StagedCount()
+        self.halves = HalfTable(changed, self.open)
         self._decision_bytes = 0
         #: The name of which batches are published now.
         self.publishing = ""
         self.needed_from = NOTHING_NEEDED
         #: What may have to be published again if the end of the log is lost: where that ended, and needed from where.
         self._finished: list[tuple[int, int]] = []
-        self.count = self.size = 0
+        self._finished_from = NOTHING_NEEDED
+        #: Of the batches that are decided and not published yet.
+        self._waiting_count = self._waiting_size = 0
         self.unpublished: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[StageKey]:
@@ -81,12 +89,26 @@ class TransactionTable:
 
     # ---- looking up --------------------------------------------------------------------------------
 
+    @property
+    def count(self) -> int:
+        """Number of the batches that are staged and not published yet."""
+        return self.open.all.batches + self._waiting_count
+
+    @property
+    def size(self) -> int:
+        """Bytes of their entries."""
+        return self.open.all.size + self._waiting_size
+
     def has_part(self, transaction: TransactionId, producer_id: int) -> bool:
         """Tell whether a producer has staged something for a transaction which is not decided."""
+        if is_half_name(transaction.name):
+            return transaction in self.halves.halves
         return StageKey(*transaction, producer_id) in self._stages
 
     def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
         """Return a batch that is staged for a transaction which is not decided; None when it is not."""
+        if is_half_name(transaction.name):
+            return self.halves.find(transaction, producer_id, sequence)
         stage = self._stages.get(StageKey(*transaction, producer_id))
         return stage.batches.get(sequence) if stage else None
 
@@ -101,8 +123,11 @@ class TransactionTable:
             for name, ending in sorted(self._endings.items())
         ]
 
-    def check_open(self, transaction: TransactionId) -> None:
-        """Raise `TransactionEnded` when a transaction, or a later one of its name, is decided."""
+    def check_open(self, transaction: TransactionId, producer_id: int) -> None:
+        """Raise `TransactionEnded` when a transaction, or a later one of its name, is decided; see also `HalfTable`."""
+        if is_half_name(transaction.name):
+            self.halves.check_open(transaction, producer_id)
+            return
         ending = self._endings.get(transaction.name)
         if ending is not None and transaction.number <= ending.number:
             raise TransactionEnded(
@@ -123,7 +148,7 @@ class TransactionTable:
     def open_from(self) -> int:
         """Log position of the oldest batch that waits for a decision. Any thread may ask."""
         batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
-        return min((batch.position for batch in batches), default=NOTHING_NEEDED)
+        return min(self.halves.needed_from, *(batch.position for batch in batches), NOTHING_NEEDED)
 
     def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to a size, and not more than so many batches."""
@@ -220,8 +245,28 @@ class TransactionTable:
                 for key in [key for item in transactions for key in self._keys(TransactionId(*item))]:
                     self._drop(key)
 
+    def apply_to_halves(self, fact: HalvesEnded | HalvesChecked, at: int) -> None:
+        """Take the effect of a fact about half messages in, which stands at a log position."""
+        if isinstance(fact, HalvesChecked):
+            self.halves.checked(fact.name, fact.numbers)
+            return
+        if committed := self.halves.committed(fact):
+            self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), committed, at)
+        self.halves.end(fact, at)  # only now: until then it is what keeps their segments
+
+    def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
+        """Let batches wait until they are published, behind those of the name that wait already."""
+        ending.batches += batches
+        self._waiting_count += len(batches)
+        self._waiting_size += sum(batch.size for batch in batches)
+        self._changed.add(("ended", name))
+        self._note(name, ending, at)
+
     def _stage(self, staged: BatchStaged) -> None:
         """Take a batch in."""
+        if is_half_name(staged.transaction.name):
+            self.halves.stage(staged)
+            return
         key = StageKey(*staged.transaction, staged.producer_id)
         stage = self._stages.get(key)
         if stage is None:
@@ -237,17 +282,17 @@ class TransactionTable:
         name = decided.name
         ending = self._endings.setdefault(name, Ending())
         self._endings.move_to_end(name)
+        decided_on: list[StagedBatch] = []
         for part in decided.parts:
             stage = self._stages.get(StageKey(name, decided.number, part.producer_id), Stage())
             found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
-            ending.batches += found
+            decided_on += found
             self.open.add(name, part.producer_id, Staged(-len(found), -sum(batch.size for batch in found)))
         for key in [key for key in self._of_name.get(name, ()) if key.number <= decided.number]:
             self._drop(key)
         self._decision_bytes += len(decided.decision) - len(ending.decision)
         ending.at, ending.number, ending.decision = at, decided.number, decided.decision
-        self._changed.add(("ended", name))
-        self._note(name, ending, at)
+        self._await_publication(name, ending, decided_on, at)
         self._forget_names()
 
     def publish(self, at: int) -> None:
@@ -260,8 +305,8 @@ class TransactionTable:
         if ending is None or ending.published == len(ending.batches):
             return
         batches = ending.batches[ending.published : ending.published + count]
-        self.count -= len(batches)
-        self.size -= sum(batch.size for batch in batches)
+        self._waiting_count -= len(batches)
+        self._waiting_size -= sum(batch.size for batch in batches)
         ending.published += len(batches)
         self._changed.add(("ended", name))
         if ending.published == len(ending.batches):
@@ -270,14 +315,15 @@ class TransactionTable:
     def forget_topic(self, topic_id: int, at: int) -> None:
         """Let go of all batches of a topic, which the entry at a log position deletes."""
         self._retain_open(lambda batch: batch.topic_id != topic_id)
+        self.halves.forget_topic(topic_id)
         for name in self.unpublished:
             ending = self._endings[name]
             waiting = list(ending.waiting)
             kept = [batch for batch in waiting if batch.topic_id != topic_id]
             if len(kept) < len(waiting):
                 ending.batches, ending.published = kept, 0
-                self.count -= len(waiting) - len(kept)
-                self.size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
+                self._waiting_count -= len(waiting) - len(kept)
+                self._waiting_size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
                 self._changed.add(("ended", name))
                 self._note(name, ending, at)
 
@@ -301,10 +347,8 @@ class TransactionTable:
 
     def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
         """Count batches that join what waits for a decision, or leave the table."""
-        number, size = sign * len(batches), sign * sum(batch.size for batch in batches)
-        self.open.add(key.name, key.producer_id, Staged(number, size))
-        self.count += number
-        self.size += size
+        more = Staged(sign * len(batches), sign * sum(batch.size for batch in batches))
+        self.open.add(key.name, key.producer_id, more)
 
     def _note(self, name: str, ending: Ending, at: int) -> None:
         """Take note of what a name has to publish, by the entry at a log position."""
@@ -314,17 +358,21 @@ class TransactionTable:
             pins[name] = min((pin, *(batch.position for batch in ending.waiting)))
         else:
             ending.batches, ending.published = [], 0
+            if is_half_name(name):  # there is nothing to remember of a name
+                self._endings.pop(name, None)
             if pin != NOTHING_NEEDED:
                 self._finished.append((at, pin))
+                self._finished_from = min(self._finished_from, pin)
         self.unpublished = pins
         self._pin()
 
     def _pin(self) -> None:
-        self.needed_from = min((NOTHING_NEEDED, *self.unpublished.values(), *(pin for _, pin in self._finished)))
+        self.needed_from = min((self._finished_from, *self.unpublished.values()))
 
     def release(self, saved: int) -> None:
         """Need no more what was published before a log position up to which the state is saved: it stays published."""
         self._finished = [(at, pin) for at, pin in self._finished if at >= saved]
+        self._finished_from = min((pin for _, pin in self._finished), default=NOTHING_NEEDED)
         self._pin()
 
     def _forget_names(self) -> None:
@@ -362,8 +410,8 @@ class TransactionTable:
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
         ending = self._endings[name] = msgspec.convert(row, Ending)
         waiting = list(ending.waiting)
-        self.count += len(waiting)
-        self.size += sum(batch.size for batch in waiting)
+        self._waiting_count += len(waiting)
+        self._waiting_size += sum(batch.size for batch in waiting)
         self._decision_bytes += len(ending.decision)
         self._note(name, ending, 0)
         self._ordered = False

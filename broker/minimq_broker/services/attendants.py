@@ -23,6 +23,7 @@ class Attendant:
         user: whose it is.
         inbox: address of its inbox; None if it takes no replies.
         producer_groups: the producer groups that it belongs to.
+        producer_ids: under which it sends half messages.
         unread_bytes: those of the events that it has not read.
         receiver: receives from it; to cancel it ends the stream.
     """
@@ -32,6 +33,7 @@ class Attendant:
         self.user = user
         self.inbox = inbox_of(hello.inbox_key) if hello.inbox_key else None
         self.producer_groups = tuple(dict.fromkeys(hello.producer_groups))
+        self.producer_ids = frozenset(hello.producer_ids)
         self.unread_bytes = 0
         self.receiver: asyncio.Task[None] | None = None
         self._count = count

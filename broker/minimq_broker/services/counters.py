@@ -19,6 +19,8 @@ class Counters:
         expired_for_room: transactions that expired because they were idle and there was little room.
         atomic_appends: transactions that were stored in one append.
         pops_missed: messages taken one by one that were deleted before their group had settled them.
+        halves_ended: transactions with half messages, by their outcome.
+        half_checks: how often somebody was asked how one ends.
         replies: those that were forwarded, or not, by the outcome.
         delayed_in: delayed messages that were stored.
         delayed_published: those that were due and came into their queues.
@@ -45,6 +47,8 @@ class Counters:
     delayed_published: int = 0
     delayed_recalled: int = 0
     delayed_lost: int = 0
+    halves_ended: Counter[str] = field(default_factory=Counter)
+    half_checks: int = 0
     replies: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)

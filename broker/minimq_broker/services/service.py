@@ -19,6 +19,8 @@ from minimq_broker.services.delaying import DelayService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
+from minimq_broker.services.half_checks import HalfChecks
+from minimq_broker.services.halves import HalfOptions, HalfService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.popping import PopService
 from minimq_broker.services.pull import PullService
@@ -30,7 +32,7 @@ from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
-from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2
+from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2, halves_pb2
 
 Response = TypeVar("Response")
 
@@ -43,11 +45,13 @@ class ServiceOptions:
         sessions: when a client counts as dead.
         group_expiry_ms: how long an unused group is kept, in ms; 0: forever.
         auto_create_queues: queues of a topic that is made by its first message; 0: none is.
+        halves: when it is asked how transactions with half messages end.
     """
 
     sessions: SessionOptions
     group_expiry_ms: int
     auto_create_queues: int
+    halves: HalfOptions
 
 
 class BrokerService(broker_pb2_grpc.BrokerServicer):
@@ -64,6 +68,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     Attributes:
         group_deletion: deletes groups; with each role of the broker it is another one.
+        half_checks: asks how transactions with half messages end.
     """
 
     def __init__(
@@ -85,6 +90,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
+        self._halves = HalfService(engine, options.halves, transactions.look)
+        self.half_checks = HalfChecks(engine, options.halves, self._halves, lambda: self._attending.attendants)
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
@@ -179,6 +186,14 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def ListDelayed(self, request: delay_pb2.ListDelayedRequest, context: Any) -> delay_pb2.ListDelayedResponse:
         return await _answer(self._delays.list_delayed(request), context)
+
+    async def EndHalves(  # type: ignore[override]
+        self, requests: AsyncIterator[halves_pb2.EndHalfRequest], context: Any
+    ) -> None:
+        await self._halves.serve(requests, context)
+
+    async def ListHalves(self, request: halves_pb2.ListHalvesRequest, context: Any) -> halves_pb2.ListHalvesResponse:
+        return await _answer(self._halves.list_open(request), context)
 
     async def GetOffset(self, request: broker_pb2.GetOffsetRequest, context: Any) -> broker_pb2.GetOffsetResponse:
         return await _answer(self._offsets.at_time(request), context)

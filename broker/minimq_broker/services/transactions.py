@@ -30,7 +30,7 @@ from minimq_common.errors import (
     SystemBusy,
     TransactionExpired,
 )
-from minimq_common.names import check_transaction
+from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
@@ -49,6 +49,8 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
     """Return the transaction of a request. Raises `InvalidArgument`."""
     if wire.number < 0:
         raise InvalidArgument(f"{wire.number} is no number of a transaction: they begin at 0")
+    if wire.is_half:
+        return TransactionId(half_name(check_producer_group(wire.name)), wire.number)
     return TransactionId(check_transaction(wire.name), wire.number)
 
 

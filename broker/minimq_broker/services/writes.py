@@ -15,11 +15,12 @@ from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
+from minimq_broker.store.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
-Written = TypeVar("Written", FactJob, PublishJob, DueJob, RecallJob)
+Written = TypeVar("Written", FactJob, PublishJob, DueJob, RecallJob, EndJob)
 
 #: Retry delay of a sender after a refusal for lack of room, in seconds.
 _COME_BACK_S = 0.5
@@ -179,6 +180,10 @@ class Writes:
         """Recall delayed batches of a topic; see `RecallJob`. Raises `TopicNotFound`, `NotMaster`."""
         return (await self._written(lambda done: RecallJob(topic, keys, done))).outcomes
 
+    async def end_halves(self, steps: Sequence[EndStep]) -> EndJob:
+        """Return the job that has ended transactions with half messages, once that is on disk. Raises `NotMaster`."""
+        return await self._written(lambda done: EndJob(steps, done))
+
     def pop(self, job: PopJob) -> None:
         """Hand a job for popped queues to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
         self.check()
@@ -244,11 +249,14 @@ class Writes:
         self._room.set()
         self._observer.finished(maybe_changed=maybe_changed, maybe_recorded=maybe_recorded)
 
-    def _finish_other(self, job: PublishJob | PopJob | DelayJob) -> None:
+    def _finish_other(self, job: PublishJob | PopJob | EndJob | DelayJob) -> None:
         if isinstance(job, PopJob):
             self._pending_records -= 1
             job.done(job)
         elif isinstance(job, PublishJob):
+            job.done(job)
+        elif isinstance(job, EndJob):
+            job.error = job.error or self.refusal(to_sender=True)
             job.done(job)
         else:
             job.tell()

@@ -18,6 +18,7 @@ from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.store.batch_topics import check_same_topic, wrong_kind
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     EntryKind,
@@ -27,6 +28,7 @@ from minimq_broker.store.entry import (
     staged_batch,
     staged_entry,
 )
+from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, EndJob, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob
@@ -43,10 +45,6 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Permission
 
-#: Published batches in one transaction of the writer, by bytes and by number (small ones cost time, not disk), so
-#: that other jobs do not wait long for it.
-MAX_PUBLISHED_BYTES = 16 << 20
-MAX_PUBLISHED = 500
 _DEFAULT_LIMITS = StagingLimits()
 
 
@@ -89,6 +87,7 @@ class CommitGroup:
         self._pops = PopDrafts(state, self._ends)
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
+        self._halves = HalfDrafts(state.transactions)
         self._now_ms = now_ms
         self._ahead = ahead
         self._refusal = refusal
@@ -213,7 +212,7 @@ class CommitGroup:
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
         if topic.fifo != bool(job.header.lane):
-            raise InvalidArgument(_wrong_kind(topic))
+            raise InvalidArgument(wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
     def _put(
@@ -246,7 +245,8 @@ class CommitGroup:
         if not header.producer_id:
             raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
         table = self._state.transactions
-        table.check_open(transaction)
+        table.check_open(transaction, header.producer_id)
+        self._halves.check_open(transaction, header.producer_id)
         number = header.producer_id, header.sequence
         applied = table.find(transaction, *number)
         found = applied or self._staged.get((transaction, *number))
@@ -256,10 +256,11 @@ class CommitGroup:
             self._take_room(transaction, header.producer_id, len(entry))
             found = StagedBatch(self.end, len(entry), *queue, self._now_ms, *number)
             self._staged[transaction, *number] = found
+            self._halves.staged(transaction, header.producer_id)
             self._append(entry)
             self._do(BatchStaged(transaction, *number, found), self._now_ms)
         else:
-            _check_same_topic(job, topic, found.topic_id)
+            check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
             if applied:  # as in `_found`
                 self.early.append(job)
@@ -291,23 +292,44 @@ class CommitGroup:
             return
         if self._refusal is not None:
             raise copy.copy(self._refusal)
-        topics = {topic.topic_id: topic for topic in self._state.topics.values()}  # a deleted one has nothing staged
         ending = self._state.transactions.ending(job.name)
         assert ending is not None  # it has something to publish
-        transaction = TransactionId(job.name, ending.number)
+        self._publish(TransactionId(job.name, ending.number), staged, entry_at)
+        job.published = len(staged)
+
+    def end_halves(self, job: EndJob, entry_at: Callable[[int], bytes]) -> None:
+        """End transactions with half messages, and publish what is committed along with that if it is not too much.
+
+        Args:
+            job: says which.
+            entry_at: as of `publish`.
+        """
+        for fact, committed in self._halves.decide(job):
+            self._add(fact)
+            if self._refusal is None and self._halves.may_publish(fact, committed):
+                if committed:
+                    self._publish(TransactionId(fact.name, fact.committed[-1]), committed, entry_at)
+            else:
+                self._halves.leave(fact.name)
+                job.leaves_some = True
+
+    def _publish(
+        self, transaction: TransactionId, staged: Sequence[StagedBatch], entry_at: Callable[[int], bytes]
+    ) -> None:
+        """Write staged batches to their queues, in this order."""
         self._add(PublicationBegun(*transaction))
         for batch in staged:
+            topic = self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
             try:
-                data = staged_batch(entry_at(batch.position), job.name, batch)
+                data = staged_batch(entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
                 self._add(PublicationSkipped(*transaction, 1))
-                self.lost.append(LostBatch(transaction, topics[batch.topic_id].name, batch, error.message))
+                self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
                 continue
             # Queues may have been hidden since; a permission that was taken away does not matter.
-            queue = QueueKey(batch.topic_id, batch.queue_id % topics[batch.topic_id].write_queues)
+            queue = QueueKey(batch.topic_id, batch.queue_id % topic.write_queues)
             place = self._put(queue, data, read_header(data), EntryKind.PUBLISHED)
             self._do(BatchApplied(queue, self._ends[queue], place, is_published=True), place.stored_ms)
-        job.published = len(staged)
 
     def _found(self, job: AppendJob, topic: Topic) -> bool:
         """Answer a batch that was sent before by where it is."""
@@ -384,24 +406,6 @@ class CommitGroup:
     def _append(self, entry: bytes) -> None:
         self.entries.append((self.end, entry))
         self.end += len(entry)
-
-
-def _wrong_kind(topic: Topic) -> str:
-    if topic.fifo:
-        return f"topic {topic.name!r} is a FIFO topic: give each message a message group"
-    return (
-        f"topic {topic.name!r} is not a FIFO topic: send without a message group, or to a topic that was created with "
-        "`minimq topic create NAME --fifo`"
-    )
-
-
-def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
-    """Raise `InvalidArgument` when a batch that was sent before is in another topic."""
-    if topic_id != topic.topic_id:
-        raise InvalidArgument(
-            f"batch {job.header.sequence} of producer {job.header.producer_id:016x} is stored in another topic "
-            f"already, not in {job.topic!r}: a new batch needs a new number"
-        )
 
 
 def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:

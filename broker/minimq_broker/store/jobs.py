@@ -12,6 +12,7 @@ from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.delay_jobs import DueJob, RecallJob
+from minimq_broker.store.half_drafts import EndJob
 from minimq_broker.store.job import Job
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.batch import Header
@@ -140,7 +141,7 @@ class PublishJob(Job):
         return 256
 
 
-AnyJob = AppendJob | AtomicJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob
+AnyJob = AppendJob | AtomicJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob | EndJob
 
 
 @dataclass(slots=True, eq=False)

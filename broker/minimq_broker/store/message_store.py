@@ -10,7 +10,6 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import position_of
@@ -158,10 +157,11 @@ class MessageStore:
     def needed_from(self) -> int:
         """Log position from which recovery or the publication of staged batches may need entries.
 
-        A master refuses a decision on deleted batches. Others learn of decisions, and may have to publish them.
+        A master refuses a decision on deleted batches, but keeps half messages. Others learn of decisions, and may have
+        to publish them.
         """
         transactions = self.state.transactions
-        open_from = NOTHING_NEEDED if self.leads else transactions.open_from
+        open_from = transactions.halves.needed_from if self.leads else transactions.open_from
         return min(self.saved_position, open_from, transactions.needed_from)
 
     @property

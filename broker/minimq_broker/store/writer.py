@@ -27,6 +27,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.disk import is_full
+from minimq_broker.store.half_drafts import EndJob
 from minimq_broker.store.jobs import (
     AnyJob,
     AppendJob,
@@ -315,6 +316,8 @@ class Writer:
             group.add_batch(job)
         elif isinstance(job, AtomicJob):
             group.add_atomic(job)
+        elif isinstance(job, EndJob):
+            group.end_halves(job, self._log.entry_at)
         elif isinstance(job, PublishJob):
             group.publish(job, self._log.entry_at)
         elif isinstance(job, DueJob | RecallJob):

@@ -151,6 +151,16 @@ def _list_delayed(request: Any) -> Requirement:  # noqa: ANN401
     return _all(describe, Need(Verb.READ, Resource.TOPIC, request.topic)) if request.with_batches else _all(describe)
 
 
+def _half(request: Any) -> Requirement:  # noqa: ANN401
+    return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.producer_group))
+
+
+def _list_halves(request: Any) -> Requirement:  # noqa: ANN401
+    if not request.producer_group:
+        return SIGNED_IN  # the answer is filtered
+    return _all(Need(Verb.DESCRIBE, Resource.TRANSACTION, request.producer_group))
+
+
 def _get_committed(request: Any) -> Requirement:  # noqa: ANN401
     group = Need(Verb.DESCRIBE, Resource.GROUP, request.group)
     return _all(group, Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)) if request.topic else _all(group)
@@ -195,6 +205,8 @@ _RULES: dict[str, _Rule] = {
             "ListDelayedRequest": _list_delayed,
             "CommitTransactionRequest": _transaction,
             "DescribeTransactionRequest": _transaction,
+            "EndHalfRequest": _half,
+            "ListHalvesRequest": _list_halves,
             "CommitOffsetsRequest": lambda request: _reads(request.group, (each.topic for each in request.offsets)),
             "GetCommittedRequest": _get_committed,
             "DescribeGroupRequest": _group(Verb.DESCRIBE),

@@ -10,6 +10,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import minimq_proto.v1.errors_pb2
+import minimq_proto.v1.halves_pb2
 import sys
 import typing
 
@@ -60,6 +61,7 @@ class AttendRequest(google.protobuf.message.Message):
     CLIENT_ID_FIELD_NUMBER: builtins.int
     INBOX_KEY_FIELD_NUMBER: builtins.int
     PRODUCER_GROUPS_FIELD_NUMBER: builtins.int
+    PRODUCER_IDS_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     inbox_key: builtins.bytes
     """Opens the inbox whose address is the digest of this key (`minimq_common.reply_address`). Whoever has a request knows
@@ -69,14 +71,19 @@ class AttendRequest(google.protobuf.message.Message):
     def producer_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The producer groups that it belongs to."""
 
+    @property
+    def producer_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Under which it sends half messages. As long as it attends, nobody else is asked about these."""
+
     def __init__(
         self,
         *,
         client_id: builtins.str = ...,
         inbox_key: builtins.bytes = ...,
         producer_groups: collections.abc.Iterable[builtins.str] | None = ...,
+        producer_ids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "inbox_key", b"inbox_key", "producer_groups", b"producer_groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "inbox_key", b"inbox_key", "producer_groups", b"producer_groups", "producer_ids", b"producer_ids"]) -> None: ...
 
 global___AttendRequest = AttendRequest
 
@@ -98,21 +105,27 @@ class AttendEvent(google.protobuf.message.Message):
 
     ATTENDING_FIELD_NUMBER: builtins.int
     REPLIES_FIELD_NUMBER: builtins.int
+    CHECK_FIELD_NUMBER: builtins.int
     replies: builtins.bytes
     """A `ReplyBatch`, as the replier has made it."""
     @property
     def attending(self) -> global___Attending:
         """The first one."""
 
+    @property
+    def check(self) -> minimq_proto.v1.halves_pb2.CheckHalf:
+        """The client is asked how a transaction ends; it answers by `EndHalves`, or not at all if it does not know."""
+
     def __init__(
         self,
         *,
         attending: global___Attending | None = ...,
         replies: builtins.bytes = ...,
+        check: minimq_proto.v1.halves_pb2.CheckHalf | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["attending", b"attending", "event", b"event", "replies", b"replies"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attending", b"attending", "event", b"event", "replies", b"replies"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["attending", "replies"] | None: ...
+    def HasField(self, field_name: typing.Literal["attending", b"attending", "check", b"check", "event", b"event", "replies", b"replies"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attending", b"attending", "check", b"check", "event", b"event", "replies", b"replies"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["attending", "replies", "check"] | None: ...
 
 global___AttendEvent = AttendEvent
 

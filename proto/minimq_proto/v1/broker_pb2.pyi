@@ -193,15 +193,21 @@ class Transaction(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     NUMBER_FIELD_NUMBER: builtins.int
+    IS_HALF_FIELD_NUMBER: builtins.int
     name: builtins.str
     number: builtins.int
+    is_half: builtins.bool
+    """The batch is a half message: the name is that of a producer group, and the number is drawn at random. It ends by
+    itself (`EndHalves`), whatever other numbers of the name do.
+    """
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         number: builtins.int = ...,
+        is_half: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "number", b"number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_half", b"is_half", "name", b"name", "number", b"number"]) -> None: ...
 
 global___Transaction = Transaction
 

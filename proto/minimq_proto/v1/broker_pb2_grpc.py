@@ -6,6 +6,7 @@ import warnings
 from minimq_proto.v1 import attend_pb2 as minimq__proto_dot_v1_dot_attend__pb2
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
 from minimq_proto.v1 import delay_pb2 as minimq__proto_dot_v1_dot_delay__pb2
+from minimq_proto.v1 import halves_pb2 as minimq__proto_dot_v1_dot_halves__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -100,6 +101,16 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/DescribeTransaction',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
+                _registered_method=True)
+        self.EndHalves = channel.stream_stream(
+                '/minimq.v1.Broker/EndHalves',
+                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
+                _registered_method=True)
+        self.ListHalves = channel.unary_unary(
+                '/minimq.v1.Broker/ListHalves',
+                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.FromString,
                 _registered_method=True)
         self.Recall = channel.unary_unary(
                 '/minimq.v1.Broker/Recall',
@@ -259,6 +270,18 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndHalves(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHalves(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -427,6 +450,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeTransaction,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.SerializeToString,
+            ),
+            'EndHalves': grpc.stream_stream_rpc_method_handler(
+                    servicer.EndHalves,
+                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.SerializeToString,
+            ),
+            'ListHalves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHalves,
+                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.SerializeToString,
             ),
             'Recall': grpc.unary_unary_rpc_method_handler(
                     servicer.Recall,
@@ -860,6 +893,60 @@ class Broker(object):
             '/minimq.v1.Broker/DescribeTransaction',
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndHalves(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.Broker/EndHalves',
+            minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHalves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/ListHalves',
+            minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.FromString,
             options,
             channel_credentials,
             insecure,

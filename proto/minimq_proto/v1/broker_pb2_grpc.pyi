@@ -10,6 +10,7 @@ import grpc.aio
 import minimq_proto.v1.attend_pb2
 import minimq_proto.v1.broker_pb2
 import minimq_proto.v1.delay_pb2
+import minimq_proto.v1.halves_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -84,6 +85,16 @@ class BrokerStub:
     DescribeTransaction: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
+    ]
+
+    EndHalves: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.halves_pb2.EndHalfRequest,
+        minimq_proto.v1.halves_pb2.EndHalfResponse,
+    ]
+
+    ListHalves: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.halves_pb2.ListHalvesRequest,
+        minimq_proto.v1.halves_pb2.ListHalvesResponse,
     ]
 
     Recall: grpc.UnaryUnaryMultiCallable[
@@ -230,6 +241,16 @@ class BrokerAsyncStub:
     DescribeTransaction: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
+    ]
+
+    EndHalves: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.halves_pb2.EndHalfRequest,
+        minimq_proto.v1.halves_pb2.EndHalfResponse,
+    ]
+
+    ListHalves: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.halves_pb2.ListHalvesRequest,
+        minimq_proto.v1.halves_pb2.ListHalvesResponse,
     ]
 
     Recall: grpc.aio.UnaryUnaryMultiCallable[
@@ -403,6 +424,20 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTransactionResponse]]: ...
+
+    @abc.abstractmethod
+    def EndHalves(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.halves_pb2.EndHalfRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.halves_pb2.EndHalfResponse], collections.abc.AsyncIterator[minimq_proto.v1.halves_pb2.EndHalfResponse]]: ...
+
+    @abc.abstractmethod
+    def ListHalves(
+        self,
+        request: minimq_proto.v1.halves_pb2.ListHalvesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.halves_pb2.ListHalvesResponse, collections.abc.Awaitable[minimq_proto.v1.halves_pb2.ListHalvesResponse]]: ...
 
     @abc.abstractmethod
     def Recall(

@@ -171,9 +171,9 @@ def test_names_that_ended_least_recently_are_forgotten() -> None:
     for at, name in enumerate(("x", "y", "x", "z")):
         of.apply(decided(name, at), at)
     assert of.endings() == [("x", 2, 0), ("z", 3, 0)]
-    of.check_open(TransactionId("y", 0))
+    of.check_open(TransactionId("y", 0), 1)
     with pytest.raises(TransactionEnded):
-        of.check_open(TransactionId("x", 2))
+        of.check_open(TransactionId("x", 2), 1)
 
 
 def test_decisions_are_bounded_by_their_size() -> None:

@@ -8,7 +8,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from minimq_common.bound_check import check_answer, check_bounds
 from minimq_common.bound_kinds import Entries, Items, Octets, Range, Text
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import BOUNDS, MAX_NAMED, PACKAGE
+from minimq_common.protocol_bounds import MAX_NAMED, PACKAGE
+from minimq_common.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import FILES, is_list, is_map, messages
 
@@ -33,7 +34,7 @@ def kind_of(field: FieldDescriptor) -> type | None:
 
 @pytest.mark.parametrize("message", messages(), ids=lambda message: message.name)
 def test_every_field_has_a_bound(message: Descriptor) -> None:
-    bounds = BOUNDS[message.name]
+    bounds = ALL_BOUNDS[message.name]
     assert bounds.keys() <= {field.name for field in message.fields}
     for field in message.fields:
         bound, kind = bounds.get(field.name), kind_of(field)
@@ -47,7 +48,7 @@ def test_every_field_has_a_bound(message: Descriptor) -> None:
 
 
 def test_the_table_has_no_other_lines() -> None:
-    assert set(BOUNDS) == {message.name for message in messages()}
+    assert set(ALL_BOUNDS) == {message.name for message in messages()}
     assert all(file.package + "." == PACKAGE for file in FILES)
 
 

@@ -1,0 +1,311 @@
+"""Half messages in a real store: one outcome for each number forever, whoever asks and whatever fails between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq_broker.core import half_table
+from minimq_broker.core.facts import HalvesChecked, TransactionsExpired
+from minimq_broker.core.half_table import HalfOutcome
+from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.staging import StagingLimits
+from minimq_broker.store import half_drafts
+from minimq_broker.store.half_drafts import EndStep
+from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
+from support.states import rows, rows_from_scratch
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+
+COMMITTED, ROLLED_BACK, EXPIRED = HalfOutcome
+SEGMENT_BYTES = 1 << 16
+LARGE = bytes(20_000)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    opened = Stores(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(stores: Stores) -> OpenStore:
+    opened = stores.open()
+    opened.create_topic("t", queues=2)
+    return opened
+
+
+def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store: OpenStore) -> None:
+    store.stage("@g", 5, "t", 0, numbered_batch(7, 0, b"a"))
+    store.stage("@g", 3, "t", 0, numbered_batch(8, 0, b"other"))
+    store.stage("@g", 5, "t", 1, numbered_batch(7, 1, b"b"))
+    assert store.bodies("t", 0) == []
+    store.grown.clear()
+    commits = store.store._writer.commits
+    assert store.end_half("@g", 5, COMMITTED, batches=2) is COMMITTED
+    assert store.store._writer.commits == commits + 1
+    assert (store.bodies("t", 0), store.bodies("t", 1)) == ([b"a"], [b"b"])
+    assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
+    table = store.state.transactions
+    assert [*table.halves.halves] == [("@g", 3)]
+    assert (table.count, table.unpublished, table.endings()) == (1, {}, [])
+
+
+def test_a_number_has_one_outcome(store: OpenStore) -> None:
+    for number in range(4):
+        store.stage("@g", number, "t", 0, numbered_batch(7, number))
+    assert store.end_half("@g", 0, COMMITTED) is COMMITTED
+    assert store.end_half("@g", 0, ROLLED_BACK) is COMMITTED
+    assert store.end_half("@g", 1, ROLLED_BACK, 1) is ROLLED_BACK
+    assert store.end_half("@g", 1, COMMITTED, 1) is ROLLED_BACK
+    assert store.end_half("@g", 2, EXPIRED) is EXPIRED
+    assert store.end_half("@g", 2, COMMITTED) is EXPIRED
+    assert store.end_half("@h", 3, COMMITTED) is None  # of another group
+    both = [store.submit_ends(EndStep(TransactionId("@g", 3), wanted)) for wanted in (ROLLED_BACK, COMMITTED)]
+    assert {future.result(PATIENCE_S).steps[0].stands for future in both} == {ROLLED_BACK}
+    assert store.bodies("t", 0) == [b"7/0"]
+    for number in range(4):
+        with pytest.raises(TransactionEnded, match=f"transaction {number} of producer group 'g'"):
+            store.stage("@g", number, "t", 0, numbered_batch(7, number))
+
+
+def test_a_producer_that_rolls_back_is_remembered_though_nothing_has_come(store: OpenStore) -> None:
+    """Its batches may still be on their way; others cannot know of a number that is not there."""
+    assert store.end_half("@g", 1, ROLLED_BACK, batches=1) is ROLLED_BACK
+    with pytest.raises(TransactionEnded, match="was rolled back"):
+        store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    assert store.end_half("@g", 2, ROLLED_BACK) is None
+    store.stage("@g", 2, "t", 0, numbered_batch(7, 1))
+
+
+def test_a_transaction_that_has_lost_a_part_is_not_published(store: OpenStore) -> None:
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED
+    assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
+    assert store.bodies("t", 0) == []
+
+
+def test_a_number_belongs_to_one_producer(store: OpenStore) -> None:
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    with pytest.raises(InvalidArgument, match="begun by another producer"):
+        store.stage("@g", 1, "t", 0, numbered_batch(8, 0))
+    together = [store.submit("t", 0, numbered_batch(pid, 5), TransactionId("@g", 2)) for pid in (7, 8)]
+    errors = [type(future.exception(PATIENCE_S)) for future in together]
+    assert errors == [type(None), InvalidArgument]
+
+
+def test_what_is_staged_and_ended_in_one_commit(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that ends while its batch is written: what comes after the end is refused, what came before counts."""
+    held = store.submit_fact(lambda _: None)
+    sent = store.submit("t", 0, numbered_batch(7, 0), TransactionId("@g", 1))
+    end = store.submit_ends(EndStep(TransactionId("@g", 1), COMMITTED, 1))
+    late = store.submit("t", 0, numbered_batch(7, 1), TransactionId("@g", 1))
+    held.result(PATIENCE_S)
+    assert sent.exception(PATIENCE_S) is None
+    assert end.result(PATIENCE_S).steps[0].stands is COMMITTED
+    assert isinstance(late.exception(PATIENCE_S), TransactionEnded)
+    store.publish("@g")
+    assert store.bodies("t", 0) == [b"7/0"]
+
+
+def test_what_is_too_much_for_one_commit_follows(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(half_drafts, "MAX_PUBLISHED", 2)
+    for sequence in range(3):
+        store.stage("@g", 1, "t", 0, numbered_batch(7, sequence))
+    store.stage("@g", 2, "t", 0, numbered_batch(7, 3))
+    job = store.submit_ends(*(EndStep(TransactionId("@g", number), COMMITTED) for number in (1, 2))).result(PATIENCE_S)
+    assert job.leaves_some
+    store.stage("@g", 3, "t", 0, numbered_batch(7, 4))
+    assert store.end_half("@g", 3, COMMITTED) is COMMITTED  # behind those that wait
+    assert store.bodies("t", 0) == []
+    assert store.publish("@g") == [5]
+    assert store.bodies("t", 0) == [b"7/%d" % sequence for sequence in range(5)]
+
+
+def test_a_full_disk_delays_what_is_committed(store: OpenStore) -> None:
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    assert store.end_half("@g", 1, COMMITTED) is COMMITTED
+    assert store.bodies("t", 0) == []
+    store.store._writer.refusal = lambda: None
+    assert store.publish("@g") == [1]
+    assert store.bodies("t", 0) == [b"7/0"]
+
+
+def test_other_transactions_and_expiry_leave_half_messages_alone(store: OpenStore) -> None:
+    store.stage("@x", 0, "t", 0, numbered_batch(7, 0))
+    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
+    store.stage("x", 9, "t", 0, numbered_batch(7, 1))
+    store.decide("x", 9, {7: [1]})
+    store.publish("x")
+    store.record(TransactionsExpired(store.clock.now_ms + 1))
+    assert [*store.state.transactions.halves.halves] == [("@x", 0)]
+    assert store.end_half("@x", 0, COMMITTED) is COMMITTED
+    assert store.bodies("t", 0) == [b"7/1", b"7/0"]
+
+
+def test_checks_are_counted(store: OpenStore) -> None:
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    store.record(HalvesChecked("@g", (1, 2)))
+    store.record(HalvesChecked("@g", (1,)))
+    assert store.state.transactions.halves.halves[TransactionId("@g", 1)].checks == 2
+
+
+def test_a_topic_that_goes_takes_its_half_messages_along(store: OpenStore) -> None:
+    store.create_topic("u")
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
+    store.stage("@g", 1, "u", 0, numbered_batch(7, 1))
+    store.stage("@g", 2, "t", 0, numbered_batch(7, 2))
+    store.delete_topic("t")
+    assert [*store.state.transactions.halves.halves] == [("@g", 1)]
+    assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED  # all or none
+    assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
+    assert store.state.transactions.open.all == (0, 0, 0)
+
+
+def test_they_share_the_room_with_all_that_is_staged(store: OpenStore) -> None:
+    store.store._writer.staging = StagingLimits(batches=4)
+    for number in range(2):
+        store.stage("@g", number, "t", 0, numbered_batch(7, number))
+    with pytest.raises(SystemBusy):
+        store.stage("@g", 2, "t", 0, numbered_batch(7, 2))
+    store.end_half("@g", 0, ROLLED_BACK)
+    store.stage("@g", 2, "t", 0, numbered_batch(7, 2))
+
+
+def test_the_latest_outcomes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(half_table.HalfTable.__init__, "__defaults__", (5,))
+    stores = Stores(tmp_path)
+    store = stores.open()
+    store.create_topic("t")
+    for number in range(20):
+        store.end_half("@g", number, ROLLED_BACK, batches=1)
+    known = [number for number in range(20) if store.end_half("@g", number, COMMITTED) is ROLLED_BACK]
+    assert known == [*range(15, 20)]
+    store.close()
+    again = stores.open()
+    assert [number for number in range(20) if again.end_half("@g", number, COMMITTED) is ROLLED_BACK] == known
+    again.end_half("@g", 20, ROLLED_BACK, batches=1)  # the oldest goes, also after a start
+    assert again.end_half("@g", 15, COMMITTED) is None
+    stores.close()
+
+
+def test_a_segment_stays_until_its_half_message_is_ended(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("t", queues=2)
+    store.append("t", 1, LARGE, LARGE)
+    store.append("t", 1, LARGE, LARGE)
+    store.stage("@g", 1, "t", 0, numbered_batch(7, 0, b"kept"))
+    for _ in range(4):
+        store.append("t", 1, LARGE, LARGE)
+    store.close()
+    again = stores.open(segment_bytes=SEGMENT_BYTES)
+    while again.store.remove_first(NOTHING_NEEDED):
+        pass
+    kept = again.store.log.start
+    assert 0 < kept < again.store.log.segments[-1].start
+    assert again.end_half("@g", 1, COMMITTED, 1) is COMMITTED
+    assert again.bodies("t", 0) == [b"kept"]
+    again.close()
+    last = stores.open(segment_bytes=SEGMENT_BYTES)
+    while last.store.remove_first(NOTHING_NEEDED):
+        pass
+    assert last.store.log.start > kept
+
+
+# ---- a model ------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """The outcomes of transactions of one producer group, as a dictionary has them."""
+
+    def __init__(self) -> None:
+        self.staged: dict[int, list[bytes]] = {}
+        self.outcomes: dict[int, HalfOutcome] = {}
+        self.published: list[bytes] = []
+
+    def end(self, number: int, wanted: HalfOutcome, batches: int) -> HalfOutcome | None:
+        if number in self.outcomes:
+            return self.outcomes[number]
+        there = self.staged.get(number, [])
+        if not there and not batches:
+            return None
+        outcome = EXPIRED if wanted is COMMITTED and batches and batches != len(there) else wanted
+        self.outcomes[number] = outcome
+        self.staged.pop(number, None)
+        if outcome is COMMITTED:
+            self.published += there
+        return outcome
+
+
+class Schedule:
+    """Random steps at a master, each compared with the model."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.model = Model()
+        self.stores = Stores(folder)
+        self.master = self.open()
+        self.master.create_topic("t")
+        self.slave = self.stores.open("slave", alone=False)
+        self.sequence = 0
+
+    def open(self) -> OpenStore:
+        return self.stores.open("master", segment_bytes=SEGMENT_BYTES)
+
+    def step(self) -> None:
+        names = ("stage", "end", "end_many", "start_anew", "follow")
+        getattr(self, self.rng.choices(names, (6, 4, 2, 0.3, 0.5))[0])()
+        assert self.master.bodies("t", 0) == self.model.published
+        halves = self.master.state.transactions.halves.halves
+        assert {number for _, number in halves} == self.model.staged.keys()
+
+    def stage(self) -> None:
+        number, self.sequence = self.rng.randrange(40), self.sequence + 1
+        body = b"%d/%d" % (number, self.sequence)
+        data = numbered_batch(number + 1, self.sequence, body)
+        if number in self.model.outcomes:
+            with pytest.raises(TransactionEnded):
+                self.master.stage("@g", number, "t", 0, data)
+        else:
+            self.master.stage("@g", number, "t", 0, data)
+            self.model.staged.setdefault(number, []).append(body)
+
+    def end(self) -> None:
+        number, wanted = self.rng.randrange(40), self.rng.choice((COMMITTED, ROLLED_BACK))
+        batches = self.rng.choice((0, len(self.model.staged.get(number, [])), 3))
+        expected = self.model.end(number, wanted, batches)
+        assert self.master.end_half("@g", number, wanted, batches) is expected
+
+    def end_many(self) -> None:
+        """Many in one commit, of which some contradict each other."""
+        asked = [(self.rng.randrange(40), self.rng.choice((COMMITTED, ROLLED_BACK))) for _ in range(5)]
+        steps = [EndStep(TransactionId("@g", number), wanted) for number, wanted in asked]
+        expected = [self.model.end(number, wanted, 0) for number, wanted in asked]
+        self.master.submit_ends(*steps).result(PATIENCE_S)
+        assert [step.stands for step in steps] == expected
+
+    def start_anew(self) -> None:
+        self.master.close()
+        self.master = self.open()
+
+    def follow(self) -> None:
+        self.slave.take_from(self.master)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_halves_agree_with_a_model_over_starts_and_at_a_slave(tmp_path: Path, seed: int) -> None:
+    schedule = Schedule(tmp_path, seed)
+    for _ in range(300):
+        schedule.step()
+    schedule.follow()
+    expected = rows(schedule.master.state)
+    assert rows(schedule.slave.state) == expected
+    schedule.slave.store.lead(100)
+    assert schedule.slave.bodies("t", 0) == schedule.model.published
+    schedule.stores.close()
+    assert rows_from_scratch(schedule.master.path, tmp_path / "scratch") == expected
