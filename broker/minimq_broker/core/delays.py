@@ -61,6 +61,7 @@ class BatchDelayed(NamedTuple):
     key: DueKey
     messages: int
     place: Place
+    is_recallable: bool
     producer_id: int = 0
     sequence: int = 0
     settled_before: int = 0
@@ -111,17 +112,26 @@ class DelayTable:
 
     Attributes:
         mark: the key of the last one that was published, or skipped.
+        saved_mark: the mark of the checkpoint, behind which no recovery and no truncation goes.
         by_topic: how many wait, by the id of the topic.
     """
 
     def __init__(self, changed: set[tuple[Any, ...]]) -> None:
         self._changed = changed
-        self.mark = NO_KEY
+        self.mark = self.saved_mark = NO_KEY
         self.by_topic: dict[int, Waiting] = {}
 
     def waiting(self, topic_id: int) -> Waiting:
         """Return how many wait for a topic. Any thread may ask."""
         return self.by_topic.get(topic_id, _NONE)
+
+    def load_mark(self, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+        """Take the mark of a checkpoint in."""
+        self.mark = self.saved_mark = DueKey(*msgspec.convert(row, tuple[int, int]))
+
+    def load(self, topic_id: int, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+        """Take in how many wait for a topic, of a checkpoint."""
+        self.by_topic[topic_id] = msgspec.convert(row, Waiting)
 
     def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped) -> None:
         """Take the effect of an entry in."""

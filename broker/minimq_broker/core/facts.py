@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
+from minimq_broker.core.delays import BatchesRecalled, DueSkipped
 from minimq_broker.core.pop_runs import PopMoved
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
@@ -239,6 +240,8 @@ Fact = (
     | HalvesChecked
     | PopMoved
     | AtomicBegun
+    | BatchesRecalled
+    | DueSkipped
 )
 
 _encoder = msgspec.msgpack.Encoder()

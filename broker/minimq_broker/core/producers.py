@@ -29,12 +29,16 @@ MAX_TOTAL = 500_000
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a batch is stored."""
+    """The place where a batch is stored.
+
+    One that was delayed is due at a time, in ms since 1970, and its offset stands for its id; it has none in its queue.
+    """
 
     topic_id: int
     queue_id: int
     base_offset: int
     stored_ms: int
+    due_ms: int = 0
 
 
 #: A producer in one topic, by the ids of both; a named tuple would cost each batch more.

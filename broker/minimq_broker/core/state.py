@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, assert_never
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.delays import DelayTable
+from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelayTable, DueKey, DueSkipped
 from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
@@ -71,7 +71,7 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 class BatchApplied(NamedTuple):
     """The effect of an entry with a batch in a queue; producer id and numbers as in the header of the batch.
 
-    A published one has none of these: its number was its own while it was staged.
+    A published one has none of these: its number was its own while it was staged, or delayed; it has a key then.
     """
 
     queue: QueueKey
@@ -81,9 +81,10 @@ class BatchApplied(NamedTuple):
     sequence: int = 0
     settled_before: int = 0
     is_published: bool = False
+    due: DueKey | None = None
 
 
-Effect = Fact | BatchApplied | BatchStaged
+Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
 
 
 _EMPTY = QueueEnd()
@@ -244,12 +245,16 @@ class State:
             self.transactions.apply_to_halves(entry, self.position)
         else:
             self._change(entry, at_ms)
+            if isinstance(entry, BatchDelayed) and entry.producer_id:
+                self._remember(entry, position)
         self.position = position
 
-    def _change(self, entry: Fact | BatchStaged, at_ms: int) -> None:
+    def _change(self, entry: Fact | BatchStaged | BatchDelayed, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)
         self.begun += is_told
         match entry:
+            case BatchDelayed() | BatchesRecalled() | DueSkipped():
+                self.delays.apply(entry)
             case (
                 BatchStaged()
                 | TransactionDecided()
@@ -314,6 +319,8 @@ class State:
             self._remember(batch, position)
         elif batch.is_published:
             self.transactions.publish(self.position)
+        elif batch.due is not None:
+            self.delays.publish(batch.due, batch.queue.topic_id, batch.end.offset - batch.place.base_offset)
 
     def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         self._move(group, offsets, forced=forced)
@@ -384,7 +391,7 @@ class State:
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))
 
-    def _remember(self, batch: BatchApplied, position: int) -> None:
+    def _remember(self, batch: BatchApplied | BatchDelayed, position: int) -> None:
         self.changed.add(("producer", batch.producer_id, batch.place.topic_id))
         for forgotten in self.producers.add(
             batch.producer_id, batch.sequence, batch.settled_before, batch.place, position
@@ -409,6 +416,7 @@ class State:
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)
+        self.delays.forget_topic(topic.topic_id)
 
     def note_name(self, name: str) -> None:
         """Note under which id a topic is found that was loaded."""

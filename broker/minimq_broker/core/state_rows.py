@@ -136,6 +136,11 @@ _ROWS: dict[str, _Row] = {
         lambda state: state.transactions.publishing,
         lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
     ),
+    "due-mark": _Row(lambda state: state.delays.mark, lambda state, key: state.delays.load_mark(key)),
+    "delayed": _Row(
+        lambda state, topic_id: state.delays.by_topic.get(topic_id),
+        lambda state, row, topic_id: state.delays.load(msgspec.convert(topic_id, int), row),
+    ),
     "permission": _row_of_attribute("permission", int),
     "access": _row_of_attribute("access", AccessSet),
     "term": _row_of_attribute("term", int),

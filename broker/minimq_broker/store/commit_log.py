@@ -19,6 +19,7 @@ from minimq_broker.store.archive_file import ArchiveFile
 from minimq_broker.store.crash_note import time_to_look
 from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.due_rows import AnyDueRow
 from minimq_broker.store.first_position import keep, look_and_keep
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
 from minimq_broker.store.log_observer import LogObserver
@@ -106,18 +107,19 @@ class CommitLog(LogReader):
         """The segment that is written to."""
         return self.segments[-1]
 
-    def append(self, end: int, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
-        """Add a group of entries, with the rows of the batches among them, at the position where the log ends; sync."""
+    def append(
+        self,
+        end: int,
+        entries: list[tuple[int, bytes]],
+        rows: list[tuple[QueueKey, Row]],
+        due: Sequence[AnyDueRow] = (),
+    ) -> None:
+        """Add a group of entries, with the rows of what is among them, at the position where the log ends; sync."""
         try:
-            self._put(entries, rows)
+            self.active.write(entries, rows, due)
         except lmdb.MapFullError:
             self.roll(end)
-            self._put(entries, rows)
-
-    def _put(self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
-        segment = self.active
-        with segment.begin() as txn:
-            segment.put(txn, entries, rows)
+            self.active.write(entries, rows, due)
 
     def roll_if_full(self, end: int) -> None:
         """Begin a new segment at position `end` when the active one has its size."""

@@ -21,6 +21,7 @@ from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
+from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import opened
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_observer import UNOBSERVED
@@ -121,11 +122,11 @@ class StoreCopy:
         return sum(end < self._complete_from for end in ends)
 
     def _put(self, entries: Sequence[bytes]) -> None:
-        places, rows = verified(entries, self.position)
+        places, rows, due = verified(entries, self.position)
         with writing(self._directory.path):
             if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
                 self._seal()
-            self._log.append(self.position, places, rows)
+            self._log.append(self.position, places, rows, due)
         self.position += sum(map(len, entries))
 
     def skip_to(self, position: int) -> None:
@@ -198,18 +199,22 @@ class StoreCopy:
         sync_directory(directory.path)
 
 
-def verified(entries: Sequence[bytes], position: int) -> tuple[list[tuple[int, bytes]], list[tuple[QueueKey, Row]]]:
+def verified(
+    entries: Sequence[bytes], position: int
+) -> tuple[list[tuple[int, bytes]], list[tuple[QueueKey, Row]], list[AnyDueRow]]:
     """Return entries that begin at a log position with their places, and their rows. Raises `CorruptEntry`."""
     places: list[tuple[int, bytes]] = []
     rows: list[tuple[QueueKey, Row]] = []
+    due: list[AnyDueRow] = []
     at = position
     for data in entries:
-        header, about, _ = opened(data, at)
+        header, about, effect = opened(data, at)
+        due += due_rows_of(effect, at, len(data))
         if about is not None:
             rows.append((header.queue, row_of(header, about, at, len(data))))
         places.append((at, data))
         at += len(data)
-    return places, rows
+    return places, rows, due
 
 
 def check_free(path: Path) -> None:

@@ -1,8 +1,8 @@
 """One entry of the CommitLog as bytes: a short header, then a batch or a fact.
 
 The CRC-32C of an entry covers its header and the payload, but of a batch only the fixed part of its header, which is
-all that the broker itself relies on: the batch brings a checksum of its own. Between the header and a staged batch
-stands its transaction.
+all that the broker itself relies on: the batch brings a checksum of its own. Between the header and the batch stands
+what some kinds have: a staged batch its transaction, a delayed one when it is due, and one that was its key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 from msgspec.structs import replace
 
+from minimq_broker.core.delays import BatchDelayed, DueKey
 from minimq_broker.core.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.core.producers import Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
@@ -29,6 +30,10 @@ _CRC_BYTES = 4
 _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 #: Number of a transaction and bytes of its name, which follows.
 _TRANSACTION = struct.Struct("<qH")
+#: When a delayed batch is due, in ms since 1970, and whether it may be recalled.
+_DELAY = struct.Struct("<q?")
+#: The key of a delayed batch that is published.
+_DUE = struct.Struct("<qq")
 
 
 class EntryKind(IntEnum):
@@ -40,10 +45,17 @@ class EntryKind(IntEnum):
     STAGED = 3
     #: A batch that was staged before, in its queue.
     PUBLISHED = 4
+    #: A batch that is in no queue until it is due.
+    DELAYED = 5
+    #: A batch that was delayed, in its queue.
+    DUE = 6
 
 
 #: Those with a batch in a queue, for which there is a row.
-IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.PUBLISHED))
+IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.PUBLISHED, EntryKind.DUE))
+#: Where the batch begins in an entry of a kind with something between.
+_BATCH_AT: dict[int, int] = {EntryKind.DELAYED: HEADER_BYTES + _DELAY.size, EntryKind.DUE: HEADER_BYTES + _DUE.size}
+_KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
 
 
@@ -71,6 +83,18 @@ def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, da
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
 
 
+def delayed_entry(queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool) -> bytes:
+    """Return the entry of a batch that waits for a queue until it is due."""
+    head = _HEADER.pack(0, EntryKind.DELAYED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
+    return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
+
+
+def due_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: DueKey, data: bytes | memoryview) -> bytes:
+    """Return the entry of a batch in a queue for which it has waited."""
+    head = _HEADER.pack(0, EntryKind.DUE, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+    return _sealed(head + _DUE.pack(*key), data)
+
+
 def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
     crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
     return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
@@ -92,11 +116,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
-    covered = (
-        entry[_CRC_BYTES:]
-        if kind == EntryKind.FACT
-        else entry[_CRC_BYTES : _batch_at(entry, kind) + batch.HEADER_BYTES]
-    )
+    covered = entry[_CRC_BYTES:] if kind == EntryKind.FACT else entry[_CRC_BYTES : batch_at(entry) + batch.HEADER_BYTES]
     if google_crc32c.value(bytes(covered)) != crc:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
     if kind not in _KINDS:
@@ -107,10 +127,11 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     return EntryHeader(EntryKind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
 
-def _batch_at(entry: memoryview, kind: int) -> int:
-    """Return where in an entry its batch begins."""
+def batch_at(entry: memoryview | bytes) -> int:
+    """Return where in an entry its batch begins, or its fact. It has a header at least."""
+    kind = int(entry[_KIND_AT])
     if kind != EntryKind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
-        return HEADER_BYTES
+        return _BATCH_AT.get(kind, HEADER_BYTES)
     return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
 
 
@@ -122,7 +143,7 @@ def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stor
 
 def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
     """Return the batch, or the fact, in an entry with that header."""
-    return entry[_batch_at(entry, header.kind) :]
+    return entry[batch_at(entry) :]
 
 
 def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
@@ -141,17 +162,51 @@ def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
             f"the entry at position {record.position} is another one than was staged there: batch {done.sequence} of "
             f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"
         )
-    return memoryview(data)[_batch_at(memoryview(data), EntryKind.STAGED) :]
+    return memoryview(data)[batch_at(data) :]
 
 
 def transaction_of(entry: memoryview, position: int) -> TransactionId:
     """Return the transaction of the staged batch in the entry at a log position. Raises `CorruptEntry`."""
     try:
         number, _ = _TRANSACTION.unpack_from(entry, HEADER_BYTES)
-        name = str(entry[HEADER_BYTES + _TRANSACTION.size : _batch_at(entry, EntryKind.STAGED)], "utf-8")
+        name = str(entry[HEADER_BYTES + _TRANSACTION.size : batch_at(entry)], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptEntry(f"the entry at position {position} names no transaction: {error}") from None
     return TransactionId(name, number)
+
+
+def due_key_of(entry: memoryview, position: int) -> DueKey:
+    """Return the key in the entry of a batch that was delayed. Raises `CorruptEntry`."""
+    try:
+        return DueKey(*_DUE.unpack_from(entry, HEADER_BYTES))
+    except struct.error as error:
+        raise CorruptEntry(f"the entry at position {position} has no key: {error}") from None
+
+
+def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
+    """Return when the batch of an entry is due, in ms since 1970, and whether it may be recalled.
+
+    Raises:
+        CorruptEntry: the entry does not say so.
+    """
+    try:
+        due_ms, is_recallable = _DELAY.unpack_from(entry, HEADER_BYTES)
+    except struct.error as error:
+        raise CorruptEntry(f"the entry at position {position} does not say when it is due: {error}") from None
+    return due_ms, is_recallable
+
+
+def delayed_batch(data: bytes, key: DueKey) -> tuple[memoryview, BatchDelayed]:
+    """Return the batch in the entry of a delayed batch, verified, with its effect.
+
+    Raises:
+        CorruptEntry: it is damaged, or is due at another time.
+        StoreError: as `opened`.
+    """
+    done = opened(data, key.id).effect
+    if not isinstance(done, BatchDelayed) or done.key != key:
+        raise CorruptEntry(f"the entry at position {key.id} has no batch that is due at {key.due_ms}")
+    return memoryview(data)[batch_at(data) :], done
 
 
 def read_fact(payload: memoryview, position: int) -> Fact:
@@ -229,7 +284,9 @@ def stored_ms_of(entry: memoryview) -> int:
     return int(_HEADER.unpack_from(entry)[-1])
 
 
-def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchApplied | BatchStaged:
+def _done_by(
+    header: EntryHeader, about: batch.Header, entry: memoryview, position: int
+) -> BatchApplied | BatchStaged | BatchDelayed:
     """Return what an entry with a batch does."""
     if header.kind == EntryKind.STAGED:
         transaction = transaction_of(entry, position)
@@ -237,8 +294,15 @@ def _done_by(header: EntryHeader, about: batch.Header, entry: memoryview, positi
         return BatchStaged(
             transaction, *number, StagedBatch(position, len(entry), *header.queue, header.stored_ms, *number)
         )
+    if header.kind == EntryKind.DELAYED:
+        due_ms, is_recallable = delay_of(entry, position)
+        place = Place(*header.queue, position, header.stored_ms, due_ms)
+        numbers = about.producer_id, about.sequence, about.settled_before
+        return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
+    if header.kind == EntryKind.DUE:
+        return BatchApplied(header.queue, end, place, due=due_key_of(entry, position))
     if header.kind == EntryKind.PUBLISHED:
         return BatchApplied(header.queue, end, place, is_published=True)
     return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

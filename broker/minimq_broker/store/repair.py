@@ -12,11 +12,13 @@ import lmdb
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import IN_QUEUE, payload_of, read_header
+from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.entry import IN_QUEUE, EntryKind, effect, payload_of, read_header
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
 from minimq_broker.store.rewritten_mark import mark_in
 from minimq_broker.store.rows import Row, row_of
-from minimq_broker.store.segment import LOG_TABLE, Segment
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_tables import LOG_TABLE
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, StoreFull
 from minimq_common.lmdb_files import rows_in, rows_said_in
@@ -186,13 +188,14 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
     try:
         entries: list[tuple[int, bytes]] = []
         rows: list[tuple[QueueKey, Row]] = []
+        due: list[AnyDueRow] = []
         size = 0
 
         def write() -> None:
-            with segment.begin() as txn:
-                segment.put(txn, sorted(entries), rows)
+            segment.write(sorted(entries), rows, due)
             entries.clear()
             rows.clear()
+            due.clear()
 
         for position, entry in _entries(path):
             if kept.get(position) != len(entry):
@@ -201,6 +204,8 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
             if header.kind in IN_QUEUE:
                 about = batch.read_header(payload_of(memoryview(entry), header))
                 rows.append((header.queue, row_of(header, about, position, len(entry))))
+            elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
+                due += due_rows_of(effect(memoryview(entry), position), position, len(entry))
             entries.append((position, entry))
             size += len(entry)
             if size >= _WRITTEN_BYTES:

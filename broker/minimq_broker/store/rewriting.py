@@ -13,10 +13,13 @@ from pathlib import Path
 
 import lmdb
 
+from minimq_broker.core.state import QueueKey
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.copy import verified, writing
+from minimq_broker.store.due_rows import AnyDueRow
 from minimq_broker.store.entry import EntryHeader, EntryKind, read_header
 from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError
 
@@ -97,9 +100,14 @@ class Rewriting:
     def _put(self, found: list[tuple[int, bytes]]) -> None:
         if not found:
             return
-        rows = [row for position, data in found for row in verified([data], position)[1]]
-        with writing(self._log.path), self._made.begin() as txn:
-            self._made.put(txn, found, rows)
+        rows: list[tuple[QueueKey, Row]] = []
+        due: list[AnyDueRow] = []
+        for position, data in found:
+            _, its_rows, its_due = verified([data], position)
+            rows += its_rows
+            due += its_due
+        with writing(self._log.path):
+            self._made.write(found, rows, due)
         self.kept_bytes += sum(len(data) for _, data in found)
 
     def put_in_place(self) -> bool:

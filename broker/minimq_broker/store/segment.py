@@ -1,9 +1,10 @@
 """One segment: an LMDB file with a stretch of the CommitLog and the ConsumeQueue rows of its batches.
 
-Two tables, always written in one transaction, so that no crash leaves one without the other:
+Its tables are always written in one transaction, so that no crash leaves one without the other:
 
     log             position -> entry
     consumequeue    (topic id, queue id, last offset of the batch) -> `Row`
+    due             of delayed batches, see `DueTable`
 
 A segment that was rewritten (see `rewriting.py`) lacks entries, and has a mark that says where it ends.
 
@@ -14,7 +15,7 @@ Store times never go back within a queue, so "the first batch at or after time t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from typing import Any
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import HEADER_BYTES, EntryKind, read_header, stands_at
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
+from minimq_broker.store.due_rows import AnyDueRow
+from minimq_broker.store.due_table import DueTable
+from minimq_broker.store.entry import EntryKind, batch_at, read_header, stands_at
+from minimq_broker.store.lmdb_file import DAMAGE, close_with, remove_lmdb
 from minimq_broker.store.page_check import PageCheck
-from minimq_broker.store.rewritten_mark import put_mark, read_mark
+from minimq_broker.store.rewritten_mark import put_mark
 from minimq_broker.store.rows import (
     ROW_KEY,
     Batch,
@@ -39,15 +41,11 @@ from minimq_broker.store.rows import (
     position_in,
     unpack_row,
 )
-from minimq_common.errors import CorruptEntry, StoreError, StoreFull
+from minimq_broker.store.segment_tables import open_segment
+from minimq_common.errors import CorruptEntry
 
 _POSITION = struct.Struct(">Q")
-LOG_TABLE = b"log"
-_TABLES = (LOG_TABLE, b"consumequeue")
 _MAX_OFFSET = (1 << 64) - 1
-
-#: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
-_MAP_SLACK = 512 << 20
 
 
 class Segment:
@@ -61,6 +59,7 @@ class Segment:
         verified: its pages are in order, or somebody else looks at them.
 
     Attributes:
+        due: the table of its delayed batches.
         rewritten_to: log position at which it ends if it was rewritten, so that entries may be missing; 0 if not.
         has_gaps: whether offsets of a queue may be missing between two batches.
     """
@@ -70,27 +69,10 @@ class Segment:
     ) -> None:
         self.path = path
         self.start = start
-        size = path.stat().st_size if path.exists() else 0
-        map_bytes = max(segment_bytes, size) + _MAP_SLACK
-        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=_TABLES, verified=verified)
-        try:
-            # Both at once, so that no crash leaves one without the other. Nothing is written to a file that has them.
-            if not readonly and not self._env.stat()["entries"]:
-                with self._env.begin(write=True) as txn:
-                    self._env.open_db(b"log", txn)
-                    self._env.open_db(b"consumequeue", txn)
-            self._log = self._env.open_db(b"log", create=False)
-            self._rows = self._env.open_db(b"consumequeue", create=False)
-            self.rewritten_to = read_mark(self._env)
-            self.has_gaps = bool(self.rewritten_to)
-        except BaseException as error:
-            self._env.close()
-            if not readonly and is_full(error, path.parent):
-                raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
-            if isinstance(error, lmdb.Error):
-                kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
-                raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
-            raise
+        tables = open_segment(path, segment_bytes, readonly=readonly, verified=verified)
+        self._env, self._log, self._rows, _, self.rewritten_to = tables
+        self.due = DueTable(self._env, tables.due, self._reading)
+        self.has_gaps = bool(self.rewritten_to)
         self._page_bytes = self._env.stat()["psize"]
         #: Of what is written to nothing is looked at.
         self.pages = PageCheck(path)
@@ -128,16 +110,17 @@ class Segment:
         """Begin to read. Raises `CorruptEntry` when the pages of the file are found damaged."""
         if not self.pages.is_over:
             with self._env.begin() as txn:
-                stats = [txn.stat(each) for each in (self._log, self._rows)]
-            self.pages.look(sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats))
+                stats = [txn.stat(self._log), txn.stat(self._rows)]
+                pages = self.due.pages(txn)
+            self.pages.look(pages + sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats))
         begin: Any = self._env.begin
         return begin(table, buffers=buffers)
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """The numbers of its entries and rows."""
+    def counts(self) -> tuple[int, int, int]:
+        """The numbers of its entries, of its rows, and of those of the due table."""
         with self._reading() as txn:
-            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"]
+            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], self.due.count(txn)
 
     @property
     def used_bytes(self) -> int:
@@ -175,13 +158,35 @@ class Segment:
         """Begin the write transaction of one group; its commit is the sync."""
         return self._env.begin(write=True)
 
-    def put(self, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]) -> None:
-        """Add entries by position, in ascending order, and the rows of the batches among them."""
+    def put(
+        self,
+        txn: lmdb.Transaction,
+        entries: list[tuple[int, bytes]],
+        rows: list[tuple[QueueKey, Row]],
+        due: Sequence[AnyDueRow] = (),
+    ) -> None:
+        """Add entries by position, in ascending order, and the rows of what is among them.
+
+        With rows of the due table, that table is made before, and told of the change after the commit.
+        """
         with txn.cursor(self._log) as cursor:
             cursor.putmulti([(_POSITION.pack(position), entry) for position, entry in entries], append=True)
         if rows:
             with txn.cursor(self._rows) as cursor:
                 cursor.putmulti([row.pack(queue) for queue, row in rows])
+        if due:
+            self.due.put(txn, due)
+
+    def write(
+        self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[AnyDueRow] = ()
+    ) -> None:
+        """Add entries and rows in one transaction, synced; see `put`."""
+        if due:
+            self.due.make()
+        with self.begin() as txn:
+            self.put(txn, entries, rows, due)
+        if due:
+            self.due.changed()
 
     def put_batches(self, txn: lmdb.Transaction, batches: Iterable[Batch]) -> None:
         """Add the entries of batches, in any order, with their rows. Those that are there are replaced."""
@@ -215,6 +220,8 @@ class Segment:
                 txn.delete(key, db=self._rows)
             for key in entries:
                 txn.delete(key, db=self._log)
+            self.due.truncate(txn, position)
+        self.due.changed()
 
     # ---- reading ------------------------------------------------------------------------------------
 
@@ -222,6 +229,12 @@ class Segment:
         """Tell whether an entry begins at a log position."""
         with self._reading(self._log) as txn:
             return txn.get(_POSITION.pack(position)) is not None
+
+    def entry_at(self, position: int) -> bytes | None:
+        """Return the entry that begins at a log position, not verified; None when none does."""
+        with self._reading(self._log) as txn:
+            entry = txn.get(_POSITION.pack(position))
+            return None if entry is None else bytes(entry)
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on. The entry is valid until the next one is asked for."""
@@ -315,7 +328,8 @@ class Segment:
                         raise CorruptEntry(f"what follows on offset {next_offset - 1} begins at {base}")
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
-                        found.append((row, bytes(self._entry_of(txn, queue, row)[HEADER_BYTES:])))
+                        entry = self._entry_of(txn, queue, row)
+                        found.append((row, bytes(entry[batch_at(entry) :])))
                         size -= row.size
                         messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1

@@ -46,9 +46,9 @@ class SegmentCopy:
             StoreFull: there is no space for them.
             StoreError: they cannot be written.
         """
-        places, rows = verified(entries, self.position)
-        with writing(self.path.parent), self._segment.begin() as txn:
-            self._segment.put(txn, places, rows)
+        places, rows, due = verified(entries, self.position)
+        with writing(self.path.parent):
+            self._segment.write(places, rows, due)
         self.position += sum(map(len, entries))
 
     def skip_to(self, position: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from minimq_broker.store.due_rows import due_rows_of
 from minimq_broker.store.entry import opened
 from minimq_broker.store.page_check import PageCheck
 from minimq_broker.store.rows import row_of
@@ -29,7 +30,7 @@ class Verification:
         self.segment = segment
         self._end = end
         self._position = segment.start
-        self._entries = self._rows = 0
+        self._entries = self._rows = self._due = 0
         self._pages: Iterator[None] | None = PageCheck(segment.path).walk(deep=True)
 
     def step(self, max_bytes: int, max_entries: int) -> None:
@@ -48,17 +49,17 @@ class Verification:
                     return
         if (self.segment.rewritten_to or self._position) != self._end:
             raise CorruptEntry(f"it ends at position {self._position}, and the next one starts at {self._end}")
-        if self.segment.counts != (self._entries, self._rows):
+        if self.segment.counts != (self._entries, self._rows, self._due):
             raise CorruptEntry(
-                f"it has {self._entries} entries and {self._rows} batches in queues, but says that it has "
-                "{} entries and {} index rows".format(*self.segment.counts)
+                f"it has {self._entries} entries, {self._rows} batches in queues and {self._due} due rows, but it"
+                " says that it has {} entries, {} index rows and {} due rows".format(*self.segment.counts)
             )
         self.is_over = True
 
     def _verify(self, position: int, data: bytes) -> None:
         if position < self._position or (position > self._position and not self.segment.rewritten_to):
             raise CorruptEntry(f"an entry begins at position {position}, where {self._position} was expected")
-        header, about, _ = opened(data, position)
+        header, about, done = opened(data, position)
         self._position = position + len(data)
         self._entries += 1
         if about is not None:
@@ -66,3 +67,7 @@ class Verification:
             row = row_of(header, about, position, len(data))
             if self.segment.row_at(header.queue, row.last_offset) != row:
                 raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")
+        for due in due_rows_of(done, position, len(data)):
+            self._due += 1
+            if not self.segment.due.has(due):
+                raise CorruptEntry(f"the due row of the batch of position {due.key.id} is wrong")

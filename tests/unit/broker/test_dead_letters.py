@@ -234,7 +234,7 @@ def test_those_that_find_no_room_in_the_archive_are_counted(
     stores: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Free pages of the archive can be too scattered for what comes: here its address space is made that small."""
-    monkeypatch.setattr("minimq_broker.store.segment._MAP_SLACK", 0)
+    monkeypatch.setattr("minimq_broker.store.segment_tables._MAP_SLACK", 0)
     store = made(stores)
     for number in range(40):
         store.append(DEAD, 0, b"%d" % number + bytes(6000))

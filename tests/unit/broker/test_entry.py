@@ -115,8 +115,8 @@ def test_every_changed_byte_is_found(entry: bytes) -> None:
 
 
 def test_a_kind_of_a_later_release_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"position 100 is of kind 5, .* newer release") as caught:
-        read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 5)), 100)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match=r"position 100 is of kind 99, .* newer release") as caught:
+        read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 99)), 100)  # type: ignore[arg-type]
     assert not isinstance(caught.value, CorruptEntry)
 
 

@@ -6,18 +6,18 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import lmdb
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.producers import PendingBatches, ProducerTable
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.state import State
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendJob, AppendStatus
-from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import QueueNotFound, StaleSequence, StoreFull, TopicNotFound
 from minimq_common.model import Permission
@@ -55,11 +55,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
     put = Segment.put
 
-    def put_through(
-        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def put_through(segment: Segment, *written: Any) -> None:  # noqa: ANN401 - as it is put
         made.pass_on()
-        put(segment, txn, entries, rows)
+        put(segment, *written)
 
     monkeypatch.setattr(Segment, "put", put_through)
     yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from typing import Any
 
 import lmdb
 import pytest
@@ -31,12 +32,10 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
     put = Segment.put
 
-    def put_or_fail(
-        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def put_or_fail(segment: Segment, *written: Any) -> None:  # noqa: ANN401 - as it is put
         if made.error:
             raise made.error
-        put(segment, txn, entries, rows)
+        put(segment, *written)
 
     monkeypatch.setattr(Segment, "put", put_or_fail)
     return made
