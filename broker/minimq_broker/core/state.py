@@ -271,6 +271,18 @@ class State:
             case PopMoved():
                 self._pop(entry)
                 self._use(entry.group, at_ms)
+            case GroupDeleted() | TopicSet() | TopicDeleted():
+                self._change_names(entry)
+            case PermissionSet() | AccessSet() | TermBegun():
+                self._change_broker(entry)
+            case AtomicBegun() | HalvesEnded() | HalvesChecked():  # see `apply`
+                pass
+            case _:
+                assert_never(entry)  # what is ignored here would be lost at every replica alike
+        self.made += is_told
+
+    def _change_names(self, entry: GroupDeleted | TopicSet | TopicDeleted) -> None:
+        match entry:
             case GroupDeleted(group, topics):
                 self._forget_group(group)
                 for name in topics:
@@ -280,13 +292,6 @@ class State:
                 self._names[topic.topic_id] = topic.name
             case TopicDeleted(name):
                 self._forget(name)
-            case PermissionSet() | AccessSet() | TermBegun():
-                self._change_broker(entry)
-            case AtomicBegun() | HalvesEnded() | HalvesChecked():  # see `apply`
-                pass
-            case _:
-                assert_never(entry)  # what is ignored here would be lost at every replica alike
-        self.made += is_told
 
     def _change_broker(self, entry: PermissionSet | AccessSet | TermBegun) -> None:
         match entry:
