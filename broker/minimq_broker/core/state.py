@@ -10,12 +10,12 @@ restart exact. Only the writer thread calls `apply`; other threads look single v
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelayTable, DueKey, DueSkipped
+from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelayTable, DueSkipped
 from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
@@ -41,48 +41,18 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.group_index import GroupIndex
+from minimq_broker.core.permission_refusal import not_allowed
 from minimq_broker.core.pop_queue import PopQueue
 from minimq_broker.core.pop_runs import PopMoved
-from minimq_broker.core.producers import Place, ProducerTable
+from minimq_broker.core.producers import ProducerTable
+from minimq_broker.core.queue_ends import BatchApplied as BatchApplied
+from minimq_broker.core.queue_ends import QueueEnd as QueueEnd
+from minimq_broker.core.queue_ends import QueueKey as QueueKey
 from minimq_broker.core.staged_batches import BatchStaged
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
 from minimq_broker.core.transactions import TransactionTable
-from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
+from minimq_common.errors import QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
-
-
-class QueueKey(NamedTuple):
-    """A queue by the id of its topic."""
-
-    topic_id: int
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.queue_id} of the topic with id {self.topic_id}"
-
-
-class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
-    """Where a queue ends: the next offset, and the latest store time."""
-
-    offset: int = 0
-    stored_ms: int = 0
-
-
-class BatchApplied(NamedTuple):
-    """The effect of an entry with a batch in a queue; producer id and numbers as in the header of the batch.
-
-    A published one has none of these: its number was its own while it was staged, or delayed; it has a key then.
-    """
-
-    queue: QueueKey
-    end: QueueEnd
-    place: Place
-    producer_id: int = 0
-    sequence: int = 0
-    settled_before: int = 0
-    is_published: bool = False
-    due: DueKey | None = None
-
 
 Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
 
@@ -103,8 +73,8 @@ class State:
         forced: where committed offsets were set last, also back, by who asked for that.
         popped: who has which messages of the queues that groups take messages from one by one.
         index: which groups have committed offsets and decided starts, and in which topics.
-        used: when each group last began, committed, or changed what its members agree on, in ms since 1970. A group
-            that has not been used since an older release wrote the log is not in it.
+        used: when each group last began, committed, or changed its agreement, in ms since 1970; not known of a group
+            that has not been used since an older release wrote the log.
         permission: what may be done with all topics of the broker, whatever their own permission allows.
         access: the users and rules of the cluster, as they were set last; None if they never were.
         producers: which numbered batches are stored where.
@@ -186,11 +156,7 @@ class State:
         # As in `allowed`, and for each batch: plain numbers cost a tenth of flags.
         if int(topic.permission) & int(self.permission) & int(wanted):
             return
-        what = "writable" if wanted == Permission.WRITE else "readable"
-        cause = "" if topic.permission & wanted else ": its own permission does not allow it"
-        if not self.permission & wanted:
-            cause = f": the whole broker is not {what}, until minimq cluster permission allows it again"
-        raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
+        raise not_allowed(topic, self.permission, wanted)
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have an offset, a decided start or an agreement. Any thread may ask."""
