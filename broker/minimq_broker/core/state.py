@@ -45,14 +45,14 @@ from minimq_broker.core.permission_refusal import not_allowed
 from minimq_broker.core.pop_queue import PopQueue
 from minimq_broker.core.pop_runs import PopMoved
 from minimq_broker.core.producers import ProducerTable
-from minimq_broker.core.queue_ends import BatchApplied as BatchApplied
-from minimq_broker.core.queue_ends import QueueEnd as QueueEnd
-from minimq_broker.core.queue_ends import QueueKey as QueueKey
+from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_broker.core.staged_batches import BatchStaged
 from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
 from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
+
+__all__ = ["BatchApplied", "Effect", "QueueEnd", "QueueKey", "State"]
 
 Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
 

@@ -117,7 +117,7 @@ def test_nothing_may_be_left(store: OpenStore, stores: Stores) -> None:
     end = log.segments[3].start
     rewrite(store.store, 1, 2, lambda queue, offset: False)
     assert [segment.start for segment in log.segments[:3]] == [0, log.segments[1].start, end]
-    assert log.segments[1].counts == (0, 0)
+    assert log.segments[1].counts == (0, 0, 0)
     assert log.segments[1].newest_ms() is None
     rewrite(store.store, 0, 2, only(store, "a"))
     assert [segment.start for segment in log.segments[:2]] == [0, end]
