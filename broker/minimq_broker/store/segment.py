@@ -18,17 +18,13 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.due_rows import AnyDueRow
-from minimq_broker.store.due_table import DueTable
 from minimq_broker.store.entry import EntryKind, batch_at, read_header, stands_at
-from minimq_broker.store.lmdb_file import DAMAGE, close_with, remove_lmdb
-from minimq_broker.store.page_check import PageCheck
-from minimq_broker.store.rewritten_mark import put_mark
+from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,
     Batch,
@@ -41,14 +37,14 @@ from minimq_broker.store.rows import (
     position_in,
     unpack_row,
 )
-from minimq_broker.store.segment_tables import open_segment
+from minimq_broker.store.segment_file import SegmentFile
 from minimq_common.errors import CorruptEntry
 
 _POSITION = struct.Struct(">Q")
 _MAX_OFFSET = (1 << 64) - 1
 
 
-class Segment:
+class Segment(SegmentFile):
     """One file of the CommitLog. One thread writes; any thread reads.
 
     Args:
@@ -67,65 +63,12 @@ class Segment:
     def __init__(
         self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
     ) -> None:
-        self.path = path
-        self.start = start
-        tables = open_segment(path, segment_bytes, readonly=readonly, verified=verified)
-        self._env, self._log, self._rows, _, self.rewritten_to = tables
-        self.due = DueTable(self._env, tables.due, self._reading)
-        self.has_gaps = bool(self.rewritten_to)
-        self._page_bytes = self._env.stat()["psize"]
-        #: Of what is written to nothing is looked at.
-        self.pages = PageCheck(path)
+        super().__init__(path, start, segment_bytes, readonly=readonly, verified=verified)
         #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
         #: Last position that `newest_ms` has looked at, and what it found.
         self._newest: tuple[int, int | None] = (-1, None)
         self.sealed = False
-
-    def mark_rewritten(self, end: int) -> None:
-        """Mark it as rewritten, and where it ends; synced."""
-        put_mark(self._env, end)
-        self.rewritten_to, self.has_gaps = end, True
-
-    def close(self) -> None:
-        """Close the file. Nothing may be read afterwards."""
-        self._env.close()
-
-    def remove_file(self) -> None:
-        """Take the file its name; what it holds can be read until this object is gone."""
-        self.let_go()
-        remove_lmdb(self.path)
-
-    def rename_file(self, path: Path) -> None:
-        """Give the file another name; what it holds can be read until this object is gone."""
-        self.let_go()
-        self.path.rename(path)
-        remove_lmdb(self.path)  # its lock file
-
-    def let_go(self) -> None:
-        """Close the file once nobody has this object any more; its name is free for another file."""
-        close_with(self, self._env, self.path)
-
-    def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:  # noqa: ANN401 - as lmdb has it
-        """Begin to read. Raises `CorruptEntry` when the pages of the file are found damaged."""
-        if not self.pages.is_over:
-            with self._env.begin() as txn:
-                stats = [txn.stat(self._log), txn.stat(self._rows)]
-                pages = self.due.pages(txn)
-            self.pages.look(pages + sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats))
-        begin: Any = self._env.begin
-        return begin(table, buffers=buffers)
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """The numbers of its entries, of its rows, and of those of the due table."""
-        with self._reading() as txn:
-            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], self.due.count(txn)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the file that hold data."""
-        return int(self._env.info()["last_pgno"] + 1) * self._page_bytes
 
     @property
     def end(self) -> int:
