@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from minimq import LocalCluster, Message, Producer, Reply
+from minimq import (
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    Reply,
+    RetryLater,
+    SimpleConsumer,
+)
+from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.receiving.push_consumer import Balance
-from support.replying import answer_to, service
+from support.replying import answer_to, echo, service
+from support.waiting import wait_until
 
 PATIENCE_S = 30.0
+#: Of requests that nobody answers.
+SHORT_S = 0.5
+
+WRONG_BODY = Reply("text")  # type: ignore[arg-type]
+WRONG_PROPERTY = Reply(b"", {"a": 1})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("balance", ["messages", "queues"])
 def test_a_listener_that_returns_a_reply_answers_the_request(
     cluster: LocalCluster, producer: Producer, topic: str, balance: Balance
 ) -> None:
-    with service(cluster.nameserver, topic, balance=balance):
+    def listener(messages: list[ReceivedMessage]) -> list[Reply]:
+        return [Reply(answer_to(each.body), {"tag": each.tag or "", "a": each.properties["a"]}) for each in messages]
+
+    with service(cluster.nameserver, topic, listener, balance=balance):
         for number in range(5):
-            reply = producer.request(Message(topic, b"%d" % number), timeout=PATIENCE_S)
-            assert reply == Reply(answer_to(b"%d" % number))
+            request = Message(topic, b"%d" % number, tag="t", keys=["k"], properties={"a": "b"})
+            reply = producer.request(request, timeout=PATIENCE_S)
+            assert reply == Reply(answer_to(request.body), {"tag": "t", "a": "b"})
+
+
+def test_a_listener_of_one_message_a_call_returns_the_reply_itself(
+    cluster: LocalCluster, producer: Producer, topic: str
+) -> None:
+    with service(cluster.nameserver, topic, lambda messages: Reply(messages[0].body[::-1])):
+        assert producer.request(Message(topic, b"abc"), timeout=PATIENCE_S).body == b"cba"
 
 
 def test_requests_that_are_sent_at_once_are_answered_each_by_its_own_reply(
@@ -28,3 +63,296 @@ def test_requests_that_are_sent_at_once_are_answered_each_by_its_own_reply(
     with service(cluster.nameserver, topic, batch_size=32):
         futures = [producer.request_async(Message(topic, body), timeout=PATIENCE_S) for body in bodies]
         assert [future.result().body for future in futures] == [*map(answer_to, bodies)]
+
+
+def test_threads_that_ask_at_once_get_each_its_own_reply(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    found: dict[bytes, bytes] = {}
+
+    def ask(first: int) -> None:
+        for number in range(first, first + 10):
+            body = b"%d" % number
+            found[body] = producer.request(Message(topic, body), timeout=PATIENCE_S).body
+
+    with service(cluster.nameserver, topic):
+        threads = [threading.Thread(target=ask, args=(10 * number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {b"%d" % number: answer_to(b"%d" % number) for number in range(80)}
+
+
+def test_bodies_may_be_empty_or_as_large_as_those_of_messages(
+    cluster: LocalCluster, producer: Producer, topic: str
+) -> None:
+    sizes = {b"empty": 0, b"large": 4 << 20, b"too large": (4 << 20) + (1 << 19)}
+    with service(cluster.nameserver, topic, lambda messages: Reply(bytes(sizes[messages[0].body]))):
+        assert producer.request(Message(topic, b"empty"), timeout=PATIENCE_S) == Reply(b"")
+        assert len(producer.request(Message(topic, b"large"), timeout=PATIENCE_S).body) == 4 << 20
+        with pytest.raises(DeadlineExceeded):
+            producer.request(Message(topic, b"too large"), timeout=SHORT_S)
+        assert producer.request(Message(topic, b"empty"), timeout=PATIENCE_S) == Reply(b"")
+
+
+# ---- no reply, and several ----------------------------------------------------------------------
+
+
+def test_a_request_that_nobody_answers_ends_at_its_deadline_and_says_where_it_is(
+    producer: Producer, topic: str
+) -> None:
+    with pytest.raises(DeadlineExceeded, match=rf"within 0.5 s: it is stored in queue {topic}/.* at offset 0"):
+        producer.request(Message(topic, b"x"), timeout=SHORT_S)
+    future = producer.request_async(Message(topic, b"x"), timeout=SHORT_S)
+    with pytest.raises(DeadlineExceeded, match="nobody has answered it"):
+        future.result(PATIENCE_S)
+    with pytest.raises(TopicNotFound):
+        producer.request(Message(f"{topic}-none", b"x"), timeout=SHORT_S)
+
+
+def test_deadlines_are_kept_in_any_order(producer: Producer, topic: str) -> None:
+    late = producer.request_async(Message(topic, b"x"), timeout=60)
+    soon = [producer.request_async(Message(topic, b"x"), timeout=seconds) for seconds in (0.4, 0.1, 0.3, 0.2)]
+    for future in soon:
+        with pytest.raises(DeadlineExceeded):
+            future.result(PATIENCE_S)
+    assert not late.done()
+
+
+def test_a_reply_after_the_deadline_is_dropped(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    may_answer = threading.Event()
+
+    def listener(messages: list[ReceivedMessage]) -> Reply:
+        if messages[0].body == b"slow":
+            may_answer.wait(PATIENCE_S)
+        return Reply(answer_to(messages[0].body))
+
+    with service(cluster.nameserver, topic, listener):
+        with pytest.raises(DeadlineExceeded):
+            producer.request(Message(topic, b"slow"), timeout=SHORT_S)
+        may_answer.set()
+        assert producer.request(Message(topic, b"next"), timeout=PATIENCE_S).body == answer_to(b"next")
+        wait_until(lambda: producer._core.requester.late_replies == 1, what="the late reply has come")
+
+
+def test_of_the_replies_of_two_groups_the_first_one_counts(
+    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    slow, name = threading.Event(), new_name()
+
+    def listener(_: list[ReceivedMessage]) -> Reply:
+        slow.wait(PATIENCE_S)
+        return Reply(b"second")
+
+    with (
+        service(cluster.nameserver, topic, lambda _: Reply(b"first"), group=name),
+        service(cluster.nameserver, topic, listener, group=f"{name}-2"),
+    ):
+        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"first"
+        slow.set()
+        wait_until(lambda: producer._core.requester.late_replies == 1, what="the other reply has come")
+        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body in {b"first", b"second"}
+
+
+def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    def listener(_: list[ReceivedMessage]) -> Reply:
+        return Reply(b"details", {"status": "404"}, error="no such flight")
+
+    with (
+        service(cluster.nameserver, topic, listener),
+        pytest.raises(RequestFailed, match=r"^no such flight$") as raised,
+    ):
+        producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
+    assert (raised.value.body, raised.value.properties) == (b"details", {"status": "404"})
+
+
+@pytest.mark.parametrize("balance", ["messages", "queues"])
+def test_a_listener_that_fails_is_silent_until_its_next_try(
+    cluster: LocalCluster, producer: Producer, topic: str, balance: Balance
+) -> None:
+    tries: list[int] = []
+
+    def listener(messages: list[ReceivedMessage]) -> Reply:
+        tries.append(messages[0].reconsume_times)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+        return Reply(b"at last")
+
+    options: dict[str, Any] = {"retry_delays_s": (0.05,), "batch_size": 1}
+    with service(cluster.nameserver, topic, listener, balance=balance, **options):
+        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"at last"
+    assert tries == [0, 1, 2]
+
+
+def test_a_list_of_results_answers_some_messages_and_retries_others(
+    cluster: LocalCluster, producer: Producer, topic: str
+) -> None:
+    seen: list[bytes] = []
+
+    def listener(messages: list[ReceivedMessage]) -> list[Reply | ConsumeResult]:
+        results: list[Reply | ConsumeResult] = []
+        for message in messages:
+            is_first = message.body not in seen
+            seen.append(message.body)
+            fails = is_first and int(message.body) % 3 == 0
+            results.append(ConsumeResult.RETRY_LATER if fails else Reply(answer_to(message.body)))
+        return results
+
+    with service(cluster.nameserver, topic, listener, batch_size=32, retry_delays_s=(0.05,)):
+        futures = [producer.request_async(Message(topic, b"%d" % number), timeout=PATIENCE_S) for number in range(30)]
+        assert [future.result().body for future in futures] == [answer_to(b"%d" % number) for number in range(30)]
+    assert len(seen) == 40
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (lambda messages: [Reply(b"")] * (len(messages) + 1), "return one for each"),
+        (lambda messages: [b"bytes"] * len(messages), "must be a Reply"),
+        (lambda messages: [WRONG_BODY] * len(messages), "the body of the reply is a str: give bytes"),
+        (lambda messages: [WRONG_PROPERTY] * len(messages), "must be text"),
+        (lambda messages: [Reply(b"", {"a": "b" * 40_000})] * len(messages), "the limit is 32767"),
+    ],
+)
+def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
+    cluster: LocalCluster,
+    producer: Producer,
+    topic: str,
+    wrong: Callable[[list[ReceivedMessage]], Any],
+    hint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries: list[int] = []
+
+    def listener(messages: list[ReceivedMessage]) -> Any:  # noqa: ANN401 - that is wrong about it
+        tries.append(len(messages))
+        return wrong(messages) if len(tries) == 1 else echo(messages)
+
+    with service(cluster.nameserver, topic, listener, retry_delays_s=(0.05,)):
+        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == answer_to(b"x")
+    assert hint in caplog.text
+
+
+def test_one_reply_for_several_messages_is_a_mistake(
+    cluster: LocalCluster, producer: Producer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send_many([Message(topic, b"x")] * 64)
+
+    def listener(messages: list[ReceivedMessage]) -> Reply | RetryLater:
+        return Reply(b"") if len(messages) > 1 else RetryLater(first=1)
+
+    with service(cluster.nameserver, topic, listener, batch_size=32, retry_delays_s=(0.05,)):
+        wait_until(lambda: "return a list with a reply for each" in caplog.text, what="the mistake is logged")
+
+
+def test_a_reply_to_a_message_that_is_no_request_goes_nowhere(
+    cluster: LocalCluster, producer: Producer, topic: str
+) -> None:
+    done = threading.Semaphore(0)
+
+    def listener(messages: list[ReceivedMessage]) -> list[Reply]:
+        done.release(len(messages))
+        return echo(messages)
+
+    hostile = ["", "/", "a/b/c/d", "broker-a/" + "0" * 32 + "/id/99999999999999", "no-such-broker/" + "0" * 32 + "/x/9"]
+    with service(cluster.nameserver, topic, listener):
+        producer.send(Message(topic, b"x"))
+        for value in hostile:
+            producer.send(Message(topic, b"x", properties={"REPLY_TO": value}))
+        for _ in range(len(hostile) + 1):
+            assert done.acquire(timeout=PATIENCE_S)
+        assert producer.request(Message(topic, b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
+
+
+# ---- who replies by itself ----------------------------------------------------------------------
+
+
+def test_a_pull_consumer_replies_by_a_producer_and_of_two_replies_the_first_counts(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as replier:
+        consumer.subscribe(topic)
+        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        replier.reply(request, Reply(b"one"))
+        replier.reply(request, Reply(b"two"))
+        assert future.result(PATIENCE_S).body == b"one"
+        replier.flush(PATIENCE_S)
+        wait_until(lambda: producer._core.requester.late_replies == 1, what="the second reply has come")
+
+
+def test_a_simple_consumer_replies_by_a_producer_that_closes_at_once(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+        [request] = consumer.receive(1, timeout=PATIENCE_S)
+        with Producer(cluster.nameserver) as replier:
+            replier.reply(request, Reply(b"done"))
+        consumer.ack([request])
+        assert future.result(PATIENCE_S).body == b"done"
+
+
+def test_what_is_no_reply_and_what_is_no_request_is_refused(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        producer.send(Message(topic, b"x"))
+        [message] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        with pytest.raises(InvalidArgument, match="it is no request"):
+            producer.reply(message, Reply(b""))
+        with pytest.raises(InvalidArgument, match="the reply is a bytes"):
+            producer.reply(message, b"")  # type: ignore[arg-type]
+        with pytest.raises(MessageTooLarge):
+            producer.reply(message, Reply(bytes((4 << 20) + 1)))
+    for wrong, timeout, hint in (
+        (Message(topic, b"x", properties={"REPLY_TO": "me"}), 1.0, "set by the request"),
+        (Message(topic, b"x", deliver_after_s=10), 1.0, "delivered at once"),
+        (Message(topic, b"x"), 0.0, "timeout"),
+        (Message(topic, b"x"), 100_000.0, "timeout"),
+        (Message(topic, b""), 1.0, "body"),
+        (Message(topic, b"x", properties=7), 1.0, "properties"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgument, match=hint):
+            producer.request(wrong, timeout=timeout)
+    assert not len(producer._core.requester._requests)
+
+
+# ---- the end ------------------------------------------------------------------------------------
+
+
+def test_requests_that_are_open_when_their_producer_closes_end_with_closed(cluster: LocalCluster, topic: str) -> None:
+    producer = Producer(cluster.nameserver)
+    futures = [producer.request_async(Message(topic, b"x"), timeout=60) for _ in range(10)]
+    producer.close()
+    for future in futures:
+        with pytest.raises(Closed, match="before the reply came"):
+            future.result(PATIENCE_S)
+    with pytest.raises(Closed):
+        producer.request(Message(topic, b"x"))
+
+
+def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: LocalCluster, topic: str) -> None:
+    with Cluster(cluster.nameserver) as shared, service(shared, topic), Producer(shared) as lasting:
+        for _ in range(3):
+            with Producer(shared) as short:
+                assert short.request(Message(topic, b"a"), timeout=PATIENCE_S).body == answer_to(b"a")
+        assert lasting.request(Message(topic, b"b"), timeout=PATIENCE_S).body == answer_to(b"b")
+
+
+def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    requests = producer._core.requester._requests
+
+    def interrupt() -> None:
+        wait_until(lambda: len(requests) == 1, PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        producer.request(Message(topic, b"x"), timeout=60)
+    thread.join()
+    assert not len(requests)
+    with service(cluster.nameserver, topic):
+        assert producer.request(Message(topic, b"y"), timeout=PATIENCE_S).body == answer_to(b"y")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import logging
 import math
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from minimq.connection.connection import Connection
@@ -22,8 +25,28 @@ from minimq_proto.v1 import attend_pb2
 
 log = logging.getLogger(__name__)
 
+#: Bytes of the key by which ids are made, and of an id.
+_KEY_BYTES = 32
+_ID_BYTES = 12
 #: Deadlines of requests that are over stay in the heap until there are so many more than open requests.
 _SPARE_DEADLINES = 10_000
+
+
+class CorrelationIds:
+    """Ids of requests, each once, that nobody can guess who knows others. Thread-safe.
+
+    They cost less than random bytes of the operating system, for which a thread would have to let others run.
+    """
+
+    def __init__(self) -> None:
+        import hashlib  # noqa: PLC0415 - those who ask for nothing do without it
+
+        self._digest = partial(hashlib.blake2b, digest_size=_ID_BYTES, key=os.urandom(_KEY_BYTES))
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        """Return another one."""
+        return self._digest(next(self._numbers).to_bytes(8, "big")).hexdigest()
 
 
 class ReplyOutcome(Protocol):

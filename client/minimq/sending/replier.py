@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_thread import CLOSED
 from minimq.sending.reply import Reply, encoded_reply
 from minimq.sending.reply_sender import ReplySender
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import Closed, InvalidArgument
 from minimq_common.reply_address import REPLY_TO, ReplyTo, reply_to
 from minimq_proto.v1 import attend_pb2
 
@@ -60,10 +61,13 @@ class Replier:
         self._connection = client.connection
         self._max_body_bytes = max_body_bytes
         self._sender = ReplySender(client.connection, client.routes)
+        self._is_closed = False
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
         """Answer a request; see `Producer.reply`."""
         self._connection.check_open()
+        if self._is_closed:
+            raise Closed(CLOSED)
         prepared = self.prepare(request, reply)
         if prepared is None:
             raise InvalidArgument(f"the message has no property {REPLY_TO} that names an inbox: it is no request")
@@ -96,5 +100,6 @@ class Replier:
 
     def close(self, timeout_s: float) -> None:
         """Wait until all replies are forwarded, for a while; drop the others. Idempotent."""
+        self._is_closed = True
         self._sender.wait(timeout_s)
         self._sender.close()

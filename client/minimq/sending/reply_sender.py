@@ -81,6 +81,8 @@ class ReplySender:
         self._outage = OutageLog(log)
         # What follows belongs to the event loop.
         self._lines: dict[str, _ReplyLine] = {}
+        #: Topics that are looked up.
+        self._searches: dict[str, asyncio.Task[None]] = {}
         self._bytes = 0
         self._is_closed = False
 
@@ -147,13 +149,25 @@ class ReplySender:
         route = self._routes.known(topic)
         address = route.master_of(broker_name) if route is not None else None
         if address is None:
-            self.look_for(topic)
             raise Unavailable(f"broker {broker_name} has no master now")
         return ReplyStream(self._connection, address)
 
     def look_for(self, topic: str) -> None:
         """Have it asked for in the background where the brokers of a topic are."""
-        self._routes.refresh_soon(topic)
+        if self._routes.known(topic) is not None:
+            self._routes.refresh_soon(topic)
+        elif topic not in self._searches:
+            search = self._searches[topic] = asyncio.create_task(self._search(topic))
+            search.add_done_callback(lambda _: self._searches.pop(topic, None))
+
+    async def _search(self, topic: str) -> None:
+        try:
+            await self._routes.find(topic)
+        except MiniMQError as error:
+            log.debug("client: a topic whose requests are answered was not found topic=%s error=%s", topic, error)
+            return
+        for line in self._lines.values():
+            line.hurry()
 
     def failed(self, broker_name: str, error: MiniMQError) -> None:
         """Log that replies cannot be brought to a broker."""
@@ -165,6 +179,8 @@ class ReplySender:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
+        for search in self._searches.values():
+            search.cancel()
         self._came.clear()
         self._done.set()
 
@@ -287,6 +303,12 @@ class _ReplyLine:
         self._waiting.extendleft(reversed(replies))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_PAUSE_S, self._try)
+
+    def hurry(self) -> None:
+        """Try at once what waits for its next try."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._try()
 
     def _try(self) -> None:
         self._timer = None

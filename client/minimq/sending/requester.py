@@ -16,21 +16,20 @@ from minimq.arguments import check_message_type
 from minimq.connection.client import ClusterClient
 from minimq.sending.attend_streams import Attendance, AttendStreams
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.open_requests import AwaitedReply, OpenRequest, OpenRequests, ReplyOutcome
+from minimq.sending.open_requests import AwaitedReply, CorrelationIds, OpenRequest, OpenRequests, ReplyOutcome
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError
-from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.reply_address import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_proto.v1 import attend_pb2
 
 log = logging.getLogger(__name__)
 
-#: Random bytes of the key of an inbox, and of the id of a request.
+#: Random bytes of the key of an inbox.
 _KEY_BYTES = 32
-_ID_BYTES = 12
 
 
 class RouteFinder(Protocol):
@@ -75,6 +74,7 @@ class Requester:
         self._send = send
         self._health = client.connection.health
         self._requests = OpenRequests(client.connection, callbacks.run)
+        self._ids: CorrelationIds | None = None
         #: The broker at which the inbox is open for requests to a topic.
         self._homes: dict[str, Attendance] = {}
         self._inbox = ""  # address, in hexadecimal digits
@@ -127,7 +127,7 @@ class Requester:
 
     def _begin(self) -> AttendStreams:
         if self._streams is None:
-            key = os.urandom(_KEY_BYTES)
+            key, self._ids = os.urandom(_KEY_BYTES), CorrelationIds()
             self._inbox = inbox_of(key).hex()
             hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=key)
             self._streams = AttendStreams(self._client.connection, self._client.routes, hello, self._happened)
@@ -201,7 +201,7 @@ class Requester:
     def check(message: Message, timeout_s: float) -> None:
         """Raise `InvalidArgument` if a message cannot be a request, or wait for so long."""
         properties: object = message.properties
-        if isinstance(properties, Mapping) and REPLY_TO in properties:
+        if properties is not NO_PROPERTIES and isinstance(properties, Mapping) and REPLY_TO in properties:
             raise InvalidArgument(f"the message has the property {REPLY_TO}, which is set by the request: leave it out")
         if message.deliver_after_s is not None or message.deliver_at is not None:
             raise InvalidArgument("a request is delivered at once: leave out its due time, or use send")
@@ -217,7 +217,8 @@ class Requester:
             timeout_s: seconds that it waits in all, for the text of the error.
             deadline: when they are over, on the monotonic clock.
         """
-        return OpenRequest(self._requests, os.urandom(_ID_BYTES).hex(), timeout_s, deadline, outcome, home)
+        assert self._ids is not None  # the inbox is open
+        return OpenRequest(self._requests, self._ids.new(), timeout_s, deadline, outcome, home)
 
     def begin(self, request: OpenRequest, *, keep_time: bool) -> str:
         """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`, see `ReplyTo`.

@@ -1,0 +1,101 @@
+"""Requests and replies with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minimq import LocalCluster, Message, ReceivedMessage, Reply, aio
+from minimq.errors import Closed, DeadlineExceeded, RequestFailed, TopicNotFound
+from minimq.receiving.push_consumer import Balance
+from support.replying import answer_to, service
+
+PATIENCE_S = 30.0
+
+
+@pytest.mark.parametrize("balance", ["messages", "queues"])
+def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
+    cluster: LocalCluster, topic: str, group: str, balance: Balance
+) -> None:
+    async def listener(messages: list[ReceivedMessage]) -> list[Reply]:
+        await asyncio.sleep(0)
+        return [Reply(answer_to(message.body)) for message in messages]
+
+    async def run() -> None:
+        bodies = [b"%d" % number for number in range(1_000)]
+        async with aio.PushConsumer(cluster.nameserver, group=group, balance=balance, batch_size=32) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listener)
+            async with aio.Producer(cluster.nameserver) as producer:
+                requests = [producer.request(Message(topic, body), timeout=PATIENCE_S) for body in bodies]
+                assert [reply.body for reply in await asyncio.gather(*requests)] == [*map(answer_to, bodies)]
+                future = await producer.request_async(Message(topic, b"one more"), timeout=PATIENCE_S)
+                assert (await future).body == answer_to(b"one more")
+                large = await producer.request(Message(topic, bytes(1 << 20)), timeout=PATIENCE_S)
+                assert len(large.body) == len(answer_to(bytes(1 << 20)))
+
+    asyncio.run(run())
+
+
+def test_errors_of_requests_are_raised_where_they_are_awaited(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with aio.Producer(cluster.nameserver) as producer:
+            with pytest.raises(TopicNotFound):
+                await producer.request(Message(f"{topic}-none", b"x"), timeout=PATIENCE_S)
+            with service(cluster.nameserver, topic, lambda _: Reply(error="no")), pytest.raises(RequestFailed):
+                await producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
+            with pytest.raises(DeadlineExceeded, match="it is stored in queue"):
+                await producer.request(Message(topic, b"x"), timeout=0.3)
+            assert not len(producer._core.requester._requests)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with aio.Producer(cluster.nameserver) as producer:
+            requests = producer._core.requester._requests
+            for turns in range(12):  # somewhere else each time: as it finds the topic, opens the inbox, waits
+                task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
+                for _ in range(turns):
+                    await asyncio.sleep(0.002)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert not len(requests)
+            with service(cluster.nameserver, topic):
+                reply = await producer.request(Message(topic, b"y"), timeout=PATIENCE_S)
+                assert reply.body == answer_to(b"y")
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0):
+                        await producer.request(Message(topic, b"z"))
+
+    asyncio.run(run())
+
+
+def test_a_producer_that_closes_ends_its_requests(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        producer = aio.Producer(cluster.nameserver)
+        future = await producer.request_async(Message(topic, b"x"), timeout=60)
+        await producer.close()
+        with pytest.raises(Closed):
+            await future
+
+    asyncio.run(run())
+
+
+def test_a_consumer_that_receives_replies_by_a_producer(cluster: LocalCluster, topic: str, group: str) -> None:
+    async def run() -> None:
+        async with (
+            aio.Producer(cluster.nameserver) as producer,
+            aio.SimpleConsumer(cluster.nameserver, group=group) as consumer,
+        ):
+            consumer.subscribe(topic)
+            future = await producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+            [request] = await consumer.receive(1, timeout=PATIENCE_S)
+            await producer.reply(request, Reply(b"done"))
+            await consumer.ack([request])
+            assert (await future).body == b"done"
+
+    asyncio.run(run())
