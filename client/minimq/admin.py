@@ -1,4 +1,4 @@
-"""Administration of topics, consumer groups, dead letters and brokers."""
+"""Administration of topics, consumer groups, dead letters, messages and brokers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.dead_letters.letter_admin import DeadLetterAdmin
+from minimq.finding.message_admin import MessageAdmin
 from minimq.options import NoOthers, refuse_others
 from minimq.routes.away import state_of
 from minimq.routes.conflict_report import ConflictReport
@@ -33,11 +34,11 @@ from minimq_proto.v1 import broker_pb2
 _PROMOTION_S = 60.0
 
 
-class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, AccessAdmin):
-    """Manages topics, groups, dead letters, delayed messages, brokers and users. Thread-safe; a context manager.
+class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, MessageAdmin, AccessAdmin):
+    """Manages topics, consumer groups, dead letters, delayed messages, brokers and users, and finds messages.
 
-    A change is applied on every master of the cluster that the name servers know. If a change fails half-way, repeat it
-    to complete it.
+    Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
+    change fails half-way, repeat it to complete it.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.

@@ -78,5 +78,20 @@ def decompress(frame: bytes | memoryview) -> bytes:
         raise _not_opened(frame, error) from None
 
 
+def beginning(frame: bytes | memoryview, size: int) -> bytes:
+    """Return the first bytes of the content of a frame, so many or all; the rest is not opened. Raises as `decompress`.
+
+    Whether the rest is damaged is not found.
+    """
+    import zstandard  # noqa: PLC0415 - see above
+
+    opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
+    try:
+        with opener.stream_reader(frame) as reader:
+            return reader.read(min(size, content_size(frame)))
+    except zstandard.ZstdError as error:
+        raise _not_opened(frame, error) from None
+
+
 def _not_opened(frame: bytes | memoryview, error: Exception) -> CorruptBatch:
     return CorruptBatch(f"a compressed batch of {len(frame)} bytes cannot be opened: {error}")

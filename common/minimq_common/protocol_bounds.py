@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from minimq_common.batch import MAX_METADATA
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, MAX_QUEUES_OF_A_TOPIC
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
@@ -94,6 +95,8 @@ FILTER = Text(MAX_FILTER)
 LOG_ID = Text(64)
 CODE = Text(64)
 DIGEST = Text(64)
+#: A key or a value that is looked for: none that a message has is longer.
+SOUGHT = Text(MAX_METADATA)
 
 #: From 0 on: offsets, positions, epochs, numbers of things.
 COUNT = Range(0, MAX_NUMBER)
@@ -210,6 +213,20 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     },
     "DelayedBatch": {"count": COUNT, "size": COUNT, "batch": FRAME_BYTES},
     "ListDelayedResponse": {"batches": Items(MAX_LISTED)},
+    # ---- find.proto -----------------------------------------------------------------------------
+    "FindRequest": {
+        "topic": TOPIC,
+        "offset": COUNT,
+        "end_offset": COUNT,
+        "since_ms": COUNT,
+        "before_ms": COUNT,
+        "key": SOUGHT,
+        "property_value": SOUGHT,
+    },
+    "MessageNumber": {},
+    "FoundBatch": {"batch": FRAME_BYTES},
+    "UnreadableOffsets": {"reason": FRAME_TEXT},
+    "FindResponse": {"batches": FRAME_ITEMS, "unreadable": FRAME_ITEMS, "next_offset": COUNT, "end_offset": COUNT},
     # ---- broker.proto: transactions -------------------------------------------------------------
     "StagedBatches": {"sequences": Items(MAX_SEQUENCES)},
     "BrokerPart": {"broker_name": BROKER, "batches": Items(MAX_PRODUCERS)},

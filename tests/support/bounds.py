@@ -17,6 +17,7 @@ from minimq_proto.v1 import (
     controller_pb2,
     delay_pb2,
     errors_pb2,
+    find_pb2,
     halves_pb2,
     nameserver_pb2,
     replication_pb2,
@@ -31,6 +32,7 @@ FILES: tuple[FileDescriptor, ...] = tuple(
         delay_pb2,
         errors_pb2,
         halves_pb2,
+        find_pb2,
         nameserver_pb2,
         replication_pb2,
     )

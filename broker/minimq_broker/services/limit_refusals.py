@@ -17,6 +17,7 @@ LIMITS = (
     "client-groups",
     "copies",
     "filters",
+    "finds",
     "groups",
     "member-queues",
     "members",

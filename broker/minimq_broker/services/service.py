@@ -17,6 +17,7 @@ from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.attending import AttendService
 from minimq_broker.services.delaying import DelayService
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.finding import FindService
 from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.half_checks import HalfChecks
@@ -32,7 +33,7 @@ from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.transactions import TransactionService
-from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2, halves_pb2
+from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2, find_pb2, halves_pb2
 
 Response = TypeVar("Response")
 
@@ -86,6 +87,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
         self._pull = PullService(engine, replication.slave_for_readers)
+        self._find = FindService(engine)
         self._begin_sessions()
         self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
@@ -136,6 +138,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self, requests: AsyncIterator[broker_pb2.PullRequest], context: Any
     ) -> None:
         await self._pull.serve(requests, context)
+
+    async def Find(self, request: find_pb2.FindRequest, context: Any) -> find_pb2.FindResponse:
+        return await _answer(self._find.find(request), context)
 
     async def Pop(  # type: ignore[override]
         self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,6 +79,10 @@ def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
     )
 
 
+def _anything(_batch: memoryview) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """Bounds of a read, which stops after the batch that reaches one of them.
@@ -87,19 +92,23 @@ class ReadLimits:
         max_bytes: of entries, in bytes; one batch comes in any case.
         tag_hashes: only batches that may hold one of these tags; all when empty.
         max_rows: how many batches may be looked at.
+        may_hold: tells of the bytes of a batch whether it is wanted.
     """
 
     max_messages: int
     max_bytes: int
     tag_hashes: frozenset[int] = frozenset()
     max_rows: int = 1 << 62
+    may_hold: Callable[[memoryview], bool] = _anything
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
         """Return the remaining limits after a part was read from an offset on; None when a bound is reached."""
         messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
-        return ReadLimits(messages, size, self.tag_hashes, rows) if min(messages, size, rows) > 0 else None
+        return (
+            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold) if min(messages, size, rows) > 0 else None
+        )
 
 
 class Batch(NamedTuple):

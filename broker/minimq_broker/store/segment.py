@@ -272,9 +272,11 @@ class Segment(SegmentFile):
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
                         entry = self._entry_of(txn, queue, row)
-                        found.append((row, bytes(entry[batch_at(entry) :])))
-                        size -= row.size
-                        messages -= row.last_offset + 1 - max(offset, row.base_offset)
+                        batch = memoryview(entry)[batch_at(entry) :]
+                        if limits.may_hold(batch):
+                            found.append((row, bytes(batch)))
+                            size -= row.size
+                            messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1
                     if size <= 0 or messages <= 0 or rows >= limits.max_rows:
                         break

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minimq.cli.message_output import LineOf, as_body, body_fields
+from minimq.cli.printable import printable
 
 if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage
@@ -36,7 +37,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
     body = letter.body[:_SHOWN_BYTES].decode(errors="backslashreplace")
     more = f" ... {len(letter.body):,} bytes" if len(letter.body) > _SHOWN_BYTES else ""
     lines.append(f"  {body}{more}")
-    return "\n".join(map(_printable, lines)).encode(errors="backslashreplace")
+    return "\n".join(map(printable, lines)).encode(errors="backslashreplace")
 
 
 def _as_json(message: ReceivedMessage) -> bytes:
@@ -73,8 +74,3 @@ SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_j
 
 def _in_utc(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def _printable(line: str) -> str:
-    """Return a line without control characters that affect a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 
 import click
 
+from minimq.cli.printable import printable
+
 #: A row of a table, by its keys in JSON.
 Row = Mapping[str, object]
 
@@ -152,4 +154,4 @@ def _to_text(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return " ".join(text.splitlines())  # otherwise each line of a row would look like a row of its own
+    return printable(" ".join(text.splitlines()))  # otherwise each line of a row would look like a row of its own

@@ -201,6 +201,7 @@ _RULES: dict[str, _Rule] = {
             "DeleteTopicRequest": _topic(Verb.MANAGE),
             "DescribeTopicRequest": _topic(Verb.DESCRIBE),
             "GetOffsetRequest": _topic(Verb.DESCRIBE),
+            "FindRequest": _topic(Verb.READ),
             "RecallRequest": _topic(Verb.WRITE),
             "ListDelayedRequest": _list_delayed,
             "CommitTransactionRequest": _transaction,

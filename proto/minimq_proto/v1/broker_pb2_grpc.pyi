@@ -10,6 +10,7 @@ import grpc.aio
 import minimq_proto.v1.attend_pb2
 import minimq_proto.v1.broker_pb2
 import minimq_proto.v1.delay_pb2
+import minimq_proto.v1.find_pb2
 import minimq_proto.v1.halves_pb2
 import typing
 
@@ -35,6 +36,11 @@ class BrokerStub:
     Pull: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
+    ]
+
+    Find: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.find_pb2.FindRequest,
+        minimq_proto.v1.find_pb2.FindResponse,
     ]
 
     Pop: grpc.StreamStreamMultiCallable[
@@ -191,6 +197,11 @@ class BrokerAsyncStub:
     Pull: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
+    ]
+
+    Find: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.find_pb2.FindRequest,
+        minimq_proto.v1.find_pb2.FindResponse,
     ]
 
     Pop: grpc.aio.StreamStreamMultiCallable[
@@ -354,6 +365,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.PullRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.PullFrame], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.PullFrame]]: ...
+
+    @abc.abstractmethod
+    def Find(
+        self,
+        request: minimq_proto.v1.find_pb2.FindRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.find_pb2.FindResponse, collections.abc.Awaitable[minimq_proto.v1.find_pb2.FindResponse]]: ...
 
     @abc.abstractmethod
     def Pop(

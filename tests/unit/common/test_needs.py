@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common.security.needs import ANYBODY, SERVERS, SIGNED_IN, CallerKind, Requirement, has_rule, requirement_of
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, nameserver_pb2, replication_pb2
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
 METHODS: list[MethodDescriptor] = [
@@ -32,6 +32,8 @@ _BROKERS = "names brokers, which are no secret of users"
 #: Texts that take no right, each with the reason.
 EXEMPT = {
     "PullRequest.lease.client_id": _CLIENT,
+    "FindRequest.key": _SELECTS,
+    "FindRequest.property_value": _SELECTS,
     "PopRequest.client_id": _CLIENT,
     "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
@@ -101,6 +103,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
             "write topic a, write topic b, read group g, read topic c, read group h, read topic d",
         ),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
+        (find_pb2.FindRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read group g, read topic t"),
         (broker_pb2.PullRequest(topic="t", cancel=True), ""),
         (

@@ -1,0 +1,178 @@
+"""Functions that tell of the bytes of a batch whether it may hold a message that is looked for. Pure.
+
+A broker does not open batches, so this looks only where the wanted bytes would stand: in one section, or in the header.
+Who asks opens what is found and compares; so a batch that cannot be looked into *may* hold the message.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import accumulate
+
+import msgspec
+
+from minimq_common.batch import (
+    CODEC_ZSTD,
+    COMPACTED_VERSION,
+    CRC_BYTES,
+    DIRECTORY,
+    HEADER,
+    SEPARATOR,
+    Section,
+    read_header,
+    verify,
+)
+from minimq_common.compression import beginning
+from minimq_common.errors import CorruptBatch, InvalidArgument
+from minimq_common.record_origins import ORIGIN
+
+#: Tells whether a batch may hold what is wanted.
+Search = Callable[[memoryview], bool]
+
+#: Places in the keys of one batch that are compared with the bounds of the keys there. A batch with more may hold it.
+_MOST_PLACES = 256
+_SEPARATOR = SEPARATOR.encode()
+#: Producer id and sequence number, as in the header and in the origins of a compacted batch.
+_NUMBER = struct.Struct("<QQ")
+_NUMBER_AT = struct.calcsize("<BBHIIqq")
+_NUMBER_END = _NUMBER_AT + _NUMBER.size
+#: Bytes of a compressed batch that are opened first: about one block, and in most batches all but the bodies.
+_FIRST_BYTES = 128 << 10
+_ORIGIN_COUNT = struct.Struct("<I")
+
+
+class _Sections(msgspec.Struct, frozen=True, gc=False):
+    """The content of a batch up to some section, and where its sections begin; the last one is the end."""
+
+    content: bytes | memoryview
+    bounds: tuple[int, ...]
+
+    def bytes_of(self, which: Section) -> bytes:
+        """Return a copy of a section."""
+        return bytes(self.content[self.bounds[which] : self.bounds[which + 1]])
+
+
+def key_search(key: str) -> Search:
+    """Return what finds batches in which a message has this key."""
+    wanted = key.encode()
+
+    def may_hold(batch: memoryview) -> bool:
+        sections = _opened(batch, Section.KEYS)
+        if sections is None:
+            return True
+        keys = sections.bytes_of(Section.KEYS)
+        at = keys.find(wanted)
+        if at < 0:
+            return False
+        starts = memoryview(sections.bytes_of(Section.KEY_OFFSETS))
+        if len(starts) % 4 or sys.byteorder == "big":
+            return True
+        return _is_a_key(keys, starts.cast("i"), wanted, at)
+
+    return may_hold
+
+
+def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes, at: int) -> bool:
+    """Tell whether one of the places where the wanted bytes stand, of which this is the first, is a whole key."""
+    for _ in range(_MOST_PLACES):
+        end = at + len(wanted)
+        if _is_bound(keys, starts, at, at - 1) and _is_bound(keys, starts, end, end):
+            return True
+        at = keys.find(wanted, at + 1)
+        if at < 0:
+            return False
+    return True
+
+
+def _is_bound(keys: bytes, starts: memoryview[int], at: int, separator_at: int) -> bool:
+    """Tell whether a key begins or ends at a place: those of a message there, or a separator stands beside it."""
+    if at in (0, len(keys)) or keys[separator_at : separator_at + 1] == _SEPARATOR:
+        return True
+    index = bisect_left(starts, at)
+    return index < len(starts) and starts[index] == at
+
+
+def value_search(value: str) -> Search:
+    """Return what finds batches in which a property of a message may have this value."""
+    wanted = value.encode()
+
+    def may_hold(batch: memoryview) -> bool:
+        sections = _opened(batch, Section.VALUES)
+        return sections is None or wanted in sections.bytes_of(Section.VALUES)
+
+    return may_hold
+
+
+def number_search(producer_id: int, sequence: int) -> Search:
+    """Return what finds the batch with this number, also where compaction has joined it with others."""
+    wanted = _NUMBER.pack(producer_id, sequence)
+
+    def may_hold(batch: memoryview) -> bool:
+        if batch[0] != COMPACTED_VERSION:
+            return batch[_NUMBER_AT:_NUMBER_END] == wanted
+        origins = _origins(batch)
+        return origins is None or wanted in origins
+
+    return may_hold
+
+
+def anything(_batch: memoryview) -> bool:
+    """Find every batch."""
+    return True
+
+
+def verified(search: Search) -> Search:
+    """Return what finds the same, and each batch that does not match its checksum."""
+
+    def may_hold(batch: memoryview) -> bool:
+        try:
+            verify(bytes(batch))
+        except CorruptBatch:
+            return True
+        return search(batch)
+
+    return may_hold
+
+
+def _opened(batch: memoryview, last: Section) -> _Sections | None:
+    """Return the sections of a batch up to this one, decompressed if need be; None if that is not possible."""
+    try:
+        header = read_header(batch)
+        start, content = header.size, batch[:-CRC_BYTES]
+        frame = batch[start:-CRC_BYTES]
+        if header.codec == CODEC_ZSTD:
+            content, start = memoryview(beginning(frame, _FIRST_BYTES)), 0
+        if header.version == COMPACTED_VERSION:
+            start += _size_of_origins(content, start, header.remaining)
+        if header.codec == CODEC_ZSTD and len(content) < start + DIRECTORY.size:
+            content = memoryview(beginning(frame, start + DIRECTORY.size))
+        bounds = tuple(accumulate(DIRECTORY.unpack_from(content, start), initial=start + DIRECTORY.size))
+        if header.codec == CODEC_ZSTD and len(content) < bounds[last + 1]:
+            content = memoryview(beginning(frame, bounds[last + 1]))
+    except (CorruptBatch, InvalidArgument, struct.error):
+        return None
+    return _Sections(content, bounds) if bounds[last + 1] <= len(content) else None
+
+
+def _size_of_origins(content: memoryview, start: int, remaining: int) -> int:
+    [origins] = _ORIGIN_COUNT.unpack_from(content, start)
+    return _ORIGIN_COUNT.size + 4 * remaining + ORIGIN.size * int(origins)
+
+
+def _origins(batch: memoryview) -> bytes | None:
+    """Return the columns in front of the directory of a compacted batch; None if that is not possible."""
+    try:
+        header = read_header(batch)
+        content = batch[header.size : -CRC_BYTES]
+        if header.codec != CODEC_ZSTD:
+            return bytes(content[: _size_of_origins(content, 0, header.remaining)])
+        size = _size_of_origins(memoryview(beginning(content, _ORIGIN_COUNT.size)), 0, header.remaining)
+        return beginning(content, size)
+    except (CorruptBatch, InvalidArgument, struct.error):
+        return None
+
+
+assert HEADER.size == _NUMBER_END + 4

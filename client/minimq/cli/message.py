@@ -1,0 +1,137 @@
+"""`minimq message`: single messages by their address, key or id."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from minimq.cli.away import tell_away
+from minimq.cli.base import TIME_HELP, option, output_option, show, show_json
+from minimq.cli.completion import complete_topics
+from minimq.cli.message_lines import message_lines, message_row
+from minimq.cli.progress import progress_bar
+from minimq.cli.table import Table
+from minimq_common.moments import Time
+
+if TYPE_CHECKING:
+    from minimq.finding.found_messages import FoundMessages
+
+_FOUND = Table(
+    "no messages",
+    {
+        "address": "ADDRESS",
+        "stored_at": "STORED",
+        "tag": "TAG",
+        "keys": "KEYS",
+        "bytes": "BYTES",
+        "message_id": "ID",
+    },
+)
+
+
+@click.group(short_help="Show, find and trace single messages.")
+def message() -> None:
+    """Show, find and trace single messages, without a group and without a trace."""
+
+
+@message.command()
+@click.argument("address")
+@output_option
+@click.pass_obj
+def view(nameserver: str, *, address: str, output: str) -> None:
+    """Show the message at an ADDRESS, such as orders/broker-a/3@10423.
+
+    \b
+    Examples:
+      minimq message view orders/broker-a/3@10423
+      minimq message view orders/broker-a/3@10423 --output json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from minimq.admin import Admin
+
+    with Admin(nameserver) as admin:
+        found = admin.message_at(address)
+    if output == "json":
+        show_json(message_row(found, body=True))
+        return
+    for line in message_lines(found):
+        click.echo(line)
+
+
+@message.command()
+@click.argument("topic", shell_complete=complete_topics)
+@option("--key", metavar="KEY", help="Messages that have this key, as a whole.")
+@option("--id", "message_id", metavar="ID", help="The message with this id, as a receipt has it.")
+@option(
+    "--since",
+    default="-1h",
+    show_default=True,
+    metavar="earliest|TIME",
+    help=f"Only messages stored from this time on. {TIME_HELP}",
+)
+@option("--until", metavar="TIME", help="Only messages stored before this time.")
+@option(
+    "--max", "limit", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N", help="End after N."
+)
+@option(
+    "--verify",
+    is_flag=True,
+    help="Compare each batch with its checksum as well, which takes a multiple: damaged keys could hide a message.",
+)
+@output_option
+@click.pass_obj
+def find(  # noqa: PLR0913 - the flags of the command
+    nameserver: str,
+    *,
+    topic: str,
+    key: str | None,
+    message_id: str | None,
+    since: Time,
+    until: Time | None,
+    limit: int,
+    verify: bool,
+    output: str,
+) -> None:
+    """Find the messages of TOPIC with a key or an id.
+
+    They are shown in the order of their store times. The brokers look through what was stored in this range. The exit
+    status is 1 if something could not be looked at.
+
+    \b
+    Examples:
+      minimq message find orders --key 4711
+      minimq message find orders --key 4711 --since -7d --until -6d
+      minimq message find orders --id 9f3c1e5a7b2d4f60000000000000002a00000007 --output json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from minimq.admin import Admin
+
+    if (key is None) == (message_id is None):
+        raise click.UsageError("give --key or --id, one of them")
+    with Admin(nameserver) as admin, progress_bar() as progress:
+        found = admin.find_messages(
+            topic,
+            key=key,
+            message_id=message_id,
+            progress=progress,
+            since=since,
+            until=until,
+            max_messages=limit,
+            verify=verify,
+        )
+    show(output, _FOUND, [message_row(each, body=output == "json") for each in found.messages])
+    if not _tell_left_out(found):
+        sys.exit(1)
+
+
+def _tell_left_out(found: FoundMessages) -> bool:
+    """Report on stderr what could not be looked at; return whether that is nothing."""
+    for each in found.unread:
+        where = f"{each.queue}@{each.offset}" + (f" to {each.end_offset - 1}" if each.end_offset > each.offset else "")
+        click.echo(f"{where}: not looked at: {each.reason}", err=True)
+    tell_away(found.away, "not looked at")
+    for broker in found.from_slaves:
+        click.echo(f"{broker}: a slave answered, which may lack the latest messages", err=True)
+    if found.is_cut:
+        click.echo(f"the search ended with {len(found.messages):,} messages: there may be more (--max)", err=True)
+    return not (found.unread or found.away)

@@ -1,0 +1,1 @@
+"""Messages by their keys and ids, and the fate of one."""
