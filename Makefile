@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
-.PHONY: bench bench-exactly-once bench-faults bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-work-queues compose-up compose-down compose-credentials compose-test
+.PHONY: bench bench-delays bench-exactly-once bench-faults bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/
 
 proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
 	scripts/generate-proto.sh --check
+
+bench-delays: setup ## Measure delayed messages: rates in and out, and how late they come
+	$(VENV)/bin/python bench/delays.py $(ARGS)
 
 bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and compare what it wrote; three quarters of an hour
 	$(VENV)/bin/python bench/spark_exactly_once.py $(ARGS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import threading
 import time
@@ -111,6 +112,29 @@ def send_async(nameserver: str, topic: str, count: int) -> Result:
         return outcome(began, count)
 
 
+def delay_many(nameserver: str, topic: str, count: int, at: float) -> Result:
+    """`send_many` of messages that are due at one time."""
+    body = b"x" * 100
+    with Producer(nameserver) as producer:
+        began = start_line()
+        receipts = producer.send_many(Message(topic, body, deliver_at=at) for _ in range(count))
+        assert len(receipts) == count
+        return outcome(began, count)
+
+
+def delay_lone(nameserver: str, topic: str, count: int, at: float, spread_s: float) -> Result:
+    """`send_async` of messages that are due one after the other, each in a batch of its own."""
+    body = b"x" * 100
+    dues = [at + spread_s * number / count for number in range(count)]
+    random.Random(7).shuffle(dues)
+    with Producer(nameserver, window=512) as producer:
+        began = start_line()
+        futures = [producer.send_async(Message(topic, body, deliver_at=due, recallable=True)) for due in dues]
+        for future in futures:
+            future.result()
+        return outcome(began, count)
+
+
 def gather(nameserver: str, topic: str, count: int) -> Result:
     """`asyncio.gather` over thousands of `send`, again and again."""
 
@@ -209,6 +233,8 @@ WORKLOADS: dict[str, Callable[..., Result]] = {
         consume,
         send_one_by_one,
         send_one_by_one_aio,
+        delay_many,
+        delay_lone,
         send_async,
         gather,
         push,

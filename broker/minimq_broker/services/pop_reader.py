@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import lmdb
@@ -97,6 +98,7 @@ class PopReader:
                 position=batch.position,
                 batch=batch.data,
                 count=batch.count,
+                due_ms=batch.due_ms,
             )
         return size
 
@@ -160,7 +162,7 @@ class PopReader:
         if len(self._places) >= _MAX_PLACES:
             self._places.clear()
         last = found[-1]
-        self._places[queue] = StoredBatch(last.base_offset, last.stored_ms, last.position, last.count, b"")
+        self._places[queue] = replace(last, data=b"")
         return found
 
     def _set_aside(

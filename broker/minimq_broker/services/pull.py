@@ -110,6 +110,7 @@ def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int)
                 position=batch.position,
                 batch=batch.data,
                 count=batch.count,
+                due_ms=batch.due_ms,
             )
         return frame.SerializeToString()
     parts = [frame.SerializeToString()]
@@ -119,6 +120,7 @@ def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int)
             store_timestamp_ms=batch.stored_ms,
             position=batch.position,
             count=batch.count,
+            due_ms=batch.due_ms,
         ).SerializeToString()
         head = around + field_head(broker_pb2.StoredBatch.BATCH_FIELD_NUMBER, len(batch.data))
         parts += field_head(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, len(head) + len(batch.data)), head, batch.data

@@ -55,7 +55,8 @@ class EntryKind(IntEnum):
 IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.PUBLISHED, EntryKind.DUE))
 #: Where the batch begins in an entry of a kind with something between.
 _BATCH_AT: dict[int, int] = {EntryKind.DELAYED: HEADER_BYTES + _DELAY.size, EntryKind.DUE: HEADER_BYTES + _DUE.size}
-_KIND_AT = _CRC_BYTES
+#: Where the kind of an entry stands in it.
+KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
 
 
@@ -129,7 +130,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
 
 def batch_at(entry: memoryview | bytes) -> int:
     """Return where in an entry its batch begins, or its fact. It has a header at least."""
-    kind = int(entry[_KIND_AT])
+    kind = int(entry[KIND_AT])
     if kind != EntryKind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
         return _BATCH_AT.get(kind, HEADER_BYTES)
     return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
@@ -175,7 +176,7 @@ def transaction_of(entry: memoryview, position: int) -> TransactionId:
     return TransactionId(name, number)
 
 
-def due_key_of(entry: memoryview, position: int) -> DueKey:
+def due_key_of(entry: memoryview | bytes, position: int) -> DueKey:
     """Return the key in the entry of a batch that was delayed. Raises `CorruptEntry`."""
     try:
         return DueKey(*_DUE.unpack_from(entry, HEADER_BYTES))

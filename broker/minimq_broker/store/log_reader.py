@@ -114,6 +114,7 @@ class LogReader:
     def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
         found: list[tuple[Row, bytes]] = []
+        due_ms: dict[int, int] = {}
         rows = 0
         left: ReadLimits | None = limits
         for segment in self._segments_from(queue, offset):
@@ -130,12 +131,13 @@ class LogReader:
                     next_offset=part.begins_at,
                 )
             found += part.found
+            due_ms.update(part.due_ms)
             rows += part.rows
             left = left.less(offset, part)
             offset = part.next_offset
             if part.is_cut:
                 break
-        return ReadResult(found, offset, rows)
+        return ReadResult(found, offset, rows, due_ms=due_ms)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
         """Name the segments that may lack an offset, since they have lost entries."""

@@ -34,13 +34,14 @@ from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as it stands in a queue."""
+    """A batch as it stands in a queue; if it was delayed, with the time at which it was due, in ms since 1970."""
 
     base_offset: int
     stored_ms: int
     position: int
     count: int
     data: bytes
+    due_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +370,7 @@ class MessageStore:
         end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, limits)
         batches = [
-            StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data)
+            StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data, part.due_ms.get(row.position, 0))
             for row, data in part.found
             if row.base_offset < end
         ]

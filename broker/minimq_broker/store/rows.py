@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import google_crc32c
@@ -111,6 +112,10 @@ class ReadLimits:
         )
 
 
+#: No batch was delayed, as in nearly all reads.
+NONE_DUE: Mapping[int, int] = MappingProxyType({})
+
+
 class Batch(NamedTuple):
     """A batch as a segment has it: its queue, its row, and its entry."""
 
@@ -128,6 +133,7 @@ class ReadResult(NamedTuple):
         rows: number of examined batches.
         is_cut: what comes next is damaged: a read from `next_offset` raises the error.
         begins_at: first offset of the first examined batch; -1 when there was none.
+        due_ms: when batches that were delayed were due, in ms since 1970, by their positions.
     """
 
     found: list[tuple[Row, bytes]]
@@ -135,6 +141,7 @@ class ReadResult(NamedTuple):
     rows: int
     is_cut: bool = False
     begins_at: int = -1
+    due_ms: Mapping[int, int] = NONE_DUE
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:

@@ -23,7 +23,15 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.due_rows import AnyDueRow
-from minimq_broker.store.entry import EntryKind, batch_at, read_header, stands_at
+from minimq_broker.store.entry import (
+    HEADER_BYTES,
+    KIND_AT,
+    EntryKind,
+    batch_at,
+    due_key_of,
+    read_header,
+    stands_at,
+)
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,
@@ -257,6 +265,7 @@ class Segment(SegmentFile):
         Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
         """
         found: list[tuple[Row, bytes]] = []
+        due_ms: dict[int, int] = {}
         next_offset, rows = offset, 0
         messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
         last, begins_at = offset, -1
@@ -272,8 +281,11 @@ class Segment(SegmentFile):
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
                         entry = self._entry_of(txn, queue, row)
-                        batch = memoryview(entry)[batch_at(entry) :]
+                        begin = batch_at(entry)
+                        batch = memoryview(entry)[begin:]
                         if limits.may_hold(batch):
+                            if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.DUE:
+                                due_ms[row.position] = due_key_of(entry, row.position).due_ms
                             found.append((row, bytes(batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)
@@ -287,8 +299,8 @@ class Segment(SegmentFile):
                     f"{last + 1}; stop the broker and run minimq-broker check",
                     next_offset=last + 1,
                 ) from error
-            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at)
-        return ReadResult(found, next_offset, rows, begins_at=begins_at)
+            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at, due_ms=due_ms)
+        return ReadResult(found, next_offset, rows, begins_at=begins_at, due_ms=due_ms)
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
         """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""

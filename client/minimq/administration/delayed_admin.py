@@ -65,7 +65,7 @@ class DelayedAdmin:
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
 
-    def recall(self, handle: str) -> RecallResult:
+    def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message; see `Producer.recall`."""
         calls = self._masters.calls
         return calls.wait(lambda: recall(calls, handle, calls.timeout_s))

@@ -138,7 +138,7 @@ class Producer:
             cancelled.set()
             raise
 
-    async def recall(self, handle: str) -> RecallResult:
+    async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""
         return await self._core.recall_async(handle)
 

@@ -11,6 +11,7 @@ import click
 from minimq.cli.base import duration_of, option, output_option, show, show_json, size_of
 from minimq.cli.completion import complete_topics
 from minimq.cli.table import Row, Table
+from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -119,9 +120,9 @@ def recall(nameserver: str, handle: str) -> None:
     """
     with _admin(nameserver) as admin:
         result = admin.recall(handle)
-    click.echo(result.value)
     if not result:
-        raise click.exceptions.Exit(1)
+        raise MiniMQError(f"{result.value}: the message was due, and is in its queue")
+    click.echo(result.value)
 
 
 def _total(totals: DelayedTotals) -> Row:

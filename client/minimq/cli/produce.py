@@ -193,8 +193,8 @@ def _line_format(  # noqa: PLR0913 - one for each flag
     is_json: bool,
 ) -> LineFormat:
     """Return the converter of lines to messages. Raises `click.UsageError` or `InvalidArgument`."""
+    from minimq.sending.due_times import due_time
     from minimq_common.message_check import check_message
-    from minimq_common.message_group import check_message_group
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
@@ -204,11 +204,11 @@ def _line_format(  # noqa: PLR0913 - one for each flag
             "--format json has keys, tag and message group in each line: leave out --key-field, --tag-field and "
             "--message-group-field"
         )
-    if message_group is not None:
-        check_message_group(message_group)
     common = properties_of(properties)
     any_body = b"x"
-    check_message(Message(check_topic(topic), any_body, tag, properties=common), len(any_body))
+    message = Message(check_topic(topic), any_body, tag, (), common, message_group, *delay)
+    check_message(message, len(any_body))
+    due_time(message, 1.0, 0.0, time.time())
     return LineFormat(
         topic,
         key_field,

@@ -199,7 +199,14 @@ def frame_of(sent: broker_pb2.PullFrame) -> Frame:
     """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
     return Frame(
         [
-            EncodedBatch(stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch)
+            EncodedBatch(
+                stored.base_offset,
+                stored.store_timestamp_ms,
+                stored.position,
+                stored.count,
+                stored.batch,
+                stored.due_ms,
+            )
             for stored in sent.batches
         ],
         next_offset=sent.next_offset,

@@ -29,6 +29,7 @@ class EncodedBatch:
         position: where it stands in the CommitLog of its broker.
         count: number of its records, as the index of the broker has it.
         data: the batch.
+        due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
     """
 
     base_offset: int
@@ -36,6 +37,7 @@ class EncodedBatch:
     position: int
     count: int
     data: bytes
+    due_ms: int = 0
 
 
 class ReceivedBatch:
@@ -51,15 +53,17 @@ class ReceivedBatch:
         queue: where it stands.
         base_offset: offset of its first record.
         stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
+        due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
         records: the columns.
     """
 
-    __slots__ = ("_position", "_stored_end", "base_offset", "queue", "records", "stored_ms")
+    __slots__ = ("_position", "_stored_end", "base_offset", "due_ms", "queue", "records", "stored_ms")
 
     def __init__(self, queue: MessageQueue, stored: EncodedBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms
+        self.due_ms = stored.due_ms
         self._stored_end, self._position = stored.base_offset + stored.count, stored.position
         try:
             self.records = RecordBatch(stored.data)
@@ -181,6 +185,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     def stored_at(self) -> datetime:
         """When the broker stored the message."""
         return moment(self.batch.stored_ms_of(self.index))
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a delayed message was due, by the clock of its broker; None if it was not delayed."""
+        return moment(self.batch.due_ms) if self.batch.due_ms else None
 
     @property
     def reconsume_times(self) -> int:

@@ -282,7 +282,9 @@ class SimpleReader:
         damaged: list[Span] = []
         removed: list[Span] = []
         for item in popped.batches:
-            stored = EncodedBatch(item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch)
+            stored = EncodedBatch(
+                item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch, item.due_ms
+            )
             behind = stored.base_offset + stored.count
             spans = [
                 (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.tries)

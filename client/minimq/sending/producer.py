@@ -163,7 +163,7 @@ class Producer:
         """
         return self._core.send_many(messages, queue, selector)
 
-    def recall(self, handle: str) -> RecallResult:
+    def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.
 
         The broker decides: a message is either recalled or delivered. Any producer, and `Admin`, may recall it.

@@ -318,12 +318,12 @@ class ProducerCore:
 
     # ---- taking back ----------------------------------------------------------------------------
 
-    def recall(self, handle: str) -> RecallResult:
+    def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message; see `Producer.recall`."""
         self._process.check()
         return self._client.wait(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
-    async def recall_async(self, handle: str) -> RecallResult:
+    async def recall_async(self, handle: str | None) -> RecallResult:
         """Do as `recall`, and suspend a task instead of blocking."""
         self._process.check()
         return await self._client.result(lambda: recall(self._client, handle, self._options.send_timeout_s))

@@ -344,6 +344,7 @@ class StoredBatch(google.protobuf.message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
+    DUE_MS_FIELD_NUMBER: builtins.int
     base_offset: builtins.int
     store_timestamp_ms: builtins.int
     position: builtins.int
@@ -351,6 +352,8 @@ class StoredBatch(google.protobuf.message.Message):
     batch: builtins.bytes
     count: builtins.int
     """As the index has it, so that a reader can pass over a batch that is damaged."""
+    due_ms: builtins.int
+    """When a batch that was delayed was due, in ms since 1970; 0 for one that was not."""
     def __init__(
         self,
         *,
@@ -359,8 +362,9 @@ class StoredBatch(google.protobuf.message.Message):
         position: builtins.int = ...,
         batch: builtins.bytes = ...,
         count: builtins.int = ...,
+        due_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "count", b"count", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "count", b"count", "due_ms", b"due_ms", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___StoredBatch = StoredBatch
 

@@ -1,0 +1,147 @@
+"""Delayed messages: rates in and out, with one due time for all or one for each, and how late they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+from processes import Meter, Workload
+from rich.console import Console
+from rich.table import Table
+from run import MILLION, Row, fresh_cluster, pids
+
+from minimq import Admin, LocalCluster, PullConsumer
+
+TOPIC = "bench"
+#: Time for what was sent to be stored before it is due, beyond the time that sending takes, in seconds.
+AHEAD_S = 2.0
+#: Seconds over which lone messages are due, of which the lateness is measured.
+SPREAD_S = 10.0
+_GIVE_UP_S = 600.0
+
+
+def stored(admin: Admin) -> int:
+    """Return how many messages are in queues."""
+    return admin.describe_topic(TOPIC).messages
+
+
+def published(cluster: LocalCluster, count: int, at: float, name: str) -> Row:
+    """Wait until messages that are due at a time are in their queues, and measure how long that takes."""
+    with Admin(cluster.nameserver) as admin:
+        time.sleep(max(at - time.time() - 0.05, 0))
+        before = stored(admin)
+        if before:
+            raise SystemExit(f"{before} messages were published before all were stored: raise --ahead")
+        with Meter(pids(cluster)) as usage:
+            while stored(admin) < count:
+                time.sleep(0.01)
+                if time.time() > at + _GIVE_UP_S:
+                    raise SystemExit(f"only {stored(admin)} of {count} messages were published")
+            seconds = time.time() - at
+    return Row(name, count / seconds, broker_cpu=usage.server_cpu_s / count * MILLION, others_cpu_s=usage.others_cpu_s)
+
+
+def sent(cluster: LocalCluster, workload: str, count: int, name: str, processes: int = 1, **more: float) -> Row:
+    """Send delayed messages from several processes at once."""
+    share = count // processes
+    arguments: dict[str, Any] = {"nameserver": cluster.nameserver, "topic": TOPIC, "count": share, **more}
+    workloads = [Workload(workload, **arguments) for _ in range(processes)]
+    with Meter(pids(cluster)) as usage:
+        for each in workloads:
+            each.go()
+        results = [each.result() for each in workloads]
+    cpu = sum(result["cpu_s"] for result in results)
+    return Row(
+        name,
+        count / max(result["seconds"] for result in results),
+        client_cpu=cpu / count * MILLION,
+        broker_cpu=usage.server_cpu_s / count * MILLION,
+        others_cpu_s=usage.others_cpu_s - cpu,
+    )
+
+
+def constant(count: int, ahead_s: float) -> list[Row]:
+    """One due time for all: they travel in large batches."""
+    with fresh_cluster() as (cluster, _):
+        at = time.time() + ahead_s + count / 100_000
+        return [
+            sent(cluster, "delay_many", count, "one due time, in", at=at),
+            published(cluster, count, at, "one due time, out"),
+        ]
+
+
+def lone(count: int, ahead_s: float) -> list[Row]:
+    """A due time for each, and all of these before a moment at which they are overdue: batches of one message."""
+    with fresh_cluster() as (cluster, _):
+        at = time.time() + ahead_s + count / 2_000
+        return [
+            sent(cluster, "delay_lone", count, "due times of their own, in", processes=2, at=at, spread_s=0.5),
+            published(cluster, count, at + 0.5, "due times of their own, out"),
+        ]
+
+
+def lateness(per_second: int, ahead_s: float) -> list[Row]:
+    """The lateness of messages that are due one after the other."""
+    count = int(per_second * SPREAD_S)
+    with fresh_cluster() as (cluster, nameserver):
+        at = time.time() + ahead_s + count / 2_000
+        sent(cluster, "delay_lone", count, "", processes=2, at=at, spread_s=SPREAD_S)
+        late_ms: list[float] = []
+        with Meter(pids(cluster)) as usage, PullConsumer(nameserver, group="late") as consumer:
+            consumer.subscribe(TOPIC)
+            while len(late_ms) < count:
+                for message in consumer.poll(timeout=30):
+                    assert message.due_at is not None
+                    late_ms.append((message.stored_at - message.due_at).total_seconds() * 1000)
+        late_ms.sort()
+        shown = ", ".join(f"{name} {late_ms[int((count - 1) * share)]:.0f} ms" for name, share in QUANTILES)
+        return [
+            Row(
+                f"lateness at {per_second:,}/s",
+                per_second,
+                broker_cpu=usage.server_cpu_s / count * MILLION,
+                note=shown,
+                others_cpu_s=usage.others_cpu_s,
+            )
+        ]
+
+
+QUANTILES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+
+
+@click.command()
+@click.option("--count", default=2 * MILLION, show_default=True, help="Messages with one due time.")
+@click.option("--lone", "lone_count", default=100_000, show_default=True, help="Messages with due times of their own.")
+@click.option(
+    "--per-second", default=10_000, show_default=True, help="Messages that are due in a second, for lateness."
+)
+@click.option("--ahead", "ahead_s", default=AHEAD_S, show_default=True, help="Seconds to spare before they are due.")
+@click.option("--security", type=click.Choice(["plain", "tls", "access"]), default="plain", show_default=True)
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(count: int, lone_count: int, per_second: int, ahead_s: float, security: str, output: str) -> None:
+    """Measure delayed messages."""
+    del security  # `fresh_cluster` looks at it
+    console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
+    rows = [*constant(count, ahead_s), *lone(lone_count, ahead_s), *lateness(per_second, ahead_s)]
+    if output == "json":
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = Table("benchmark", "messages/s", "client CPU", "broker CPU", "others' CPU", "")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.per_second:,.0f}",
+            "" if row.client_cpu is None else f"{row.client_cpu:.2f} s/M",
+            f"{row.broker_cpu:.2f} s/M",
+            f"{row.others_cpu_s:.1f} s",
+            row.note,
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
