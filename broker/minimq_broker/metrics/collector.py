@@ -21,6 +21,7 @@ from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limit_refusals import LIMITS
+from minimq_broker.services.replying import outcome_names
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
@@ -172,16 +173,23 @@ class BrokerMetrics:
         streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients: append of producers, pull and pop of consumers, session of group members.",
+            "Open streams of clients: append and attend of producers, pull and pop of consumers, session of group "
+            "members, reply of those that answer requests.",
             ("call",),
-            (((call,), streams[call]) for call in ("append", "pop", "pull", "session")),
+            (((call,), streams[call]) for call in ("append", "attend", "pop", "pull", "reply", "session")),
         )
         refused = engine.counters.streams_refused
         yield counters(
             f"{PREFIX}_streams_refused_total",
             "Streams refused because too many were open.",
             ("call",),
-            (((call,), refused[call]) for call in ("append", "pop", "pull", "replicate", "session")),
+            (((call,), refused[call]) for call in ("append", "attend", "pop", "pull", "replicate", "reply", "session")),
+        )
+        yield counters(
+            f"{PREFIX}_replies_total",
+            "Replies to requests: forwarded, not-open (tried again), unread (the requester does not read), too-large.",
+            ("outcome",),
+            (((outcome,), engine.counters.replies[outcome]) for outcome in outcome_names()),
         )
         refusals = engine.refusals.counts
         yield counters(
