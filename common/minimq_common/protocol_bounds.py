@@ -80,6 +80,7 @@ MAX_KEPT = 10_000
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 YEAR_MS = 366 * DAY_MS
+MAX_RETENTION_MS = 100 * YEAR_MS
 MAX_NUMBER = (1 << 63) - 1
 
 
@@ -102,6 +103,7 @@ SOUGHT = Text(MAX_METADATA)
 COUNT = Range(0, MAX_NUMBER)
 TERM = Range(0, MAX_TERM)
 HOLD_MS = Range(0, DAY_MS)
+RETENTION_MS = Range(0, MAX_RETENTION_MS)
 KEY_QUEUES = Range(0, MAX_QUEUES_OF_A_TOPIC)
 
 TOPICS = Items(MAX_SUBSCRIPTIONS, TOPIC)
@@ -244,7 +246,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "OpenHalf": {"producer_group": GROUP, "topics": FRAME_ITEMS, "batch": FRAME_BYTES},
     "ListHalvesResponse": {"halves": FRAME_ITEMS},
     # ---- broker.proto: topics -------------------------------------------------------------------
-    "Topic": {"topic": TOPIC},
+    "Topic": {"topic": TOPIC, "retention_ms": RETENTION_MS, "retention_bytes": COUNT},
     "Compaction": {
         "key_queues": KEY_QUEUES,
         "min_lag_ms": Range(0, YEAR_MS),
@@ -254,7 +256,12 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "QueueStatus": {},
     "CreateTopicRequest": {},
     "CreateTopicResponse": {},
-    "UpdateTopicRequest": {"topic": TOPIC, "ignored_groups": Items(MAX_NAMED, GROUP)},
+    "UpdateTopicRequest": {
+        "topic": TOPIC,
+        "ignored_groups": Items(MAX_NAMED, GROUP),
+        "retention_ms": RETENTION_MS,
+        "retention_bytes": COUNT,
+    },
     "UpdateTopicResponse": {},
     "DeleteTopicRequest": {"topic": TOPIC},
     "DeleteTopicResponse": {},

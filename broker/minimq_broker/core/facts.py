@@ -7,6 +7,7 @@ import msgspec
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.delays import BatchesRecalled, DueSkipped
 from minimq_broker.core.pop_runs import PopMoved
+from minimq_broker.core.retention import RetentionRules
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -44,6 +45,9 @@ class Topic(msgspec.Struct, frozen=True):
     is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
     #: Of each key the latest message is kept, and older ones are removed.
     compaction: TopicCompaction | msgspec.UnsetType = msgspec.UNSET
+    #: Rules of its own; without one that of the broker holds.
+    retention_ms: int | msgspec.UnsetType = msgspec.UNSET
+    retention_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def fifo(self) -> bool:
@@ -54,6 +58,11 @@ class Topic(msgspec.Struct, frozen=True):
     def key_queues(self) -> int:
         """Number of queues of a compacted topic on all brokers together; 0 for any other topic."""
         return self.compaction.key_queues if self.compaction else 0
+
+    @property
+    def retention(self) -> RetentionRules:
+        """Its own rules; 0 stands for none."""
+        return RetentionRules(self.retention_ms or 0, self.retention_bytes or 0)
 
     @property
     def queues(self) -> int:

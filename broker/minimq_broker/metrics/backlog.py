@@ -106,10 +106,10 @@ class Backlog:
 
     def _first(self, queue: QueueKey) -> int:
         store = self._store()
-        if not store.log.start:
+        if not store.log.complete_from and not store.log.floors:
             return 0  # nothing was ever deleted
         archive = store.log.archive
-        as_of = (store.log.start, store.state.term, archive, archive.cuts if archive is not None else 0)
+        as_of = (store.log.cuts, store.state.term, archive, archive.cuts if archive is not None else 0)
         if as_of != self._firsts_as_of:
             self._firsts, self._firsts_as_of = {}, as_of
         if queue not in self._firsts:

@@ -124,7 +124,7 @@ class PopLine:
         self._returning = 0
         #: The first stored offset of queues, as long as the log begins there.
         self._firsts: dict[int, int] = {}
-        self._log_start = -1
+        self._cuts: tuple[object, int] = None, -1
         #: The queue that each stream takes from.
         self._near: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
         self._turn = _TURN
@@ -308,8 +308,8 @@ class PopLine:
     def _stored(self, queue: QueueKey) -> tuple[int, int]:
         """Return the stored offsets of a queue; the first one is looked up again when segments are deleted."""
         store = self._engine.store
-        if store.log.start != self._log_start:
-            self._log_start = store.log.start
+        if (store.log, store.log.cuts) != self._cuts:
+            self._cuts = store.log, store.log.cuts
             self._firsts.clear()
         first = self._firsts.get(queue.queue_id)
         if first is not None:

@@ -212,7 +212,7 @@ class _Pull:
         """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""
         self._check_access()
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
-        log_start = self._engine.store.log.start
+        cuts = self._engine.store.log.cuts
         first, end = self._bounds = self._engine.store.bounds(queue)
         self._check_term(queue)
         if not first <= self._offset <= end:
@@ -226,7 +226,7 @@ class _Pull:
             return await self._wait(queue, first, end)
         # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
         made = await self._writer.write(
-            lambda: self._next_frame(queue, first, end, log_start),
+            lambda: self._next_frame(queue, first, end, cuts),
             partial(self._engine.store.next_size, queue, self._offset),
         )
         if not made:
@@ -264,11 +264,11 @@ class _Pull:
         await self._tell(first, end, is_end=True)
         return True
 
-    def _next_frame(self, queue: QueueKey, first: int, end: int, log_start: int) -> bytes | None:
+    def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
-        if self._engine.store.log.start != log_start:  # messages deleted meanwhile must not count as skipped
+        if self._engine.store.log.cuts != cuts:  # messages deleted meanwhile must not count as skipped
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
         if not batches and next_offset == self._offset:  # or it would be looked for again and again

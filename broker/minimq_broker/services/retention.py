@@ -97,6 +97,7 @@ class Retention:
             self._wake.clear()
 
     async def _look(self) -> None:
+        await asyncio.to_thread(self._look_at_topics)
         await asyncio.to_thread(self._look_at_dead_letters)  # what it deletes makes room for those of segments
         found = await asyncio.to_thread(self._find, self._lowest_needed())
         if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
@@ -107,6 +108,10 @@ class Retention:
             if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
                 return
             self._count(item)
+
+    def _look_at_topics(self) -> None:
+        with self._handle.reading() as store:
+            store.topic_retention.look(store.state, self._clock_ms())
 
     def _look_at_dead_letters(self) -> None:
         with self._handle.reading() as store:

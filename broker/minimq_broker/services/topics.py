@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -104,7 +105,7 @@ class TopicService:
             )
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
-        """Change queue counts or permission.
+        """Change queue counts, permission or retention.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -127,8 +128,14 @@ class TopicService:
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 _check_all_readable(read, write)
                 self._check_drained(state, old, read, ignored)
+            age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention.max_age_ms
+            size = request.retention_bytes if request.HasField("retention_bytes") else old.retention.max_bytes
             new = msgspec.structs.replace(
-                old, read_queues=read, write_queues=write, permission=check_permission(permission)
+                old,
+                read_queues=read,
+                write_queues=write,
+                permission=check_permission(permission),
+                **_retention(old, age_ms, size),
             )
             return TopicSet(new) if new != old else None
 
@@ -185,6 +192,8 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         topic_id=topic.topic_id,
         fifo=topic.fifo,
         compaction=compaction,
+        retention_ms=topic.retention.max_age_ms,
+        retention_bytes=topic.retention.max_bytes,
     )
 
 
@@ -205,6 +214,7 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
         counts = wanted.read_queues, wanted.write_queues
         fifo = wanted.fifo or msgspec.UNSET
         topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, fifo, compaction)
+        topic = msgspec.structs.replace(topic, **_retention(topic, wanted.retention_ms, wanted.retention_bytes))
         if present is None:
             return TopicSet(topic)
         if request.if_not_exists and _settings(present) == _settings(topic):
@@ -215,6 +225,14 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
         )
 
     return decide
+
+
+def _retention(topic: Topic, age_ms: int, size: int) -> dict[str, Any]:
+    """Return the fields with the rules of a topic. Raises `InvalidArgument`: it has none of its own."""
+    if (age_ms or size) and (topic.compaction or topic.name.startswith(_SYSTEM_PREFIX)):
+        why = "keeps the latest message of each key" if topic.compaction else "belongs to a consumer group"
+        raise InvalidArgument(f"topic {topic.name!r} {why}, and has no retention of its own")
+    return {"retention_ms": age_ms or msgspec.UNSET, "retention_bytes": size or msgspec.UNSET}
 
 
 def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType:
@@ -235,7 +253,7 @@ def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType
 
 
 def _settings(topic: Topic) -> tuple[object, ...]:
-    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, topic.compaction
+    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, topic.compaction, topic.retention
 
 
 def _kind(topic: Topic) -> str:

@@ -119,6 +119,8 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
                 "write_queues": topic.write_queues,
                 "permission": (Permission(topic.permission).name or "").lower().replace("_", "-"),
                 "fifo": topic.fifo,
+                "retention_ms": topic.retention.max_age_ms,
+                "retention_bytes": topic.retention.max_bytes,
                 "compacted": bool(topic.key_queues),
                 "queues": [_queue(QueueKey(topic.topic_id, number), log, state) for number in range(topic.queues)],
             }

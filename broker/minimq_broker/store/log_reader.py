@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,8 @@ class LogReader:
         damage: marks of damaged segments, which are to be repaired.
         segments: all of them, in order; replaced as a whole.
         complete_from: position from which on no entry is missing. Before it segments may be rewritten.
+        floors: first offsets of queues whose earlier messages are not shown any more, though they may be stored.
+        cuts: counts what may have changed the first offsets of queues.
     """
 
     damage: DamageMarks
@@ -50,11 +52,23 @@ class LogReader:
         self.archive_file = ArchiveFile(None, 0)
         self.segments: list[Segment] = []
         self.complete_from = 0
+        self.floors: Mapping[QueueKey, int] = {}
+        self.cuts = 0
         self._observer = observer
 
     def _use(self, segments: list[Segment]) -> None:
         self.segments = segments
         self.complete_from = max((self.start, *(segment.rewritten_to for segment in segments)))
+        self.cuts += 1
+
+    def show_from(self, floors: Mapping[QueueKey, int]) -> None:
+        """Show messages of some queues only from an offset on."""
+        if floors != self.floors:
+            self.floors = floors
+            self.cuts += 1
+
+    def _shown(self, queue: QueueKey, offset: int | None) -> int | None:
+        return None if offset is None else max(offset, self.floors.get(queue, 0))
 
     def report_damage(self, start: int, reason: str) -> None:
         """Report that the segment at a position is damaged. Any thread may call this."""
@@ -113,6 +127,7 @@ class LogReader:
 
     def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
+        offset = max(offset, self.floors.get(queue, 0))
         found: list[tuple[Row, bytes]] = []
         due_ms: dict[int, int] = {}
         rows = 0
@@ -164,7 +179,8 @@ class LogReader:
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset` or the next one; None if there is none."""
-        return self._first_answer(self._segments_from(queue, offset), lambda segment: segment.row_at(queue, offset))
+        shown = max(offset, self.floors.get(queue, 0))
+        return self._first_answer(self._segments_from(queue, shown), lambda segment: segment.row_at(queue, shown))
 
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
         """Return the segments that may hold an offset of a queue and those after it."""
@@ -185,15 +201,18 @@ class LogReader:
 
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue that is still stored, None when nothing of it is."""
-        return self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
+        found = self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
+        return self._shown(queue, found)
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first stored offset of a queue at or after a time (ms since 1970); None if there is none."""
-        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_at(queue, timestamp_ms))
+        segments = self._segments_of(queue)
+        return self._shown(queue, self._first_answer(segments, lambda each: each.offset_at(queue, timestamp_ms)))
 
     def offset_from(self, queue: QueueKey, position: int) -> int | None:
         """Return the first stored offset of a queue at or after a log position; None if there is none."""
-        return self._first_answer(self._segments_of(queue), lambda segment: segment.offset_from(queue, position))
+        segments = self._segments_of(queue)
+        return self._shown(queue, self._first_answer(segments, lambda each: each.offset_from(queue, position)))
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
         for segment in segments:

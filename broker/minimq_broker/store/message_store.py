@@ -28,6 +28,7 @@ from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_broker.store.term_begin import term_begun
+from minimq_broker.store.topic_retention import TopicRetention
 from minimq_broker.store.writer import Writer, WriterHooks
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
@@ -120,6 +121,7 @@ class MessageStore:
         )
         self._closed = False
         self.options = options
+        self.topic_retention = TopicRetention(self.log, options.segment_bytes)
         self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
         self._deletion_ms = deletion_ms or clock_ms
         self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)

@@ -22,6 +22,8 @@ _ROW = struct.Struct("<QIIqqqH")
 ROW_KEY = struct.Struct(">QIQ")
 _COUNT = struct.Struct("<I")
 _COUNT_AT = 12
+_SIZE = struct.Struct("<I")
+_SIZE_AT = 8
 _NUMBER = struct.Struct("<H")
 _NUMBER_AT = _ROW.size - _NUMBER.size
 _TOO_MANY_TAGS = 0xFFFF
@@ -180,6 +182,11 @@ def last_offset_in(key: bytes) -> int:
 def count_in(value: bytes | memoryview) -> int:
     """Return the number of messages in a row as stored."""
     return int(_COUNT.unpack_from(value, _COUNT_AT)[0])
+
+
+def size_in(value: bytes | memoryview) -> int:
+    """Return the size of the entry in a row as stored."""
+    return int(_SIZE.unpack_from(value, _SIZE_AT)[0])
 
 
 def position_in(value: bytes | memoryview) -> int:

@@ -220,13 +220,15 @@ class Segment(SegmentFile):
         with self._reading() as txn:
             yield from takewhile(lambda item: item[0].topic_id == topic_id, self.rows_in(txn, topic_id))
 
-    def values_of(self, queue: QueueKey) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
-        """Yield the last offset of each batch of a queue, its key and its row as stored, not verified.
+    def values_of(
+        self, queue: QueueKey, offset: int = 0
+    ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
+        """Yield the last offset of each batch of a queue from an offset on, its key and row as stored, not verified.
 
         They are valid until the next is asked for.
         """
         with self._reading() as txn:
-            yield from self._values_from(txn, queue, 0)
+            yield from self._values_from(txn, queue, offset)
 
     def entry_of(self, queue: QueueKey, row: Row) -> bytes:
         """Return the entry of a batch of a queue. Raises `CorruptEntry` when it is not there."""

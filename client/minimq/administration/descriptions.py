@@ -47,6 +47,8 @@ class TopicSettings:
         created_at: when the broker created the topic.
         fifo: its messages have message groups, whose order is kept.
         compaction: how it is compacted by key; None if it is not.
+        retention_s: for how many seconds its messages are kept; 0: as long as the broker keeps others.
+        retention_bytes: bytes that it may have on the broker before the oldest messages go; 0: no limit of its own.
     """
 
     broker_name: str
@@ -56,6 +58,8 @@ class TopicSettings:
     created_at: datetime
     fifo: bool = False
     compaction: Compaction | None = None
+    retention_s: float = 0.0
+    retention_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,8 @@ def topic_from_wire(
                 created_at=moment(answer.topic.created_ms),
                 fifo=answer.topic.fifo,
                 compaction=compaction_from_wire(answer.topic),
+                retention_s=answer.topic.retention_ms / 1000,
+                retention_bytes=answer.topic.retention_bytes,
             )
             for broker, answer in answers.items()
         ),

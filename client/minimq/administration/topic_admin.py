@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from minimq.administration.compaction import Compaction, compaction_to_wire
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
@@ -11,6 +11,8 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
+from minimq.administration.topic_retention import check_retention_bytes, retention_to_wire
+from minimq.administration.topic_wire import say_exists, topic_settings
 from minimq.arguments import check_permission
 from minimq.routes.away import check_route
 from minimq_common.errors import (
@@ -21,11 +23,12 @@ from minimq_common.errors import (
     TopicNotFound,
     TopicUnavailable,
 )
-from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
+from minimq_common.model import AwayBroker, Permission, TopicRoute
 from minimq_common.names import check_group, check_topic
-from minimq_common.wire import permission_from_wire
-from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
+
+#: The fields of a request that change something.
+_CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
 
 
 class _Versioned(Protocol):
@@ -51,6 +54,8 @@ class TopicAdmin:
         permission: Permission = Permission.READ_WRITE,
         fifo: bool = False,
         compaction: Compaction | None = None,
+        retention_s: float = 0.0,
+        retention_bytes: int = 0,
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         if_not_exists: bool = False,
@@ -73,6 +78,10 @@ class TopicAdmin:
                 `Message.message_group`. It cannot be changed later.
             compaction: keep the latest message of each key, and remove older ones; by the rules that are given. It
                 cannot be changed later, nor can the number of queues.
+            retention_s: seconds for which its messages are kept, shorter or longer than others of the broker; 0: as
+                long as those.
+            retention_bytes: bytes that it may have on each broker before its oldest messages go; 0: no limit of its
+                own.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of the brokers that shall carry it; all when empty.
             if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
@@ -100,6 +109,8 @@ class TopicAdmin:
             write_queues=queues if write_queues is None else write_queues,
             permission=int(permission),
             fifo=fifo,
+            retention_ms=retention_to_wire(retention_s),
+            retention_bytes=check_retention_bytes(retention_bytes),
         )
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
         began = False
@@ -116,9 +127,11 @@ class TopicAdmin:
                 wanted.compaction.CopyFrom(rules)
             described = self._masters.describe(name, masters)
             present = {broker: answer.topic for broker, answer in described.items()}
-            others = {broker: topic for broker, topic in present.items() if _settings(topic) != _settings(wanted)}
+            others = {
+                broker: topic for broker, topic in present.items() if topic_settings(topic) != topic_settings(wanted)
+            }
             if others or (len(present) == len(masters) and not if_not_exists and not began):
-                raise TopicExists(_say_exists(name, others or present))
+                raise TopicExists(say_exists(name, others or present))
             absent = {broker: address for broker, address in masters.items() if broker not in present}
             began = began or bool(absent)
             answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
@@ -137,6 +150,8 @@ class TopicAdmin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         permission: Permission | None = None,
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         ignore_groups: Sequence[str] = (),
@@ -153,6 +168,8 @@ class TopicAdmin:
             read_queues: how many queues on each broker consumers see, 1 to 1024.
             write_queues: how many queues on each broker producers see, 1 to 1024.
             permission: what may be done with the topic.
+            retention_s: seconds for which its messages are kept; 0: as long as others of the broker.
+            retention_bytes: bytes that it may have on each broker; 0: no limit of its own.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of those on which it is changed; all that carry it when empty.
             ignore_groups: consumer groups that need not have read the queues that are hidden.
@@ -178,11 +195,13 @@ class TopicAdmin:
             read_queues=read_queues,
             write_queues=write_queues,
             permission=None if permission is None else int(permission),
+            retention_ms=None if retention_s is None else retention_to_wire(retention_s),
+            retention_bytes=None if retention_bytes is None else check_retention_bytes(retention_bytes),
             force=force,
             ignored_groups=[check_group(group) for group in ignore_groups],
         )
-        if not any(request.HasField(field) for field in ("read_queues", "write_queues", "permission")):
-            raise InvalidArgument("nothing to change: give read_queues, write_queues or permission")
+        if not any(request.HasField(field) for field in _CHANGED):
+            raise InvalidArgument("nothing to change: give read_queues, write_queues, permission or a retention")
 
         def update() -> dict[str, int]:
             carriers = self._carriers(name, cluster, brokers)
@@ -384,22 +403,6 @@ class TopicAdmin:
 
 def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
     return {broker: answer.data_version for broker, answer in answers.items()}
-
-
-def _settings(topic: broker_pb2.Topic) -> tuple[object, ...]:
-    rules = topic.compaction.SerializeToString(deterministic=True) if topic.HasField("compaction") else None
-    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, rules
-
-
-def _say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
-    """Name the topic and how the brokers have it, and the remedies."""
-    there = "; ".join(
-        f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
-        f"permission {permission_name(permission_from_wire(topic.permission))}{', FIFO' if topic.fifo else ''}"
-        f"{f', compacted with {topic.compaction.key_queues} queues on all' if topic.HasField('compaction') else ''}"
-        for broker, topic in present.items()
-    )
-    return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"
 
 
 def _with_remedy(error: MiniMQError) -> MiniMQError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +14,18 @@ from minimq.cli.base import confirm, option, output_option, show, show_json
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.progress import progress_line
 from minimq.cli.table import Table, show_table
+from minimq.cli.topic_options import (
+    broker_option,
+    cluster_option,
+    count_option,
+    read_option,
+    retention_options,
+    time_option,
+    write_option,
+)
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
-from minimq_common.model import MAX_QUEUES, PERMISSIONS, permission_name
+from minimq_common.model import PERMISSIONS, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX
-from minimq_common.quantities import seconds_of
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -44,6 +51,8 @@ _SETTINGS = Table(
         "permission": "Permission",
         "fifo": "FIFO",
         "compacted": "Compacted",
+        "retention_s": "Retention s",
+        "retention_bytes": "Retention bytes",
         "created_at": "Created",
     },
 )
@@ -59,35 +68,10 @@ _QUEUES = Table(
     },
 )
 
-_cluster_option = option(
-    "--cluster", metavar="NAME", help="Name of the cluster; needed if the name server knows several."
-)
-_broker_option = option(
-    "--broker", "brokers", multiple=True, metavar="NAME", help="Only on this broker; may be given several times."
-)
-
-
-def _queue_count(_context: click.Context, parameter: click.Parameter, count: int | None) -> int | None:
-    """Return a number of queues. Raises `InvalidArgument` when no topic has so many."""
-    if count is not None and not 1 <= count <= MAX_QUEUES:
-        raise InvalidArgument(f"{parameter.opts[0]} is {count}: a topic has 1 to {MAX_QUEUES} queues on each broker")
-    return count
-
-
-_count_option = partial(option, type=int, metavar="N", callback=_queue_count)
-_read_option = _count_option("--read-queues", help="Queues that consumers see on each broker, if not all.")
-_write_option = _count_option("--write-queues", help="Queues that producers see on each broker, if not all.")
-
-
-def _seconds(_context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """Return a time in seconds. Raises `InvalidArgument`."""
-    seconds = seconds_of(text)
-    if seconds is None:
-        raise InvalidArgument(f"{parameter.opts[0]} is {text!r}: give a time such as 30s, 5m, 24h or 7d")
-    return seconds
-
-
-_time_option = partial(option, metavar="TIME", callback=_seconds, show_default=True)
+#: What `update` changes in one step.
+_STEPS = ("read_queues", "write_queues", "permission", "retention_s", "retention_bytes")
+#: Columns that are shown if a broker has something there.
+_RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
 
 
 def _admin(nameserver: str) -> Admin:
@@ -103,9 +87,9 @@ def topic() -> None:
 
 @topic.command(short_help="Create a topic.")
 @click.argument("name")
-@_count_option("--queues", default=8, show_default=True, help="Queues on each broker.")
-@_read_option
-@_write_option
+@count_option("--queues", default=8, show_default=True, help="Queues on each broker.")
+@read_option
+@write_option
 @option(
     "--permission",
     type=click.Choice(list(PERMISSIONS)[:-1]),
@@ -115,8 +99,8 @@ def topic() -> None:
 )
 @option("--fifo", is_flag=True, help="Keep the order of messages of one message group.")
 @option("--compact", is_flag=True, help="Keep the latest message of each key, and remove older ones.")
-@_time_option("--min-lag", default="0s", help="Compacted: age at which messages may be removed.")
-@_time_option("--tombstone-time", default="24h", help="Compacted: time for which tombstones stay.")
+@time_option("--min-lag", default="0s", help="Compacted: age at which messages may be removed.")
+@time_option("--tombstone-time", default="24h", help="Compacted: time for which tombstones stay.")
 @option(
     "--dirty-ratio",
     type=click.FloatRange(0.01, 1),
@@ -124,8 +108,9 @@ def topic() -> None:
     show_default=True,
     help="Compacted: part of the topic that is not compacted yet at which compaction begins.",
 )
-@_cluster_option
-@_broker_option
+@retention_options("default")
+@cluster_option
+@broker_option
 @option("--if-not-exists", is_flag=True, help="Succeed if the topic exists with the same settings.")
 @click.pass_obj
 def create(
@@ -174,12 +159,13 @@ def create(
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
-@_count_option("--queues", help="Queues on each broker, for consumers and producers.")
-@_read_option
-@_write_option
+@count_option("--queues", help="Queues on each broker, for consumers and producers.")
+@read_option
+@write_option
 @option("--permission", type=click.Choice(list(PERMISSIONS)), help="Permission of clients.")
-@_cluster_option
-@_broker_option
+@retention_options(None)
+@cluster_option
+@broker_option
 @option(
     "--ignore-group",
     "ignore_groups",
@@ -204,11 +190,9 @@ def update(
     /,
     name: str,
     queues: int | None,
-    read_queues: int | None,
-    write_queues: int | None,
     permission: str | None,
     timeout_s: float,
-    **which: Any,  # noqa: ANN401 - the options that say where and how
+    **options: Any,  # noqa: ANN401 - single steps, and where and how
 ) -> None:
     """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
@@ -219,25 +203,29 @@ def update(
 
     --read-queues and --write-queues are single steps of this.
 
+    Messages that a shorter --retention or --retention-bytes passes can no longer be read once the broker has looked,
+    within seconds; their disk is freed later.
+
     A broker of the topic that is away is not changed. The command names it on stderr and ends with status 1: repeat it
     when the broker is back.
 
     Example: minimq topic update orders --queues 32
     """
-    if (queues, read_queues, write_queues, permission) == (None, None, None, None):
-        raise InvalidArgument("nothing to change: give --queues, --read-queues, --write-queues or --permission")
-    if queues is not None and (read_queues, write_queues) != (None, None):
+    options["permission"] = None if permission is None else PERMISSIONS[permission]
+    steps = {step: options.pop(step) for step in _STEPS}
+    has_steps = any(value is not None for value in steps.values())
+    if queues is None and not has_steps:
+        names = "--queues, --read-queues, --write-queues, --permission, --retention or --retention-bytes"
+        raise InvalidArgument(f"nothing to change: give {names}")
+    if queues is not None and (steps["read_queues"], steps["write_queues"]) != (None, None):
         raise InvalidArgument("--queues sets both counts: give it alone, or --read-queues and --write-queues")
     left_out: Sequence[AwayBroker] = ()
     with _admin(nameserver) as admin:
-        if (read_queues, write_queues, permission) != (None, None, None):
-            wanted = None if permission is None else PERMISSIONS[permission]
-            left_out = admin.update_topic(
-                name, read_queues=read_queues, write_queues=write_queues, permission=wanted, **which
-            )
+        if has_steps:
+            left_out = admin.update_topic(name, **steps, **options)
         if queues is not None:
             with progress_line() as progress:
-                left_out = admin.resize_topic(name, queues, timeout_s=timeout_s, progress=progress, **which)
+                left_out = admin.resize_topic(name, queues, timeout_s=timeout_s, progress=progress, **options)
         _tell(admin, name, "changed")
     if tell_left_out(left_out, "not changed"):
         sys.exit(1)
@@ -245,8 +233,8 @@ def update(
 
 @topic.command(short_help="Delete a topic with all its messages.")
 @click.argument("name", shell_complete=complete_topics)
-@_cluster_option
-@_broker_option
+@cluster_option
+@broker_option
 @option("--if-exists", is_flag=True, help="Succeed if there is no such topic.")
 @option(
     "--force",
@@ -349,6 +337,8 @@ def describe(nameserver: str, name: str, output: str) -> None:
             "permission": permission_name(item.permission),
             "fifo": item.fifo,
             "compacted": item.compaction is not None,
+            "retention_s": item.retention_s or None,
+            "retention_bytes": item.retention_bytes or None,
             "created_at": item.created_at,
         }
         for item in description.settings
@@ -380,7 +370,11 @@ def describe(nameserver: str, name: str, output: str) -> None:
         )
         return
     click.echo(f"{name}: {count_of(description.messages, 'message')}\n")
-    unused = [column for column in ("fifo", "compacted") if not any(item[column] for item in settings)]
+    unused = [
+        column
+        for column in ("fifo", "compacted", "retention_s", "retention_bytes")
+        if not any(item[column] for item in settings)
+    ]
     show_table(_SETTINGS, settings, without=unused)
     click.echo()
     show_table(_QUEUES, queues)

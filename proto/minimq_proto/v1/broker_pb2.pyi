@@ -1016,6 +1016,8 @@ class Topic(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     FIFO_FIELD_NUMBER: builtins.int
     COMPACTION_FIELD_NUMBER: builtins.int
+    RETENTION_MS_FIELD_NUMBER: builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
@@ -1026,6 +1028,9 @@ class Topic(google.protobuf.message.Message):
     """In answers: a topic that was deleted and made again has another id. Each broker has its own."""
     fifo: builtins.bool
     """Each batch is of one message group (batch format 3), whose messages are popped in order. It never changes."""
+    retention_ms: builtins.int
+    """How long its messages are kept, in milliseconds, and how many bytes of them on each broker. 0: as the broker is told."""
+    retention_bytes: builtins.int
     @property
     def compaction(self) -> global___Compaction:
         """Set for a topic that is compacted by key."""
@@ -1041,9 +1046,11 @@ class Topic(google.protobuf.message.Message):
         topic_id: builtins.int = ...,
         fifo: builtins.bool = ...,
         compaction: global___Compaction | None = ...,
+        retention_ms: builtins.int = ...,
+        retention_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["compaction", b"compaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compaction", b"compaction", "created_ms", b"created_ms", "fifo", b"fifo", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compaction", b"compaction", "created_ms", b"created_ms", "fifo", b"fifo", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "topic", b"topic", "topic_id", b"topic_id", "write_queues", b"write_queues"]) -> None: ...
 
 global___Topic = Topic
 
@@ -1166,12 +1173,16 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     PERMISSION_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
     IGNORED_GROUPS_FIELD_NUMBER: builtins.int
+    RETENTION_MS_FIELD_NUMBER: builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     force: builtins.bool
     """Also when messages go out of sight by it: those of queues that are not read any more."""
+    retention_ms: builtins.int
+    retention_bytes: builtins.int
     @property
     def ignored_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Groups whose unread messages are no reason to refuse."""
@@ -1185,13 +1196,19 @@ class UpdateTopicRequest(google.protobuf.message.Message):
         permission: builtins.int | None = ...,
         force: builtins.bool = ...,
         ignored_groups: collections.abc.Iterable[builtins.str] | None = ...,
+        retention_ms: builtins.int | None = ...,
+        retention_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_write_queues", b"_write_queues", "force", b"force", "ignored_groups", b"ignored_groups", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "write_queues", b"write_queues"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_write_queues", b"_write_queues", "force", b"force", "ignored_groups", b"ignored_groups", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_permission", b"_permission"]) -> typing.Literal["permission"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_read_queues", b"_read_queues"]) -> typing.Literal["read_queues"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_retention_bytes", b"_retention_bytes"]) -> typing.Literal["retention_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_retention_ms", b"_retention_ms"]) -> typing.Literal["retention_ms"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_write_queues", b"_write_queues"]) -> typing.Literal["write_queues"] | None: ...
 

@@ -1,0 +1,83 @@
+"""Topics that keep their messages for another time than the broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.command import Minimq
+
+from minimq import Admin, ConsumeFrom, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq_common.errors import InvalidArgument, TopicExists
+from support.waiting import wait_until
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    options = {"retention_check_s": 0.02, "segment_bytes": 1 << 16, "checkpoint_interval_s": 0.05}
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+        yield cluster
+
+
+def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
+    with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        admin.create_topic("short", queues=1, retention_s=0.2)
+        admin.create_topic("few", queues=1, retention_bytes=30_000)
+        admin.create_topic("others", queues=1)
+        for number in range(30):
+            for topic in ("short", "few", "others"):
+                producer.send(Message(topic, b"%d" % number + bytes(4_000)))
+
+        def bounds(topic: str) -> tuple[int, int]:
+            [queue] = admin.describe_topic(topic).queues
+            return queue.min_offset, queue.max_offset
+
+        wait_until(lambda: bounds("short") == (30, 30), PATIENCE_S, what="all of the short topic is gone")
+        wait_until(lambda: 0 < bounds("few")[0] < 30, PATIENCE_S, what="some of the small topic is gone")
+        assert bounds("others") == (0, 30)
+        [settings] = admin.describe_topic("short").settings
+        assert (settings.retention_s, settings.retention_bytes) == (0.2, 0)
+        queue = MessageQueue("few", "broker-a", 0)
+        with PullConsumer(cluster.nameserver, "g", consume_from=ConsumeFrom.EARLIEST) as consumer:
+            consumer.assign([queue])
+            offsets: list[int] = []
+            while not offsets or offsets[-1] < 29:
+                offsets += [message.queue_offset for message in consumer.poll(PATIENCE_S)]
+        assert offsets == list(range(bounds("few")[0], 30))
+        admin.update_topic("short", retention_s=0)
+        [settings] = admin.describe_topic("short").settings
+        assert settings.retention_s == 0
+        producer.send(Message("short", b"stays"))
+        admin.create_topic("short", queues=1, if_not_exists=True)
+        with pytest.raises(TopicExists):
+            admin.create_topic("short", queues=1, retention_s=5, if_not_exists=True)
+
+
+def test_the_command(cluster: LocalCluster) -> None:
+    minimq = Minimq(cluster.nameserver)
+    minimq("topic", "create", "t", "--queues", "1", "--retention", "7d", "--retention-bytes", "10GiB")
+    [broker] = json.loads(minimq("topic", "describe", "t", "--output", "json"))["brokers"]
+    assert (broker["retention_s"], broker["retention_bytes"]) == (7 * 86400, 10 << 30)
+    minimq("topic", "update", "t", "--retention", "default", "--retention-bytes", "0")
+    [broker] = json.loads(minimq("topic", "describe", "t", "--output", "json"))["brokers"]
+    assert (broker["retention_s"], broker["retention_bytes"]) == (None, None)
+
+
+def test_rules_that_no_topic_can_have(cluster: LocalCluster) -> None:
+    with Admin(cluster.nameserver) as admin:
+        for wrong in (-1, 0.0001, 200 * 366 * 86400, "7d", True):
+            with pytest.raises(InvalidArgument, match="retention_s"):
+                admin.create_topic("t", retention_s=wrong)  # type: ignore[arg-type]
+        for size in (-1, 1.5, 1 << 63):
+            with pytest.raises(InvalidArgument, match="retention_bytes"):
+                admin.create_topic("t", retention_bytes=size)  # type: ignore[arg-type]
+        admin.create_topic("t")
+        with pytest.raises(InvalidArgument, match="nothing to change"):
+            admin.update_topic("t")
+        admin.create_topic("%DLQ%g")
+        with pytest.raises(InvalidArgument, match="belongs to a consumer group"):
+            admin.update_topic("%DLQ%g", retention_s=5)

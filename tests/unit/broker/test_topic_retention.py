@@ -1,0 +1,119 @@
+"""Topics with rules of their own: what is shown of them, against a list of all that was sent."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from minimq_broker.core.facts import TopicSet
+from minimq_broker.core.state import State
+from minimq_broker.store.topic_retention import TopicRetention
+from minimq_broker.store.topic_sizes import TopicSizes
+from support.chance import SEED
+from support.stores import OpenStore, Stores
+
+SEGMENT_BYTES = 64 << 10
+
+
+def set_rules(store: OpenStore, name: str, *, age_ms: int = 0, size: int = 0) -> None:
+    def decide(state: State) -> TopicSet:
+        changed = msgspec.structs.replace(state.topic(name), retention_ms=age_ms, retention_bytes=size)
+        return TopicSet(changed)
+
+    store.record(decide)
+
+
+def look(store: OpenStore) -> TopicRetention:
+    retention = store.store.topic_retention
+    retention.look(store.state, store.clock())
+    return retention
+
+
+def first(store: OpenStore, topic: str, number: int = 0) -> int:
+    return store.store.bounds(store.key(topic, number))[0]
+
+
+def test_by_age(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    for topic in ("a", "b"):
+        store.create_topic(topic, 2)
+    for number in range(20):
+        stores.clock.now_ms += 1000
+        store.append("a", number % 2, b"%d" % number, bytes(8_000))
+        store.append("b", number % 2, b"%d" % number)
+    assert len(store.store.log.segments) > 3
+    set_rules(store, "a", age_ms=5_000)
+    assert first(store, "a") == 0
+    look(store)
+    assert [first(store, "a", queue) for queue in range(2)] == [16, 14]
+    assert [first(store, "b", queue) for queue in range(2)] == [0, 0]
+    assert store.bodies("a", 0, 0)[0] == b"16"
+    assert store.store.offset_at(store.key("a", 0), 0) == 16
+    assert store.store.stored_ms(store.key("a", 0), 0) == stores.clock.now_ms - 3_000
+    cuts = store.store.log.cuts
+    look(store)
+    assert store.store.log.cuts == cuts
+    stores.clock.now_ms += 5_000
+    look(store)
+    assert store.store.bounds(store.key("a", 0)) == (20, 20)
+    assert store.bodies("a", 0) == []
+    store.append("a", 0, b"more")
+    look(store)
+    assert store.bodies("a", 0) == [b"more"]
+    set_rules(store, "a")
+    look(store)
+    assert first(store, "a") == 0
+
+
+def test_by_size(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    for topic in ("a", "b"):
+        store.create_topic(topic, 2)
+    chance = random.Random(SEED)
+    sent: list[tuple[int, int, int]] = []
+    set_rules(store, "a", size=50_000)
+    for _ in range(60):
+        queue, size = chance.randrange(2), chance.randrange(3_000)
+        offset = store.append("a", queue, chance.randbytes(size))
+        sent.append((queue, offset, store.store.next_size(store.key("a", queue), offset)))
+        store.append("b", queue, bytes(3_000))
+        look(store)
+        kept = [item for item in sent if item[1] >= first(store, "a", item[0])]
+        total = sum(size for _, _, size in kept)
+        assert kept == sent[len(sent) - len(kept) :]  # the oldest go first, over all queues
+        assert total <= 50_000 + SEGMENT_BYTES // 64 + max(size for _, _, size in sent)
+        assert total > 50_000 - 3_200 or len(kept) == len(sent)
+    assert len(kept) < len(sent)
+    store.close()
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    look(store)
+    assert kept[0][1] == first(store, "a", kept[0][0])
+
+
+def test_sizes_are_counted_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("a")
+    store.append("a", 0, bytes(1000))
+    active = store.store.log.active
+    topic_id = store.key("a", 0).topic_id
+    sizes = TopicSizes(active, SEGMENT_BYTES)
+    [(start, size)] = sizes.slices(topic_id)
+    store.append("a", 0, bytes(1000))
+    assert sum(size for _, size in sizes.slices(topic_id)) == 2 * size
+    assert start == active.start
+    assert sizes.size_of(topic_id, active.start) == 0
+    store.store.call(lambda: store.store.log.roll(store.store.end))
+    sizes.slices(topic_id)
+    monkeypatch.setattr(active, "queues_of", None)
+    assert sizes.size_of(topic_id, 1 << 60) == 2 * size
+
+
+def test_rules_count_for_good_once_they_are_saved(stores: Stores) -> None:
+    store = stores.open()
+    store.create_topic("a")
+    set_rules(store, "a", age_ms=1)
+    retention = look(store)
+    assert retention.certain(store.store.saved_position) == {}
+    assert list(retention.certain(store.store.end)) == [store.key("a", 0).topic_id]
