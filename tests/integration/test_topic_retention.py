@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.command import Minimq
 
-from minimq import Admin, ConsumeFrom, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, TopicExists
+from support.command import Minimq
 from support.waiting import wait_until
 
 PATIENCE_S = 20.0
@@ -42,7 +42,7 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         [settings] = admin.describe_topic("short").settings
         assert (settings.retention_s, settings.retention_bytes) == (0.2, 0)
         queue = MessageQueue("few", "broker-a", 0)
-        with PullConsumer(cluster.nameserver, "g", consume_from=ConsumeFrom.EARLIEST) as consumer:
+        with PullConsumer(cluster.nameserver, group="g", offset_reset="earliest") as consumer:
             consumer.assign([queue])
             offsets: list[int] = []
             while not offsets or offsets[-1] < 29:

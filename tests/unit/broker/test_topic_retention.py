@@ -72,7 +72,7 @@ def test_by_size(stores: Stores) -> None:
     for topic in ("a", "b"):
         store.create_topic(topic, 2)
     chance = random.Random(SEED)
-    sent: list[tuple[int, int, int]] = []
+    sent, kept = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
     set_rules(store, "a", size=50_000)
     for _ in range(60):
         queue, size = chance.randrange(2), chance.randrange(3_000)
