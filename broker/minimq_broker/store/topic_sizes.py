@@ -1,4 +1,4 @@
-"""How many bytes of a segment are of some topics, by log positions, counted once from the index rows."""
+"""The sizes of topics in a segment, by log positions, counted once from the index rows."""
 
 from __future__ import annotations
 
