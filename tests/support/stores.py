@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from minimq_broker.core.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.facts import (
     Fact,
     OffsetsCommitted,
@@ -21,6 +22,7 @@ from minimq_broker.core.half_table import HalfOutcome
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
+from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
 from minimq_broker.store.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import AnyJob, AppendJob, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch
@@ -97,6 +99,8 @@ class OpenStore:
                     job.done(job)
                 case EndJob():
                     job.done(job)
+                case DelayJob():
+                    job.tell()
 
     @property
     def state(self) -> State:
@@ -108,7 +112,12 @@ class OpenStore:
     # ---- writing ------------------------------------------------------------------------------------
 
     def submit(
-        self, topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        data: bytes,
+        transaction: TransactionId | None = None,
+        delay: Delay | None = None,
     ) -> Future[AppendJob]:
         """Hand a batch in without waiting."""
         future: Future[AppendJob] = Future()
@@ -119,7 +128,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done, transaction))
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done, transaction, delay))
         return future
 
     def submit_atomic(
@@ -222,6 +231,38 @@ class OpenStore:
     def delete_topic(self, name: str) -> None:
         self.record(TopicDeleted(name))
 
+    def delay(
+        self, topic: str, queue_id: int, due_ms: int, *bodies: bytes, recallable: bool = True, data: bytes = b""
+    ) -> DueKey:
+        """Append a batch that is due later, and return its key."""
+        delay = Delay(due_ms=due_ms, recallable=recallable)
+        due = self.submit(topic, queue_id, data or make_batch(bodies), delay=delay).result(PATIENCE_S).due
+        assert due is not None
+        return due
+
+    def submit_due(self) -> Future[DueJob]:
+        """Have some delayed batches that are due published without waiting."""
+        future: Future[DueJob] = Future()
+        self.store.submit(DueJob(lambda job: _answer(job, future)))
+        return future
+
+    def publish_due(self) -> list[DueJob]:
+        """Publish all delayed batches that are due; return the jobs."""
+        jobs = [self.submit_due().result(PATIENCE_S)]
+        while jobs[-1].has_more:
+            jobs.append(self.submit_due().result(PATIENCE_S))
+        return jobs
+
+    def submit_recall(self, topic: str, *keys: DueKey) -> Future[RecallJob]:
+        """Recall delayed batches without waiting."""
+        future: Future[RecallJob] = Future()
+        self.store.submit(RecallJob(topic, keys, lambda job: _answer(job, future)))
+        return future
+
+    def recall(self, topic: str, *keys: DueKey) -> list[RecallOutcome]:
+        """Recall delayed batches."""
+        return self.submit_recall(topic, *keys).result(PATIENCE_S).outcomes
+
     # ---- as a slave ---------------------------------------------------------------------------------
 
     def submit_entries(self, position: int, entries: Sequence[bytes]) -> Future[ReplicaJob]:
@@ -259,6 +300,16 @@ class OpenStore:
             for stored in self.read(topic, queue_id, offset)
             for body in RecordBatch(stored.data).bodies(max(offset - stored.base_offset, 0))
         ]
+
+
+Made = TypeVar("Made", DueJob, RecallJob)
+
+
+def _answer(job: Made, future: Future[Made]) -> None:
+    if job.error is None:
+        future.set_result(job)
+    else:
+        future.set_exception(job.error)
 
 
 class Stores:

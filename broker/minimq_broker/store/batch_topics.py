@@ -24,3 +24,13 @@ def check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
             f"batch {job.header.sequence} of producer {job.header.producer_id:016x} is stored in another topic "
             f"already, not in {job.topic!r}: a new batch needs a new number"
         )
+
+
+def check_may_wait(job: AppendJob, topic: Topic) -> None:
+    """Raise `InvalidArgument` for a delayed batch in a transaction, or of a FIFO topic."""
+    if job.transaction is not None:
+        raise InvalidArgument("a message of a transaction cannot be delayed: send it by itself, or without a delay")
+    if topic.fifo:
+        raise InvalidArgument(
+            f"topic {topic.name!r} is a FIFO topic, whose messages keep their order: they cannot be delayed"
+        )

@@ -17,16 +17,16 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.due_check import DueCheck
 from minimq_broker.store.entry import (
-    HEADER_BYTES,
     IN_QUEUE,
     EntryHeader,
     EntryKind,
     atomic_size,
+    effect,
     payload_of,
     read_fact,
     read_header,
-    transaction_of,
 )
 from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.log_observer import UNOBSERVED
@@ -159,7 +159,7 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
             saved = state.position
             found = [*popped_findings(state, checkpoint.popped())]
             if not report.findings and not found:  # otherwise facts may be missing
-                found += walk.popped.findings(checkpoint.popped())
+                found += [*walk.popped.findings(checkpoint.popped()), *walk.delays.findings()]
             report.findings += [f"checkpoint: {finding}" for finding in found]
         if is_whole and not log.start <= saved <= log.end:
             report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
@@ -190,11 +190,13 @@ class _LogWalk:
 
     Attributes:
         popped: what follows from the facts for popped queues.
+        delays: what follows from the entries for delayed batches.
         position: where the next entry is expected; -1 at first.
     """
 
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
         self.popped = PoppedReplay(saved, is_whole=is_whole)
+        self.delays = DueCheck(saved, is_whole=is_whole)
         self._report = report
         self._saved = saved
         self._name_of = saved.name_of
@@ -231,7 +233,7 @@ class _LogWalk:
             try:
                 header = read_header(entry, position)
                 data = bytes(payload_of(entry, header))
-                key, row = self._row(position, header, data)
+                key, row = self._row(position, header, data, len(entry))
                 expected[key] = row
                 if position >= log.start and log.begins_at(position):  # the broker ended ahead of its removal
                     if log.entry_at(position) != bytes(entry):
@@ -252,8 +254,11 @@ class _LogWalk:
         self.position = segment.start
         if segment.rewritten_to:
             self.popped = PoppedReplay(self._saved, is_whole=False)  # facts are missing
+            self.delays.lacks_entries()
             self._thinned.update(self._next_offset)
         self._verify_rows(segment, dict(self._entries(segment)))
+        for position, text in self.delays.row_findings(segment):
+            self._find(segment, position, text)
         if self._atomic_end > self.position:  # a commit has written it, to one segment
             self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
         if segment.rewritten_to:
@@ -283,15 +288,15 @@ class _LogWalk:
             try:
                 header = read_header(entry, position)
                 data = bytes(payload_of(entry, header))
+                self.delays.note(effect(entry, position), position, len(entry))
                 if header.kind in IN_QUEUE:
-                    rows.append(self._row(position, header, data))
+                    rows.append(self._row(position, header, data, len(entry)))
                     self._verify(header, data)
                     if segment.rewritten_to:
                         self._thinned.add(header.queue)
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
-                elif header.kind == EntryKind.STAGED:
-                    transaction_of(entry, position)
+                elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
                     batch.RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self.popped.apply(read_fact(memoryview(data), position), position)
@@ -300,11 +305,11 @@ class _LogWalk:
                 self._find(segment, position, error.message)
         return rows
 
-    def _row(self, position: int, header: EntryHeader, data: bytes) -> tuple[tuple[QueueKey, int], Row]:
+    def _row(self, position: int, header: EntryHeader, data: bytes, size: int) -> tuple[tuple[QueueKey, int], Row]:
         """Return the index row that a batch must have, with its key."""
         about = batch.read_header(data)
         self._report.messages += about.count
-        row = row_of(header, about, position, HEADER_BYTES + len(data))
+        row = row_of(header, about, position, size)
         return (header.queue, row.last_offset), row
 
     def _verify(self, header: EntryHeader, data: bytes) -> None:

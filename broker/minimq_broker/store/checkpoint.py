@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import lmdb
 import msgspec
 
+from minimq_broker.core.delays import NO_KEY, DueKey
 from minimq_broker.core.pop_queue import PopRow
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
@@ -33,13 +34,14 @@ class DamagedCheckpoint(DamagedFile):
 
 
 class ChangedRows(NamedTuple):
-    """The changes that a checkpoint lacks: changed rows of a state, as they are stored, and its log position.
+    """The changes that a checkpoint lacks: changed rows of a state, as they are stored, its log position and its mark.
 
     None stands for a row that is gone.
     """
 
     position: int
     rows: list[tuple[bytes, bytes | None]]
+    mark: DueKey = NO_KEY
 
 
 def take_changes(state: State) -> ChangedRows:
@@ -49,7 +51,7 @@ def take_changes(state: State) -> ChangedRows:
         key = msgspec.msgpack.encode(row)
         rows.append((key, None if value is None else seal(key, msgspec.msgpack.encode(value))))
     state.saved()
-    return ChangedRows(state.position, rows)
+    return ChangedRows(state.position, rows, state.delays.mark)
 
 
 class Checkpoint:

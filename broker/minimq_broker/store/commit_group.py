@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
+from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import (
     AtomicBegun,
     Fact,
@@ -16,39 +17,43 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
-from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.batch_topics import check_same_topic, wrong_kind
+from minimq_broker.core.staging import Staged, StagedCount, check_room
+from minimq_broker.core.state import BatchApplied, QueueKey, State
+from minimq_broker.store.batch_topics import check_may_wait, check_same_topic, wrong_kind
+from minimq_broker.store.delay_drafts import DelayDrafts
+from minimq_broker.store.delay_jobs import DueJob, RecallJob
+from minimq_broker.store.due_index import DueIndex
+from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     EntryKind,
-    batch_entry,
     fact_entry,
     opened,
     staged_batch,
     staged_entry,
 )
+from minimq_broker.store.group_entries import GroupEntries
+from minimq_broker.store.group_limits import GroupLimits
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, EndJob, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
 from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob
-from minimq_broker.store.rows import Row, row_of
-from minimq_common.batch import Header, read_header
+from minimq_broker.store.rows import row_of
+from minimq_common.batch import read_header
 from minimq_common.errors import (
     CorruptEntry,
     Fenced,
     InvalidArgument,
-    MiniMQError,
     QueueNotFound,
     StaleSequence,
     StoreError,
 )
 from minimq_common.model import Permission
 
-_DEFAULT_LIMITS = StagingLimits()
+_DEFAULT_LIMITS = GroupLimits()
 
 
-class CommitGroup:
+class CommitGroup(GroupEntries):
     """The entries of one transaction. Offsets are assigned here, after those in the state.
 
     A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
@@ -58,8 +63,7 @@ class CommitGroup:
         end: log position of the first entry.
         now_ms: store time.
         ahead: acknowledge batches before they are written.
-        refusal: why no new batch may be written now, None when it may; facts are.
-        staging: how much may be staged.
+        limits: of what it takes in.
 
     Attributes:
         early: the batches that may be acknowledged before the group is written.
@@ -73,43 +77,25 @@ class CommitGroup:
         now_ms: int,
         *,
         ahead: bool,
-        refusal: MiniMQError | None = None,
-        staging: StagingLimits = _DEFAULT_LIMITS,
+        limits: GroupLimits = _DEFAULT_LIMITS,
     ) -> None:
-        self._state = state
-        self._ends: dict[QueueKey, QueueEnd] = {}
+        super().__init__(state, end, now_ms)
         self._pending = PendingBatches(state.producers)
         self._staged: dict[tuple[TransactionId, int, int], StagedBatch] = {}
-        self._staging = staging
+        self._staging = limits.staging
         #: What the group adds to what is staged, and to which parts.
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
-        self._pops = PopDrafts(state, self._ends)
+        self._pops = PopDrafts(state, self.ends)
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._halves = HalfDrafts(state.transactions)
-        self._now_ms = now_ms
+        self._delays = DelayDrafts(self, state, limits.delays.longest_ms)
+        self._delay_refusal = limits.delays.refusal
         self._ahead = ahead
-        self._refusal = refusal
-        self._start = self.end = end
-        #: Messages of the batches that get a row.
-        self.messages = 0
-        self.entries: list[tuple[int, bytes]] = []
-        self.rows: list[tuple[QueueKey, Row]] = []
-        #: What each entry does, where the next one begins, and when it was written.
-        self.effects: list[tuple[Effect, int, int]] = []
+        self._refusal = limits.refusal
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
-
-    @property
-    def size(self) -> int:
-        """Bytes of the entries."""
-        return self.end - self._start
-
-    @property
-    def grown(self) -> Set[QueueKey]:
-        """The queues that get batches."""
-        return self._ends.keys()
 
     def add_batch(self, job: AppendJob) -> None:
         """Give a batch its place, or find the one that it has.
@@ -124,8 +110,8 @@ class CommitGroup:
             StoreFull: the disk is nearly full.
         """
         topic = self._state.topic(job.topic)
-        if job.delay is not None:
-            raise InvalidArgument("delayed batches are not stored yet")
+        if job.delay is not None and self._delay(job, job.delay, topic):
+            return
         if job.transaction is not None:
             self._stage(job, job.transaction, topic)
             return
@@ -136,6 +122,37 @@ class CommitGroup:
         _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
         if self._ahead:
             self.early.append(job)
+
+    def _delay(self, job: AppendJob, delay: Delay, topic: Topic) -> bool:
+        """Store a batch that waits until it is due; return whether it does, or did at an earlier try."""
+        check_may_wait(job, topic)
+        header = job.header
+        if header.producer_id and self._found(job, topic):
+            return True
+        due_ms = self._delays.due_ms(delay)
+        if due_ms is None:
+            return False
+        queue = self._queue_of(job, topic)
+        if (refusal := self._delay_refusal()) is not None:
+            raise refusal
+        place = self._delays.put(job, queue, due_ms, is_recallable=delay.recallable)
+        if header.producer_id:
+            self._pending.add(header.producer_id, header.sequence, header.settled_before, place)
+        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
+        if self._ahead:
+            self.early.append(job)
+        return True
+
+    def publish_due(self, job: DueJob, index: DueIndex) -> None:
+        """Write the next delayed batches that are due to their queues.
+
+        Also on a disk that accepts nothing more, since segments cannot be removed before.
+        """
+        self._delays.publish(job, index)
+
+    def recall(self, job: RecallJob, index: DueIndex) -> None:
+        """Take delayed batches back that wait. Raises `TopicNotFound`."""
+        self._delays.recall(job, index)
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Give all batches of a job their places, with what a group has consumed, or find those that they have.
@@ -159,12 +176,12 @@ class CommitGroup:
             moved = self._pops.decide_whole(job.settles, strict=bool(job.batches))
             facts += [] if moved is None else [moved]
         if len(queues) + len(facts) > 1:
-            size = sum(len(fact_entry(fact, self._now_ms)) for fact in facts)
-            self._add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
+            size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
+            self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
         for queue, batch in zip(queues, job.batches, strict=True):
             _answer(batch, self._append_batch(queue, batch), AppendStatus.OK)
         for fact in facts:
-            self._add(fact)
+            self.add(fact)
 
     def _found_whole(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
         """Answer a job that was sent before by where its batches are."""
@@ -193,10 +210,10 @@ class CommitGroup:
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         """Write a batch, and remember its number."""
         header = job.header
-        place = self._put(queue, job.data, header)
+        place = self.put(queue, job.data, header)
         producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
-        effect = BatchApplied(queue, self._ends[queue], place, producer_id, sequence, settled_before)
-        self._do(effect, place.stored_ms)
+        effect = BatchApplied(queue, self.ends[queue], place, producer_id, sequence, settled_before)
+        self.do(effect, place.stored_ms)
         if producer_id:
             self._pending.add(producer_id, sequence, settled_before, place)
         return place
@@ -215,30 +232,6 @@ class CommitGroup:
             raise InvalidArgument(wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
-    def _put(
-        self, queue: QueueKey, data: bytes | memoryview, header: Header, kind: EntryKind = EntryKind.BATCH
-    ) -> Place:
-        """Write a batch where its queue ends."""
-        end = self._ends.get(queue) or self._state.end(queue)
-        stored_ms = max(self._now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
-        entry = batch_entry(queue, end.offset, stored_ms, data, kind)
-        after = QueueEnd(end.offset + header.count, stored_ms)
-        row = Row(
-            after.offset - 1,
-            self.end,
-            len(entry),
-            header.count,
-            stored_ms,
-            header.born_first_ms,
-            header.born_last_ms,
-            header.tag_hashes,
-        )
-        self._append(entry)
-        self.rows.append((queue, row))
-        self.messages += header.count
-        self._ends[queue] = after
-        return Place(*queue, end.offset, stored_ms)
-
     def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
         """Keep a batch until its transaction is decided. It is on disk when it is acknowledged, in either mode."""
         header = job.header
@@ -252,13 +245,13 @@ class CommitGroup:
         found = applied or self._staged.get((transaction, *number))
         if found is None:
             queue = self._queue_of(job, topic)
-            entry = staged_entry(queue, self._now_ms, transaction, job.data)
+            entry = staged_entry(queue, self.now_ms, transaction, job.data)
             self._take_room(transaction, header.producer_id, len(entry))
-            found = StagedBatch(self.end, len(entry), *queue, self._now_ms, *number)
+            found = StagedBatch(self.end, len(entry), *queue, self.now_ms, *number)
             self._staged[transaction, *number] = found
             self._halves.staged(transaction, header.producer_id)
-            self._append(entry)
-            self._do(BatchStaged(transaction, *number, found), self._now_ms)
+            self.append(entry)
+            self.do(BatchStaged(transaction, *number, found), self.now_ms)
         else:
             check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
@@ -305,7 +298,7 @@ class CommitGroup:
             entry_at: as of `publish`.
         """
         for fact, committed in self._halves.decide(job):
-            self._add(fact)
+            self.add(fact)
             if self._refusal is None and self._halves.may_publish(fact, committed):
                 if committed:
                     self._publish(TransactionId(fact.name, fact.committed[-1]), committed, entry_at)
@@ -317,19 +310,19 @@ class CommitGroup:
         self, transaction: TransactionId, staged: Sequence[StagedBatch], entry_at: Callable[[int], bytes]
     ) -> None:
         """Write staged batches to their queues, in this order."""
-        self._add(PublicationBegun(*transaction))
+        self.add(PublicationBegun(*transaction))
         for batch in staged:
             topic = self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
             try:
                 data = staged_batch(entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
-                self._add(PublicationSkipped(*transaction, 1))
+                self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
                 continue
             # Queues may have been hidden since; a permission that was taken away does not matter.
             queue = QueueKey(batch.topic_id, batch.queue_id % topic.write_queues)
-            place = self._put(queue, data, read_header(data), EntryKind.PUBLISHED)
-            self._do(BatchApplied(queue, self._ends[queue], place, is_published=True), place.stored_ms)
+            place = self.put(queue, data, read_header(data), EntryKind.PUBLISHED)
+            self.do(BatchApplied(queue, self.ends[queue], place, is_published=True), place.stored_ms)
 
     def _found(self, job: AppendJob, topic: Topic) -> bool:
         """Answer a batch that was sent before by where it is."""
@@ -350,7 +343,7 @@ class CommitGroup:
         else:
             fact = job.fact = job.decide(self._state)
         if fact is not None:
-            self._add(fact)
+            self.add(fact)
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in.
@@ -363,8 +356,8 @@ class CommitGroup:
         if job.position != self.end:
             raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
         at = job.position
-        ends = dict(self._ends)
-        rows, effects = [], []
+        ends = dict(self.ends)
+        rows, effects, due = [], [], list[AnyDueRow]()
         whole_from = at
         for data in job.entries:
             entry = opened(data, at)
@@ -383,31 +376,27 @@ class CommitGroup:
                 rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
             at += len(data)
             effects.append((entry.effect, at, entry.header.stored_ms))
+            due += due_rows_of(entry.effect, at - len(data), len(data))
         if at < whole_from:
             raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
         for data in job.entries:
-            self._append(data)
+            self.append(data)
         self.rows += rows
+        self.due += due
         self.messages += sum(row.count for _, row in rows)
         self.effects += effects
-        self._ends = ends
+        self.ends = ends
 
-    def _add(self, fact: Fact) -> None:
+    def add(self, fact: Fact) -> None:
+        """Write a fact."""
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
-        self._append(fact_entry(fact, self._now_ms))
-        self._do(fact, self._now_ms)
-
-    def _do(self, effect: Effect, at_ms: int) -> None:
-        """Record the effect of the last appended entry."""
-        self.effects.append((effect, self.end, at_ms))
-
-    def _append(self, entry: bytes) -> None:
-        self.entries.append((self.end, entry))
-        self.end += len(entry)
+        super().add(fact)
 
 
 def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms
+    if place.due_ms:
+        job.base_offset, job.due = -1, DueKey(place.due_ms, place.base_offset)

@@ -25,6 +25,8 @@ from minimq_broker.store.entry import (
     IN_QUEUE,
     EntryHeader,
     EntryKind,
+    delay_of,
+    due_key_of,
     payload_of,
     read_fact,
     read_header,
@@ -111,6 +113,13 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
             {"transaction": name, "number": number, "unpublished": count}
             for name, number, count in state.transactions.endings()
         ],
+        "delayed": {
+            "published_to": state.delays.mark._asdict(),
+            "waiting": [
+                {"topic": names.get(topic_id, topic_id), "batches": waiting.batches, "messages": waiting.messages}
+                for topic_id, waiting in sorted(state.delays.by_topic.items())
+            ],
+        },
         "topics": [
             {
                 "topic": topic.name,
@@ -169,8 +178,7 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
     archived = log.archive.entries() if log.archive else ()
     for position, entry in chain(takewhile(lambda item: item[0] < log.start, archived), log.entries()):
         header = read_header(entry, position)
-        stored_at = moment(header.stored_ms).isoformat(timespec="milliseconds")
-        about: dict[str, Any] = {"position": position, "stored_at": stored_at}
+        about: dict[str, Any] = {"position": position, "stored_at": _moment(header.stored_ms)}
         payload = payload_of(entry, header)
         if header.kind == EntryKind.FACT:
             about["fact"] = msgspec.to_builtins(read_fact(payload, position))
@@ -180,7 +188,20 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
             about |= _batch(header, batch.read_header(payload))
         if header.kind == EntryKind.STAGED:
             about["transaction"], about["number"] = transaction_of(entry, position)
+        elif header.kind == EntryKind.DELAYED:
+            due_ms, about["recallable"] = delay_of(entry, position)
+            about |= {"due_at": _moment(due_ms), "due_ms": due_ms, "id": position}
+        elif header.kind == EntryKind.DUE:
+            key = due_key_of(entry, position)
+            about |= {"due_at": _moment(key.due_ms), **key._asdict()}
         yield about
+
+
+def _moment(at_ms: int) -> str:
+    try:
+        return moment(at_ms).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):  # behind all years that there are
+        return str(at_ms)
 
 
 def _batch(header: EntryHeader, sent: batch.Header) -> dict[str, Any]:
@@ -227,6 +248,13 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
             f"handed out to {item['handed_out_to']}, {pieces}, {item['in_flight']} in flight, "
             f"at most {count_of(item['most_tries'], 'try', 'tries')}{until}"
         )
+    yield from _waiting_lines(about)
+
+
+def _waiting_lines(about: dict[str, Any]) -> Iterator[str]:
+    for item in about["delayed"]["waiting"]:
+        messages = f"{count_of(item['messages'], 'message')} in {count_of(item['batches'], 'batch', 'batches')}"
+        yield f"delayed messages of topic {item['topic']}: {messages} waiting"
     for item in about["transactions"]:
         left = count_of(item["unpublished"], "batch", "batches")
         yield f"transaction {item['transaction']}: ended {item['number']}, {left} to publish"
@@ -238,8 +266,13 @@ def _line(entry: dict[str, Any]) -> str:
         fact = dict(entry["fact"])
         return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
     line = f"{begin} {entry['kind']} topic id {entry['topic_id']} queue {entry['queue']}"
-    if "transaction" in entry:
+    if entry["kind"] == "delayed":
+        line += f" messages {entry['messages']} due {entry['due_at']} id {entry['id']}"
+        line += " recallable" if entry["recallable"] else ""
+    elif "transaction" in entry:
         line += f" messages {entry['messages']} transaction {entry['transaction']} number {entry['number']}"
     else:
         line += f" offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
+    if entry["kind"] == "due":
+        line += f" due {entry['due_at']} id {entry['id']}"
     return f"{line} producer {entry['producer']} sequence {entry['sequence']}" if "producer" in entry else line

@@ -18,8 +18,11 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.dead_letters import DeadLetters
+from minimq_broker.store.delay_drafts import DelayLimits
+from minimq_broker.store.delay_refusal import delay_refusal
 from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
+from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
@@ -119,6 +122,10 @@ class MessageStore:
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
+        self.due = DueIndex(self.log)
+        self._writer.delays = DelayLimits(
+            options.max_delay_ms, lambda: delay_refusal(self.disk, self.due, self.state.delays.saved_mark)
+        )
         self._closed = False
         self.options = options
         self.topic_retention = TopicRetention(self.log, options.segment_bytes)
@@ -158,14 +165,16 @@ class MessageStore:
 
     @property
     def needed_from(self) -> int:
-        """Log position from which recovery or the publication of staged batches may need entries.
+        """Log position from which recovery or the publication of staged or delayed batches may need entries.
 
         A master refuses a decision on deleted batches, but keeps half messages. Others learn of decisions, and may have
         to publish them.
         """
         transactions = self.state.transactions
         open_from = transactions.halves.needed_from if self.leads else transactions.open_from
-        return min(self.saved_position, open_from, transactions.needed_from)
+        waiting_from = self.due.waiting_from(self.state.delays.saved_mark)
+        needed_from = min(self.saved_position, open_from, transactions.needed_from)
+        return needed_from if waiting_from is None else min(needed_from, waiting_from)
 
     @property
     def state(self) -> State:
@@ -294,11 +303,12 @@ class MessageStore:
 
         After a recall it may be that of the recalled batch.
         """
-        return None
+        key = self.due.next_key(self.state.delays.mark)
+        return None if key is None else key.due_ms
 
     def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
-        """Return some of the batches of a topic that wait, in the order in which they are due."""
-        return DelayedPage([])
+        """Return some of the batches of a topic that wait, by when they are due. Raises `CorruptEntry`."""
+        return self.due.page(topic_id, wanted, self.state.delays.mark)
 
     # ---- old segments -----------------------------------------------------------------------------------
 

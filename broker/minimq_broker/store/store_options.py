@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from minimq_broker.core.delays import MAX_DELAY_MS
 from minimq_broker.core.disk import UNWATCHED, Watermarks
 from minimq_broker.core.retention import FOR_EVER, RetentionRules
 from minimq_broker.core.staging import StagingLimits
@@ -24,6 +25,7 @@ class StoreOptions:
         watermarks: from which fullness of the disk on something is done.
         staging: how much may be staged for transactions; by default half of the disk, because staged batches are
             written once more when they are published.
+        max_delay_ms: the longest delay of a batch.
         replication_timeout_s: seconds to wait for other replicas before the caller gets an error.
         owner: the owner of the data; None if it is not needed.
     """
@@ -35,6 +37,7 @@ class StoreOptions:
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
     staging: StagingLimits | None = None
+    max_delay_ms: int = MAX_DELAY_MS
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
 

@@ -25,8 +25,11 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
+from minimq_broker.store.delay_drafts import DelayLimits
 from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.disk import is_full
+from minimq_broker.store.due_index import DueIndex
+from minimq_broker.store.group_limits import GroupLimits
 from minimq_broker.store.half_drafts import EndJob
 from minimq_broker.store.jobs import (
     AnyJob,
@@ -126,6 +129,9 @@ class Writer:
         self._stopping = False
         #: How much may be staged.
         self.staging = StagingLimits()
+        #: How long batches may be delayed, and whether any may now.
+        self.delays = DelayLimits()
+        self._due = DueIndex(commit_log)
         #: Transactions committed since the start.
         self.commits = 0
         self.figures = CommitFigures(time.monotonic())
@@ -275,7 +281,8 @@ class Writer:
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
-        group = CommitGroup(self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging)
+        limits = GroupLimits(refusal, self.staging, self.delays)
+        group = CommitGroup(self.state, start, self._clock_ms(), ahead=ahead, limits=limits)
         with self._log.kept() if keeps_log(jobs) else _NOTHING_KEPT:
             for job in jobs:
                 self._take_in_or_refuse(group, job)
@@ -320,8 +327,10 @@ class Writer:
             group.end_halves(job, self._log.entry_at)
         elif isinstance(job, PublishJob):
             group.publish(job, self._log.entry_at)
-        elif isinstance(job, DueJob | RecallJob):
-            raise InvalidArgument("delayed batches are not stored yet")
+        elif isinstance(job, DueJob):
+            group.publish_due(job, self._due)
+        elif isinstance(job, RecallJob):
+            group.recall(job, self._due)
         else:
             group.add_fact(job)
 
@@ -335,7 +344,7 @@ class Writer:
     def _store(self, group: CommitGroup, *, holds: bool) -> None:
         began_at = time.monotonic()
         try:
-            self._log.append(self.state.position, group.entries, group.rows)
+            self._log.append(self.state.position, group.entries, group.rows, group.due)
         except Exception:
             if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
@@ -389,6 +398,7 @@ class Writer:
                 return False
             self._checkpoint.save(self._to_save)
             self.state.transactions.release(self._to_save.position)
+            self.state.delays.saved_mark = self._to_save.mark
             self._to_save = None
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:

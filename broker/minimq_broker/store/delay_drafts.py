@@ -1,0 +1,170 @@
+"""The decisions about delayed batches in one group commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minimq_broker.core.delays import (
+    MAX_DELAY_MS,
+    BatchDelayed,
+    BatchesRecalled,
+    Delay,
+    DueKey,
+    DueSkipped,
+    RecalledBatch,
+    RecallOutcome,
+)
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.producers import Place
+from minimq_broker.core.state import BatchApplied, QueueKey, State
+from minimq_broker.store.delay_jobs import DueJob, RecallJob
+from minimq_broker.store.due_index import DueIndex, StoredDue, row_in
+from minimq_broker.store.due_rows import DueRow, due_key_in, is_recall
+from minimq_broker.store.entry import EntryKind, delayed_batch, delayed_entry
+from minimq_broker.store.group_entries import GroupEntries
+from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
+from minimq_broker.store.jobs import AppendJob
+from minimq_common.batch import read_header
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
+
+log = logging.getLogger(__name__)
+
+#: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
+_LOOKED_AT = 10_000
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLimits:
+    """Limits on delayed batches.
+
+    Attributes:
+        longest_ms: the longest delay.
+        refusal: returns why none may be stored now, None when one may.
+    """
+
+    longest_ms: int = MAX_DELAY_MS
+    refusal: Callable[[], StoreFull | None] = lambda: None
+
+
+class DelayDrafts:
+    """The changes of one group commit to delayed batches.
+
+    Args:
+        group: the entries of the group.
+        state: as it is before.
+        max_delay_ms: the longest delay.
+    """
+
+    def __init__(self, group: GroupEntries, state: State, max_delay_ms: int = MAX_DELAY_MS) -> None:
+        self._group, self._state, self._max_delay_ms = group, state, max_delay_ms
+        #: After what the group publishes.
+        self._mark = state.delays.mark
+        #: What the group recalls.
+        self._recalled: set[DueKey] = set()
+
+    # ---- taking in ----------------------------------------------------------------------------------
+
+    def due_ms(self, delay: Delay) -> int | None:
+        """Return when a batch is due, in ms since 1970; None when it is due now. Raises `InvalidArgument`."""
+        now_ms = self._group.now_ms
+        due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
+        if due_ms > now_ms + self._max_delay_ms:
+            raise InvalidArgument(
+                f"a message may be delayed by {self._max_delay_ms / _DAY_MS:g} days at most at this broker "
+                f"(--max-delay), not by {(due_ms - now_ms) / _DAY_MS:.1f}"
+            )
+        if due_ms <= now_ms:
+            return None
+        # The clock was set back, or that of another master was ahead: behind the mark nothing is published.
+        return max(due_ms, self._mark.due_ms + 1)
+
+    def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
+        """Write a batch that waits for a queue."""
+        header, now_ms = job.header, self._group.now_ms
+        key = DueKey(due_ms, self._group.end)
+        place = Place(*queue, key.id, now_ms, due_ms)
+        self._group.append(delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable))
+        numbers = header.producer_id, header.sequence, header.settled_before
+        self._group.do(BatchDelayed(key, header.count, place, is_recallable, *numbers), now_ms)
+        return place
+
+    # ---- publishing ---------------------------------------------------------------------------------
+
+    def publish(self, job: DueJob, index: DueIndex) -> None:
+        """Write the next batches that are due to their queues, but for those that are not to be published."""
+        size = 0
+        recalled = passed = None
+        for looked, stored in enumerate(index.walk(self._mark, self._group.now_ms + 1)):
+            key = due_key_in(stored[0])
+            if is_recall(stored[0]):
+                recalled = key
+                continue
+            if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
+                job.has_more = True
+                break
+            if key == recalled or key in self._recalled:
+                job.recalled += 1
+                passed = key
+                continue
+            row = row_in(stored[2], *stored[:2])
+            name = None if row is None else self._state.topic_name(row.topic_id)
+            if row is not None and name is None:
+                job.dropped += 1
+                passed = key
+                continue
+            self._publish(job, key, stored, None if name is None else self._state.topics[name], row)
+            size += 0 if row is None else row.size
+            passed = None
+        if passed is not None:
+            self._skip(DueSkipped(*passed))
+
+    def _publish(self, job: DueJob, key: DueKey, stored: StoredDue, topic: Topic | None, row: DueRow | None) -> None:
+        """Write a batch that is due to its queue, or skip it when it cannot be read."""
+        entry = stored[2].entry_at(key.id)
+        try:
+            data, delayed = delayed_batch(entry or b"", key)
+        except CorruptEntry as error:
+            log.error("store: a delayed batch is lost due=%d id=%d error=%s", *key, error.message)
+            job.lost += 1
+            self._skip(DueSkipped(*key, *((0, 0) if row is None else (row.topic_id, row.messages))))
+            return
+        assert topic is not None  # its row has it, or was made of its entry
+        # Queues may have been hidden since; a permission that was taken away does not matter.
+        queue = QueueKey(topic.topic_id, delayed.place.queue_id % topic.write_queues)
+        place = self._group.put(queue, data, read_header(data), EntryKind.DUE, key)
+        self._group.do(BatchApplied(queue, self._group.ends[queue], place, due=key), place.stored_ms)
+        self._mark = key
+        job.messages += delayed.messages
+        job.late_ms.append(place.stored_ms - key.due_ms)
+
+    def _skip(self, fact: DueSkipped) -> None:
+        self._group.add(fact)
+        self._mark = DueKey(fact.due_ms, fact.id)
+
+    # ---- recalling ----------------------------------------------------------------------------------
+
+    def recall(self, job: RecallJob, index: DueIndex) -> None:
+        """Take batches of a topic back if they wait. Raises `TopicNotFound`."""
+        topic_id = self._state.topic(job.topic).topic_id
+        found: list[RecalledBatch] = []
+        for key in job.keys:
+            row = index.find(key)
+            outcome = self._outcome(key, topic_id, row, index)
+            job.outcomes.append(outcome)
+            if outcome is RecallOutcome.RECALLED and row is not None:
+                found.append(RecalledBatch(*key, row.messages))
+                self._recalled.add(key)
+        if found:
+            self._group.add(BatchesRecalled(topic_id, tuple(found)))
+
+    def _outcome(self, key: DueKey, topic_id: int, row: DueRow | None, index: DueIndex) -> RecallOutcome:
+        if row is not None and row.topic_id != topic_id:
+            return RecallOutcome.TOO_LATE
+        if key in self._recalled or index.is_recalled(key):
+            return RecallOutcome.ALREADY_RECALLED
+        if row is None or key <= self._mark:
+            return RecallOutcome.TOO_LATE
+        return RecallOutcome.RECALLED if row.is_recallable else RecallOutcome.NOT_RECALLABLE

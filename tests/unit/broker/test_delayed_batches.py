@@ -1,0 +1,293 @@
+"""Delayed batches in a store: stored, published once when they are due, recalled, listed, replicated and recovered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from minimq_broker.core.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.delayed_batches import DelayedRange
+from minimq_broker.store.inspect import inspect_as_json, inspect_directory
+from minimq_broker.store.jobs import AppendStatus
+from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound
+from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+
+DAY_MS = 86_400_000
+RECALLED, AGAIN, TOO_LATE, NOT_RECALLABLE = RecallOutcome
+
+
+@pytest.fixture
+def store(stores: Stores) -> OpenStore:
+    opened = stores.open()
+    opened.create_topic("orders", queues=2)
+    return opened
+
+
+def after(store: OpenStore, delay_ms: int) -> int:
+    return store.clock.now_ms + delay_ms
+
+
+def wait(store: OpenStore, ms: int) -> list[bytes]:
+    """Let time pass, publish what is due, and return all of the first queue."""
+    store.clock.now_ms += ms
+    store.publish_due()
+    return store.bodies("orders", 0)
+
+
+def test_a_delayed_batch_is_published_when_it_is_due_and_once(store: OpenStore) -> None:
+    key = store.delay("orders", 0, after(store, 100), b"a", b"b")
+    assert store.store.next_due_ms == key.due_ms == after(store, 100)
+    assert store.state.delays.by_topic == {store.state.topic("orders").topic_id: Waiting(1, 2)}
+    assert wait(store, 99) == []
+    [job] = store.publish_due()
+    assert (job.published, job.has_more) == (0, False)
+    assert wait(store, 1) == [b"a", b"b"]
+    assert store.store.next_due_ms is None
+    assert wait(store, 1_000) == [b"a", b"b"]
+    assert store.state.delays.by_topic == {}
+
+
+def test_batches_are_published_by_when_they_are_due_and_then_by_arrival(store: OpenStore) -> None:
+    for delay_ms, body in ((300, b"4"), (100, b"1"), (200, b"2"), (200, b"3")):
+        store.delay("orders", 0, after(store, delay_ms), body)
+    assert wait(store, 250) == [b"1", b"2", b"3"]
+    assert wait(store, 250) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_delay_counts_from_the_clock_of_the_broker(store: OpenStore) -> None:
+    job = store.submit("orders", 0, make_batch([b"a"]), delay=Delay(delay_ms=500)).result(PATIENCE_S)
+    assert job.due is not None
+    assert (job.due.due_ms, job.base_offset, job.stored_ms) == (after(store, 500), -1, store.clock.now_ms)
+
+
+@pytest.mark.parametrize("delay_ms", [0, -1, -(10**12)])
+def test_a_batch_that_is_due_on_arrival_is_stored_at_once(store: OpenStore, delay_ms: int) -> None:
+    delay = Delay(due_ms=after(store, delay_ms), recallable=True)
+    job = store.submit("orders", 0, make_batch([b"a"]), delay=delay).result(PATIENCE_S)
+    assert (job.due, job.base_offset) == (None, 0)
+    assert store.bodies("orders", 0) == [b"a"]
+
+
+def test_the_longest_delay_is_an_option(stores: Stores) -> None:
+    store = stores.open(max_delay_ms=2 * DAY_MS)
+    store.create_topic("orders")
+    store.delay("orders", 0, after(store, 2 * DAY_MS), b"a")
+    with pytest.raises(InvalidArgument, match=r"by 2 days at most .* \(--max-delay\), not by 3\.0"):
+        store.delay("orders", 0, after(store, 3 * DAY_MS), b"a")
+    assert MAX_DELAY_MS == 366 * DAY_MS
+
+
+def test_delays_do_not_go_with_transactions_and_fifo_topics(store: OpenStore) -> None:
+    store.record(lambda state: TopicSet(Topic("fifo", state.position, 1, 1, is_fifo=True)))
+    with pytest.raises(InvalidArgument, match="FIFO topic, whose messages keep their order: they cannot be delayed"):
+        store.delay("fifo", 0, after(store, 10), b"a")
+    with pytest.raises(QueueNotFound, match="no queue 7"):
+        store.delay("orders", 7, after(store, 10), b"a")
+    with pytest.raises(TopicNotFound):
+        store.delay("missing", 7, after(store, 10), b"a")
+
+
+def test_a_batch_that_is_sent_again_is_answered_by_the_same_key(store: OpenStore) -> None:
+    data = numbered_batch(7, 1, b"a")
+    key = store.delay("orders", 0, after(store, 100), data=data)
+    for _ in range(2):
+        job = store.submit("orders", 1, data, delay=Delay(delay_ms=100)).result(PATIENCE_S)
+        assert (job.status, job.due, job.base_offset) == (AppendStatus.ALREADY_STORED, key, -1)
+        assert wait(store, 100) == [b"a"]
+
+
+def test_both_tries_may_be_in_one_commit(store: OpenStore) -> None:
+    data = numbered_batch(7, 1, b"a")
+    delay = Delay(delay_ms=100)
+    tries = [store.submit("orders", 0, data, delay=delay) for _ in range(5)]
+    assert len({future.result(PATIENCE_S).due for future in tries}) == 1
+    assert wait(store, 100) == [b"a"]
+
+
+def test_what_is_recalled_is_never_published(store: OpenStore) -> None:
+    first, second = (store.delay("orders", 0, after(store, 100), body) for body in (b"a", b"b"))
+    plain = store.delay("orders", 0, after(store, 100), b"c", recallable=False)
+    unknown = DueKey(first.due_ms, first.id + 1)
+    assert store.recall("orders", first, first, unknown, plain) == [RECALLED, AGAIN, TOO_LATE, NOT_RECALLABLE]
+    assert store.recall("orders", first) == [AGAIN]
+    assert wait(store, 100) == [b"b", b"c"]
+    assert store.recall("orders", first, second, plain) == [AGAIN, TOO_LATE, TOO_LATE]
+    assert wait(store, 100) == [b"b", b"c"]
+    assert store.state.delays.by_topic == {}
+
+
+def test_a_recall_is_of_one_topic(store: OpenStore) -> None:
+    store.create_topic("others")
+    key = store.delay("orders", 0, after(store, 100), b"a")
+    assert store.recall("others", key) == [TOO_LATE]
+    with pytest.raises(TopicNotFound):
+        store.recall("missing", key)
+    assert wait(store, 100) == [b"a"]
+
+
+def test_a_recall_in_the_commit_of_the_publication_is_exact(store: OpenStore) -> None:
+    keys = [store.delay("orders", 0, after(store, 100), b"%d" % number) for number in range(4)]
+    store.clock.now_ms += 100
+    first, published = store.submit_recall("orders", keys[1]), store.submit_due()
+    last = store.submit_recall("orders", *keys).result(PATIENCE_S).outcomes
+    assert first.result(PATIENCE_S).outcomes == [RECALLED]
+    assert published.result(PATIENCE_S).published == 3
+    assert last == [TOO_LATE, AGAIN, TOO_LATE, TOO_LATE]
+    assert store.bodies("orders", 0) == [b"0", b"2", b"3"]
+
+
+def test_a_commit_publishes_only_so_many_and_others_follow(store: OpenStore) -> None:
+    futures = [
+        store.submit("orders", 0, make_batch([b"%d" % number]), delay=Delay(delay_ms=10)) for number in range(1_201)
+    ]
+    for future in futures:
+        future.result(PATIENCE_S)
+    store.clock.now_ms += 10
+    assert [job.published for job in store.publish_due()] == [500, 500, 201]
+    assert store.bodies("orders", 0) == [b"%d" % number for number in range(1_201)]
+
+
+def test_what_waits_for_a_deleted_topic_is_dropped_when_it_is_due(store: OpenStore) -> None:
+    store.delay("orders", 0, after(store, 100), b"a")
+    store.delete_topic("orders")
+    store.create_topic("orders")
+    assert store.state.delays.by_topic == {}
+    store.clock.now_ms += 100
+    [job] = store.publish_due()
+    assert (job.published, job.dropped) == (0, 1)
+    assert store.store.next_due_ms is None
+    assert store.bodies("orders", 0) == []
+
+
+def test_a_batch_for_a_queue_that_is_hidden_goes_to_another_one(store: OpenStore) -> None:
+    store.delay("orders", 1, after(store, 100), b"a")
+    topic = store.state.topic("orders")
+    store.record(TopicSet(Topic("orders", topic.topic_id, 2, 1)))
+    assert wait(store, 100) == [b"a"]
+
+
+def test_a_clock_that_was_set_back_loses_nothing(store: OpenStore) -> None:
+    store.delay("orders", 0, after(store, 100), b"a")
+    assert wait(store, 1_000) == [b"a"]
+    mark = store.state.delays.mark
+    store.clock.now_ms = mark.due_ms - 50
+    key = store.delay("orders", 0, after(store, 10), b"b")
+    assert key > mark
+    assert wait(store, 100) == [b"a", b"b"]
+
+
+def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
+    store.create_topic("others")
+    keys = []
+    for number in range(10):
+        keys.append(store.delay("orders", 0, after(store, 100 + number), b"%d" % number))
+        store.delay("others", 0, after(store, 100 + number), b"x")
+    store.recall("orders", keys[3])
+    del keys[3]
+    topic_id = store.state.topic("orders").topic_id
+    found, last = [], DueKey(0, 0)
+    while True:
+        page = store.store.delayed(topic_id, DelayedRange(after=last, max_batches=4))
+        found += [batch.key for batch in page.batches]
+        if page.next is None:
+            break
+        last = page.next
+    assert found == keys
+    some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].due_ms, before_ms=keys[5].due_ms)).batches
+    assert [batch.key for batch in some] == keys[2:5]
+    assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_new_start_goes_on_with_the_next_one(store: OpenStore, stores: Stores, tmp_path: Path, saved: bool) -> None:
+    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
+    store.recall("orders", keys[2])
+    assert wait(store, 150) == [b"1"]
+    if saved:
+        store.close()
+        store = stores.open()
+        assert store.state.delays.saved_mark == store.state.delays.mark == keys[0]
+    assert store.store.next_due_ms == keys[1].due_ms
+    assert wait(store, 1_000) == [b"1", b"2", b"4"]
+    store.close()
+    store = stores.open()
+    assert store.bodies("orders", 0) == [b"1", b"2", b"4"]
+    assert wait(store, 1_000) == [b"1", b"2", b"4"]
+    assert store.recall("orders", *keys) == [TOO_LATE, TOO_LATE, AGAIN, TOO_LATE]
+
+
+def test_a_slave_goes_on_where_its_master_ended(store: OpenStore, stores: Stores) -> None:
+    slave = stores.open("slave", alone=False)
+    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
+    store.recall("orders", keys[2])
+    wait(store, 150)
+    slave.take_from(store)
+    slave.store.lead(store.store.term + 1)
+    assert slave.store.next_due_ms == keys[1].due_ms
+    assert wait(slave, 1_000) == [b"1", b"2", b"4"]
+
+
+def test_what_is_cut_off_is_published_again(store: OpenStore, stores: Stores) -> None:
+    slave = stores.open("slave", alone=False)
+    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
+    position = store.store.end
+    wait(store, 250)
+    store.recall("orders", keys[2])
+    store.delay("orders", 0, after(store, 100), b"5")
+    slave.take_from(store)
+    assert slave.state.end(slave.key("orders", 0)).offset == 2
+    slave.store.truncate(position)
+    assert slave.state.delays.by_topic == {slave.state.topic("orders").topic_id: Waiting(4, 4)}
+    slave.store.lead(store.store.term + 1)
+    assert slave.store.next_due_ms == keys[0].due_ms
+    assert wait(slave, 1_000) == [b"1", b"2", b"3", b"4"]
+
+
+def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
+    store = stores.open(segment_bytes=1 << 17)
+    store.create_topic("orders")
+    key = store.delay("orders", 0, after(store, 100), b"a")
+    for _ in range(40):
+        store.append("orders", 0, bytes(20_000))
+    assert len(store.store.log.segments) > 3
+    store.store.call(store.store._writer._save)
+    assert store.store.needed_from == 0
+    assert not store.store.remove_first(store.store.saved_position)
+    assert store.recall("orders", key) == [RECALLED]
+    assert store.store.remove_first(store.store.saved_position)
+    assert store.recall("orders", key) == [AGAIN]
+
+
+def test_a_segment_of_an_older_release_gets_the_table_when_it_needs_it(stores: Stores) -> None:
+    store = stores.open()
+    store.create_topic("orders")
+    store.close()
+    [file] = (store.path / "commitlog").glob("*.mdb")
+    with lmdb.open(str(file), subdir=False, max_dbs=4) as env:
+        table = env.open_db(b"due", create=False)
+        with env.begin(write=True) as txn:
+            txn.drop(table)
+    assert check_directory(store.path).findings == []
+    store = stores.open()
+    assert store.store.next_due_ms is None
+    assert store.recall("orders", DueKey(1, 1)) == [TOO_LATE]
+    store.delay("orders", 0, after(store, 100), b"a")
+    assert wait(store, 100) == [b"a"]
+
+
+def test_inspect_shows_delays(store: OpenStore) -> None:
+    key = store.delay("orders", 0, after(store, 100), b"a")
+    store.recall("orders", store.delay("orders", 0, after(store, 200), b"b"))
+    wait(store, 100)
+    store.close()
+    about = inspect_as_json(store.path, entries=True)
+    kinds = [entry["kind"] for entry in about["entries"] if "kind" in entry]
+    assert kinds == ["delayed", "delayed", "due"]
+    assert about["delayed"]["published_to"] == {"due_ms": key.due_ms, "id": key.id}
+    lines = "\n".join(inspect_directory(store.path, entries=True))
+    assert f"id {key.id} recallable" in lines
+    assert "offsets 0 to 0 due 2023-11-14T22:13:20.100+00:00" in lines
