@@ -254,7 +254,8 @@ def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
     for _ in range(40):
         store.append("orders", 0, bytes(20_000))
     assert len(store.store.log.segments) > 3
-    store.store.call(store.store._writer._save)
+    store.close()
+    store = stores.open(segment_bytes=1 << 17)  # all is saved
     assert store.store.needed_from == 0
     assert not store.store.remove_first(store.store.saved_position)
     assert store.recall("orders", key) == [RECALLED]
