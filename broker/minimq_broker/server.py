@@ -69,7 +69,9 @@ _STOP_S = 8.0
 _LOOK_S = 0.5
 
 #: Streams that say of a single request that it is refused, and go on.
-_IN_BAND = tuple(f"/minimq.v1.Broker/{call}" for call in ("Append", "Pull", "Pop", "Session", "EndHalves"))
+_IN_BAND = tuple(
+    f"/minimq.v1.Broker/{call}" for call in ("Append", "AppendAtomic", "Pull", "Pop", "Session", "EndHalves")
+)
 
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (

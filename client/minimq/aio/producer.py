@@ -9,10 +9,11 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequen
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
+from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
@@ -26,6 +27,7 @@ from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
+from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -141,6 +143,16 @@ class Producer:
     async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""
         return await self._core.recall_async(handle)
+
+    @overload
+    def transaction(self, consumer: None = None) -> ProducerTransaction[Any]: ...
+
+    @overload
+    def transaction(self, consumer: TransactionalConsumer[M]) -> ProducerTransaction[M]: ...
+
+    def transaction(self, consumer: TransactionalConsumer[Any] | None = None) -> ProducerTransaction[Any]:
+        """Return a transaction for an `async with` block; see `minimq.Producer.transaction`."""
+        return ProducerTransaction(self._core.transaction(consumer))
 
     # ---- requests -------------------------------------------------------------------------------
 

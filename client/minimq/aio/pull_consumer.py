@@ -15,6 +15,7 @@ from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import TaskWaits
@@ -151,6 +152,14 @@ class PullConsumer(ConsumerFace):
         """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""
         async with self._turn:
             await self._reader.commit(offsets)
+
+    def transaction_input(self) -> PullInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`.
+
+        Raises:
+            InvalidArgument: it commits automatically, or has no group.
+        """
+        return self._reader.transaction_input(self.poll)
 
     async def close(self) -> None:
         """Commit finished messages, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.

@@ -7,6 +7,7 @@ queues that were gained or lost. Failed pulls are tried again by `tick`, which t
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -209,6 +210,21 @@ class Fetcher:
         with self._lock:
             reader = self._reader(queue)
             self._carry_out(reader, reader.seek(offset, time.monotonic()))
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of the readers."""
+        return self._lock
+
+    def reader(self, queue: MessageQueue) -> QueueReader | None:
+        """Return the reader of a queue; the caller holds the lock."""
+        return self._readers.get(queue)
+
+    def go_back(self, queue: MessageQueue, offset: int) -> None:
+        """Hand messages out again from an offset on, which is no seek. On the event loop of the connection."""
+        with self._lock:
+            reader = self._reader(queue)
+            self._carry_out(reader, reader.go_back(offset, time.monotonic()))
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return the offset that each queue's next message has."""

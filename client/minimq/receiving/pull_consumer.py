@@ -15,6 +15,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.poll_batch import PollBatch
+from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import BlockingWaits, complete
@@ -219,6 +220,14 @@ class PullConsumer(ConsumerFace):
             MiniMQError: a broker refused or did not answer; the offsets at others are recorded.
         """
         complete(lambda: self._reader.commit(offsets))
+
+    def transaction_input(self) -> PullInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`.
+
+        Raises:
+            InvalidArgument: it commits automatically, or has no group.
+        """
+        return self._reader.transaction_input(self.poll)
 
     def close(self) -> None:
         """Commit finished messages unless `auto_commit` is off, leave the group, and end. Idempotent.

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
 from minimq.connection.client import ClusterClient
@@ -19,6 +20,7 @@ from minimq.receiving.commits import Progress
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.poll_batch import PollBatch
+from minimq.receiving.pull_input import PullInput
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
@@ -211,6 +213,15 @@ class PullReader(Consumer):
             commits = self._fetcher.commits
             retry_s = self._options.request_timeout_s
             await self._waits.result(partial(commits.record, commits.progress(queue_offsets(offsets)), retry_s=retry_s))
+
+    def transaction_input(self, poll: Callable[[float, int], Any]) -> PullInput:
+        """Return what a transaction takes from this consumer; see `minimq.PullConsumer.transaction_input`."""
+        self._process.check()
+        if not self.group or self._options.model == "broadcasting":
+            raise InvalidArgument("a transaction consumes for a group: give the consumer a group, without broadcasting")
+        if self._auto_commit:
+            raise InvalidArgument("the transaction commits what is consumed: make the consumer with auto_commit=False")
+        return PullInput(self._client, self.group, self.client_id, self._fetcher, self._starts, poll)
 
     async def close(self) -> None:
         """Commit what was in hand, leave the group, end, after `halt`; see `minimq.PullConsumer.close`. Idempotent."""

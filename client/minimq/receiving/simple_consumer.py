@@ -11,6 +11,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
 from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.popped_input import PoppedInput
 from minimq.receiving.receipts import Receivables
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
@@ -205,6 +206,15 @@ class SimpleConsumer:
             MiniMQError: as of `ack`.
         """
         self._client.wait(lambda: self._reader.reject(messages, reason))
+
+    def transaction_input(self) -> PoppedInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`."""
+        self._reader.check_open()
+
+        def receive(timeout: float, max_messages: int) -> list[PoppedMessage]:
+            return self.receive(max_messages, timeout=timeout)
+
+        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
 
     def close(self) -> None:
         """Leave the group, and end. Idempotent. A `receive` in another thread raises `Closed`.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function, waiting_s
@@ -16,12 +16,14 @@ from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
+from minimq.sending.producer_transaction import ProducerTransaction
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
 from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
+from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -182,6 +184,33 @@ class Producer:
             Closed: the producer was closed.
         """
         return self._core.recall(handle)
+
+    @overload
+    def transaction(self, consumer: None = None) -> ProducerTransaction[Any]: ...
+
+    @overload
+    def transaction(self, consumer: TransactionalConsumer[M]) -> ProducerTransaction[M]: ...
+
+    def transaction(self, consumer: TransactionalConsumer[Any] | None = None) -> ProducerTransaction[Any]:
+        """Return a transaction for a `with` block: its messages are stored all together at one broker, or not at all.
+
+        The end of the block commits it, within `send_timeout_s`; a block that raises sends nothing. See
+        docs/transactions.md.
+
+        Args:
+            consumer: with `receive`, the transaction consumes messages of it: they count as consumed when it is
+                committed, and are delivered again otherwise. A `PullConsumer` needs `auto_commit=False`.
+
+        Raises:
+            InvalidArgument: the consumer cannot be part of a transaction.
+            TopicNotFound: at the end of the block: no broker carries all topics of the transaction; or that of the
+                messages that it consumes does not.
+            Fenced: at the end of the block: other consumers have got the messages; nothing is stored, and the loop
+                can go on.
+            SendFailed: at the end of the block: it was not acknowledged in time. The text says if it may be stored.
+            Closed: the producer was closed.
+        """
+        return ProducerTransaction(self._core.transaction(consumer))
 
     # ---- requests -------------------------------------------------------------------------------
 

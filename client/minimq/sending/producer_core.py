@@ -21,6 +21,7 @@ from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.key_queues import check_complete, takes_tombstones
+from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -30,6 +31,8 @@ from minimq.sending.requester import Requester
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
+from minimq.sending.transaction_input import M, TransactionalConsumer
+from minimq.sending.transactor import Transactor
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message, plain_size
@@ -76,6 +79,7 @@ class ProducerCore:
         self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
+        self._transactor = Transactor(self._client, options, self._find, self._queues_of, self._by_message_group)
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
@@ -251,6 +255,15 @@ class ProducerCore:
         bulk.wait()
         return bulk.receipts()
 
+    # ---- transactions ---------------------------------------------------------------------------
+
+    def transaction(self, consumer: TransactionalConsumer[M] | None) -> OpenTransaction[M]:
+        """Return a new transaction; see `Producer.transaction`."""
+        self._process.check()
+        self._client.check_open()
+        source = None if consumer is None else consumer.transaction_input()
+        return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
+
     # ---- prepared batches -----------------------------------------------------------------------
 
     def send_records(
@@ -372,6 +385,7 @@ class ProducerCore:
             self.requester.close()
             self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
+            self._transactor.close()
             self._client.close()
             self._closed = True  # only now: a call that was interrupted can be made again
         if left:

@@ -37,8 +37,8 @@ def atomic(
     return [each.status for each in job.batches]
 
 
-def opened(stores: Stores, name: str = "data", **options: object) -> OpenStore:
-    store = stores.open(name, **options)
+def opened(stores: Stores, name: str = "data") -> OpenStore:
+    store = stores.open(name)
     if not store.state.topics:
         for topic in ("in", "a", "b"):
             store.create_topic(topic, 2)

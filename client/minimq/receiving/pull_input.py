@@ -1,0 +1,125 @@
+"""What a transaction takes from a pull consumer: the messages of one poll, and the offset behind them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.offset_stores import OffsetLookup
+from minimq.receiving.queue_decisions import Commit
+from minimq.receiving.queue_reader import QueueReader
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import Fenced, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+
+class PullInput:
+    """The messages of one poll in a transaction; see `TransactionInput`.
+
+    Args:
+        client: of the consumer.
+        group: of the consumer.
+        client_id: of the consumer.
+        fetcher: has the readers of the queues.
+        starts: asks how far the group is.
+        poll: returns messages of one queue.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        group: str,
+        client_id: str,
+        fetcher: Fetcher,
+        starts: OffsetLookup,
+        poll: Callable[[float, int], Any],
+    ) -> None:
+        self.client = client
+        self._group = group
+        self._client_id = client_id
+        self._fetcher = fetcher
+        self._starts = starts
+        self.receive = poll
+        self.queue: MessageQueue | None = None
+        #: Of the queue, and how often it had moved.
+        self._reader: QueueReader | None = None
+        self._moves = 0
+        self._begin = self._end = self._term = 0
+        self._commit: Commit | None = None
+
+    def took(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Note messages that were polled; return them."""
+        if messages:
+            self.queue = messages[0].queue
+            self._begin = messages[0].queue_offset
+            self._end = messages[-1].queue_offset + 1
+            with self._fetcher.lock:
+                self._reader = self._fetcher.reader(self.queue)
+                if self._reader is not None:
+                    self._end = max(self._end, self._reader.position)
+                    self._moves, self._term = self._reader.moves, self._reader.term_taken
+        return [*messages]
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        """Return the commit of the offset behind the messages, under the lease that holds now. Raises `Fenced`."""
+        assert self.queue is not None
+        with self._fetcher.lock:
+            reader = self._current()
+            commit = self._commit = (
+                None if reader is None else reader.commit_due(self._end, self._term, time.monotonic(), automatic=False)
+            )
+        if commit is None:
+            raise Fenced(
+                f"queue {self.queue} is not this consumer's any more, or it is read elsewhere: nothing of the "
+                "transaction is stored"
+            )
+        offset = broker_pb2.QueueOffset(
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            offset=commit.offset,
+            epoch=commit.epoch,
+            term=commit.term,
+        )
+        request = broker_pb2.CommitOffsetsRequest(
+            group=self._group,
+            client_id=self._client_id if commit.epoch else "",
+            offsets=[offset],
+            force=commit.sought,
+        )
+        return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
+
+    def answered(self, error: MiniMQError | None) -> None:
+        """Note the outcome of a try."""
+        with self._fetcher.lock:
+            reader = self._current()
+            if reader is not None and self._commit is not None:
+                reader.commit_answered(self._commit, time.monotonic(), error)
+
+    def may_pass(self) -> bool:
+        """Tell whether the lease is renewed, or waits for that."""
+        with self._fetcher.lock:
+            reader = self._current()
+            return reader is not None and self._commit is not None and reader.may_be_recorded(self._commit.epoch)
+
+    async def go_back(self, *, rolled_back: bool) -> None:
+        """Have the consumer read on where its group is."""
+        assert self.queue is not None
+        offset = self._begin
+        was_sought = self._commit is not None and self._commit.sought
+        if not rolled_back and not was_sought:
+            with suppress(MiniMQError):  # what is consumed by now is refused by the broker, which then tells
+                offset = max(offset, await self._starts.committed(self._group, self.queue) or 0)
+        with self._fetcher.lock:
+            if self._current() is not None:
+                self._fetcher.go_back(self.queue, offset)
+
+    def _current(self) -> QueueReader | None:
+        """Return the reader, unless the queue has left or somebody has sought since; needs the lock."""
+        assert self.queue is not None
+        reader = self._fetcher.reader(self.queue)
+        return reader if reader is self._reader and reader is not None and reader.moves == self._moves else None

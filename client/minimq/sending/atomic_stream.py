@@ -1,0 +1,82 @@
+"""The streams of atomic appends, one to each broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from minimq.connection.connection import Connection
+from minimq.connection.stream import CorrelatedStream, Part
+from minimq_common.errors import DeadlineExceeded, InternalError, MiniMQError
+from minimq_common.large_fields import field_head
+from minimq_common.model import MessageQueue
+from minimq_common.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
+
+_BATCHES = broker_pb2.AtomicAppendRequest.BATCHES_FIELD_NUMBER
+_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
+
+
+class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
+    """Sends atomic appends to one broker. On the event loop of the connection.
+
+    Args:
+        connection: the connection whose event loop it uses.
+        address: HOST:PORT of the broker.
+
+    Raises:
+        Closed: the connection is closed, or this is a fork.
+    """
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts)  # type: ignore[arg-type, return-value]
+        self._address = address
+
+    async def append(
+        self,
+        batches: Sequence[tuple[MessageQueue, bytes]],
+        progress: broker_pb2.AtomicProgress | None,
+        timeout_s: float,
+    ) -> broker_pb2.AtomicAppendResult:
+        """Have batches stored as a whole, with what a group has consumed.
+
+        Raises:
+            MiniMQError: the broker refused, or did not answer.
+        """
+        answer: asyncio.Future[broker_pb2.AtomicAppendResult] = asyncio.get_running_loop().create_future()
+
+        def take(result: broker_pb2.AtomicAppendResult | None, error: MiniMQError | None) -> None:
+            if answer.done():
+                return
+            if result is None:
+                answer.set_exception(error or InternalError(f"broker {self._address} gave an empty answer"))
+            elif result.HasField("failure"):
+                answer.set_exception(from_failure(result.failure))
+            elif len(result.batches) != len(batches):
+                answer.set_exception(InternalError(f"broker {self._address} answered about other batches"))
+            else:
+                answer.set_result(result)
+
+        def request(request_id: int) -> tuple[bytes, ...]:
+            made = broker_pb2.AtomicAppendRequest(request_id=request_id)
+            if progress is not None:
+                made.progress.CopyFrom(progress)
+            pieces = [made.SerializeToString()]
+            for queue, data in batches:
+                about = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id).SerializeToString()
+                head = field_head(_BATCH, len(data))
+                pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]
+            return tuple(pieces)
+
+        self.request(request, take)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            error = DeadlineExceeded(f"broker {self._address} gave no answer within {timeout_s:.1f} s")
+            self.fail(error)  # what else is under way there waits for the same
+            raise error from None
+
+
+def _parts(response: broker_pb2.AtomicAppendResponse) -> Iterable[Part[broker_pb2.AtomicAppendResult]]:
+    return (Part(result.request_id, result) for result in response.results)

@@ -1,0 +1,159 @@
+"""Where a transaction goes: the broker that carries all of its topics, and the queues there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from minimq.sending.selectors import Selector
+from minimq_common.errors import InvalidArgument, TopicNotFound
+from minimq_common.model import Message, MessageQueue, TopicRoute
+
+#: Topics and brokers that an error names.
+_NAMED = 5
+
+
+class TransactionMessage(NamedTuple):
+    """A message of a transaction that is not committed.
+
+    Attributes:
+        message: as it is sent.
+        queue: where it must go; None for any.
+        selector: chooses its queue; None if it has none.
+        size: bytes that it takes.
+        born_ms: when it was handed in, in ms since 1970.
+    """
+
+    message: Message
+    queue: MessageQueue | None
+    selector: Selector | None
+    size: int
+    born_ms: int
+
+
+class TransactionPart(NamedTuple):
+    """The messages of a transaction that make one batch: their queue, message group, and indices."""
+
+    queue: MessageQueue
+    message_group: str | None
+    indices: list[int]
+
+
+def brokers_of(routes: Sequence[TopicRoute], bound: MessageQueue | None, consumed: MessageQueue | None) -> list[str]:
+    """Return the brokers that take messages of all topics, sorted.
+
+    Args:
+        routes: of the topics.
+        bound: a queue that a message must go to; None if there is none.
+        consumed: a queue that the transaction consumes; None if there is none.
+
+    Raises:
+        TopicNotFound: there is none; the text says which broker has which topic.
+        InvalidArgument: one is wanted that is not where the transaction consumes.
+    """
+    if bound is not None and consumed is not None and bound.broker_name != consumed.broker_name:
+        raise InvalidArgument(
+            f"the transaction consumes {consumed}, and a message is for {bound} at another broker: a transaction is of "
+            "one broker"
+        )
+    found: set[str] | None = None
+    for route in routes:
+        here = {queue.broker_name for queue in route.write_queues()}
+        found = here if found is None else found & here
+    wanted = bound or consumed
+    if wanted is not None:
+        found = {wanted.broker_name} & found if found is not None else {wanted.broker_name}
+    if not found:
+        raise TopicNotFound(_nowhere(routes, wanted))
+    return sorted(found)
+
+
+def _nowhere(routes: Sequence[TopicRoute], wanted: MessageQueue | None) -> str:
+    carried = []
+    for route in routes[:_NAMED]:
+        names = sorted({queue.broker_name for queue in route.write_queues()})
+        carried.append(f"{route.topic} is on {', '.join(names[:_NAMED]) or 'none'}{', ...' * (len(names) > _NAMED)}")
+    where = f"broker {wanted.broker_name}" if wanted is not None else "no broker"
+    verb = "does not take" if wanted is not None else "takes"
+    more = "; ..." * (len(routes) > _NAMED)
+    return (
+        f"{where} {verb} messages of all topics of the transaction ({'; '.join(carried)}{more}): create "
+        "them on one broker, as `minimq topic create NAME` does on all"
+    )
+
+
+def bound_queue(
+    messages: Sequence[TransactionMessage], queue_of: Callable[[Message], MessageQueue]
+) -> MessageQueue | None:
+    """Return a queue that a message must go to, and with it all others to its broker; None if they are free.
+
+    Args:
+        messages: of the transaction.
+        queue_of: returns the queue of a message group.
+
+    Raises:
+        InvalidArgument: two of them must go to different brokers.
+    """
+    found: MessageQueue | None = None
+    for item in messages:
+        queue = item.queue
+        if queue is None and item.message.message_group is not None:
+            queue = queue_of(item.message)
+        if queue is None:
+            continue
+        if found is not None and queue.broker_name != found.broker_name:
+            raise InvalidArgument(
+                f"messages of the transaction are for {found} and {queue}, which are at different brokers: a "
+                "transaction is of one broker"
+            )
+        found = queue
+    return found
+
+
+def parts_of(
+    messages: Sequence[TransactionMessage],
+    queues: Mapping[str, Sequence[MessageQueue]],
+    in_turn: Mapping[str, MessageQueue],
+    queue_of: Callable[[Message], MessageQueue],
+    limits: tuple[int, int],
+) -> list[TransactionPart]:
+    """Return the batches of a transaction at one broker, whose messages keep their order.
+
+    Args:
+        messages: of the transaction.
+        queues: of each topic at the broker, for selectors.
+        in_turn: the queue of each topic for messages that are free.
+        queue_of: returns the queue of a message group.
+        limits: most messages and bytes of one batch.
+
+    Raises:
+        InvalidArgument: a selector has chosen what is no queue of the broker.
+    """
+    most, most_bytes = limits
+    parts: list[TransactionPart] = []
+    open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}
+    for index, item in enumerate(messages):
+        message = item.message
+        queue = item.queue
+        if message.message_group is not None:
+            queue = queue_of(message)
+        elif item.selector is not None:
+            queue = item.selector(queues[message.topic], message)
+            if queue not in queues[message.topic]:
+                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
+        elif queue is None:
+            queue = in_turn[message.topic]
+        key = (queue, message.message_group)
+        part, size = open_parts.get(key, (None, 0))
+        if part is None or len(part.indices) >= most or size + item.size > most_bytes:
+            part, size = TransactionPart(queue, message.message_group, []), 0
+            parts.append(part)
+        part.indices.append(index)
+        open_parts[key] = part, size + item.size
+    return parts
+
+
+def healthy(brokers: Sequence[str], is_silent: Callable[[str], bool], avoid: Collection[str]) -> list[str]:
+    """Return the brokers that are to be tried, those that answer if there are any."""
+    left = [name for name in brokers if name not in avoid]
+    return [name for name in left if not is_silent(name)] or left

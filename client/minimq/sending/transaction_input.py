@@ -1,0 +1,58 @@
+"""What a transaction takes from a consumer: messages of one broker, and how far its group is by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from minimq.connection.client import ClusterClient
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+M = TypeVar("M")
+
+
+class TransactionInput(Protocol[M]):
+    """The messages that one transaction consumes.
+
+    `receive` and `took` belong to whoever runs the transaction, and `go_back` to the event loop of the consumer's
+    connection; the rest is called on that of the producer's.
+    """
+
+    @property
+    def client(self) -> ClusterClient:
+        """The consumer's use of the cluster."""
+
+    @property
+    def queue(self) -> MessageQueue | None:
+        """The queue of the first message, whose broker commits the transaction; None before there is one."""
+
+    def receive(self, timeout: float, max_messages: int) -> Any:  # noqa: ANN401 - awaitable for asyncio
+        """Return messages as the consumer does."""
+
+    def took(self, messages: Sequence[M]) -> list[M]:
+        """Note messages that were received; return those that are of the transaction."""
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        """Return how far the group is, for one try. Raises `Fenced` if the messages are another consumer's by now."""
+
+    def answered(self, error: MiniMQError | None) -> None:
+        """Note the outcome of a try."""
+
+    def may_pass(self) -> bool:
+        """Tell whether another try may pass where one was fenced: the lease is renewed at another master."""
+
+    async def go_back(self, *, rolled_back: bool) -> None:
+        """Have the messages delivered again, to this consumer or another one, unless they are consumed.
+
+        Args:
+            rolled_back: nothing was sent; otherwise the broker is asked how far the group is.
+        """
+
+
+class TransactionalConsumer(Protocol[M]):
+    """A consumer whose messages a transaction can consume: a `PullConsumer` or a `SimpleConsumer`."""
+
+    def transaction_input(self) -> TransactionInput[M]:
+        """Return what one transaction takes from it. Raises `InvalidArgument` if it cannot."""

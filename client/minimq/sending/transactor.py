@@ -1,0 +1,361 @@
+"""Commits the transactions of a producer: one atomic append each, tried until its outcome is known."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from minimq.connection.client import ClusterClient
+from minimq.sending.atomic_stream import AtomicStream
+from minimq.sending.pending_batch import BatchNumber
+from minimq.sending.placement import (
+    TransactionMessage,
+    TransactionPart,
+    bound_queue,
+    brokers_of,
+    healthy,
+    parts_of,
+)
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
+from minimq.sending.retry import GiveUp, next_step, try_timeout_s
+from minimq.sending.transaction_input import TransactionInput
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.errors import (
+    Closed,
+    Fenced,
+    InternalError,
+    InvalidArgument,
+    MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
+    SendFailed,
+    StaleSequence,
+    Unavailable,
+)
+from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
+from minimq_common.single_batch import encode_single
+from minimq_proto.v1 import broker_pb2
+
+#: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
+_IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
+#: Delay before a transaction is tried again whose lease is about to be renewed, in seconds.
+_RENEWED_S = 0.2
+
+
+class LoopStep(NamedTuple):
+    """What the event loop of a connection is to run next: a coroutine, by whoever makes it."""
+
+    client: ClusterClient
+    make: Callable[[], Coroutine[Any, Any, Any]]
+
+
+class _EncodedPart(NamedTuple):
+    part: TransactionPart
+    data: bytes
+    sequence: int
+
+
+class _Placed(NamedTuple):
+    """A transaction on its way to one broker.
+
+    Attributes:
+        broker_name: its name.
+        topic: whose route leads there.
+        parts: the batches.
+        others: whether another broker might take it.
+    """
+
+    broker_name: str
+    topic: str
+    parts: Sequence[_EncodedPart]
+    others: bool
+
+
+class _Elsewhere(Exception):
+    """A broker has refused a transaction, and another one may take it."""
+
+    def __init__(self, error: MiniMQError) -> None:
+        self.error = error
+
+
+class Transactor:
+    """Commits the transactions of one producer. Thread-safe.
+
+    Args:
+        client: of the producer.
+        options: of the producer.
+        find: returns the route of a topic, and has it made if that is allowed.
+        queues_of: returns the queues among which selectors choose.
+        queue_of_group: chooses the queue of a message group.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        options: ProducerOptions,
+        find: Callable[..., TopicRoute],
+        queues_of: Callable[[TopicRoute], Sequence[MessageQueue]],
+        queue_of_group: Callable[[Sequence[MessageQueue], Message], MessageQueue],
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._find = find
+        self._queues_of = queues_of
+        self._queue_of_group = queue_of_group
+        self._producer_id = random.getrandbits(64) or 1
+        self._lock = threading.Lock()  # protects the numbers
+        self._next = 0
+        #: The first number of each transaction whose outcome is not known, ascending.
+        self._open: dict[int, None] = {}
+        self._turn = random.randrange(1 << 16)
+        #: By address; on the event loop of the connection.
+        self._streams: dict[str, AtomicStream] = {}
+
+    # ---- by the caller ------------------------------------------------------------------------------
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether the route of a topic is known."""
+        return self._client.routes.known(topic) is not None
+
+    def commit(
+        self, messages: Sequence[TransactionMessage], source: TransactionInput[Any] | None
+    ) -> Generator[LoopStep, Any, list[SendReceipt]]:
+        """Commit a transaction: yield what event loops are to run, and return the receipts.
+
+        Raises:
+            Fenced: others have got what the transaction has consumed; nothing of it is stored.
+            SendFailed: it is not known that it is stored, or it is not stored; the text says which.
+            MiniMQError: another refusal; nothing of it is stored.
+        """
+        consumed = source.queue if source is not None else None
+        if not messages and consumed is None:
+            return []
+        deadline = time.monotonic() + self._options.send_timeout_s
+        avoid: set[str] = set()
+        while True:
+            placed = self._place(messages, consumed, avoid)
+            try:
+                append = partial(self._append, placed, source if consumed is not None else None, deadline)
+                answers = yield LoopStep(self._client, append)
+                return _receipts(messages, placed, answers, self._producer_id)
+            except _Elsewhere:
+                avoid.add(placed.broker_name)
+            finally:
+                self._settled(placed)
+
+    def _place(
+        self, messages: Sequence[TransactionMessage], consumed: MessageQueue | None, avoid: Collection[str]
+    ) -> _Placed:
+        """Choose a broker and encode the batches for it. Asks name servers, and so waits, for routes not known."""
+        topics = dict.fromkeys(item.message.topic for item in messages)
+        fifo = {item.message.topic for item in messages if item.message.message_group is not None}
+        routes = {topic: self._find(topic, make=topic not in fifo) for topic in topics}
+        queue_of = partial(self._of_message_group, routes)
+        bound = bound_queue(messages, queue_of)
+        names = brokers_of([*routes.values()], bound, consumed)
+        topic = next(iter(topics)) if topics else ""
+        is_silent = partial(self._is_silent, routes[topic]) if topics else lambda _: False
+        chosen = healthy(names, is_silent, avoid) or names
+        with self._lock:
+            self._turn += 1
+            turn = self._turn
+        name = chosen[turn % len(chosen)]
+        queues = {
+            each: [queue for queue in route.write_queues() if queue.broker_name == name]
+            for each, route in routes.items()
+        }
+        in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
+        limits = self._options.batch_messages, self._options.batch_bytes
+        parts = parts_of(messages, queues, in_turn, queue_of, limits)
+        if len(parts) > MAX_ATOMIC_BATCHES:
+            raise InvalidArgument(
+                f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
+                f"{MAX_ATOMIC_BATCHES:,}: divide it"
+            )
+        others = len(names) > 1 and len({*names} - {*avoid}) > 1
+        return _Placed(name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others)
+
+    def _of_message_group(self, routes: Mapping[str, TopicRoute], message: Message) -> MessageQueue:
+        return self._queue_of_group(self._queues_of(routes[message.topic]), message)
+
+    def _is_silent(self, route: TopicRoute, broker_name: str) -> bool:
+        address = route.master_of(broker_name)
+        return address is None or self._client.connection.health.is_silent(address)
+
+    def _encoded(self, parts: Sequence[TransactionPart], messages: Sequence[TransactionMessage]) -> list[_EncodedPart]:
+        with self._lock:
+            first = self._next
+            self._next += len(parts)
+            if parts:
+                self._open[first] = None
+            oldest = next(iter(self._open), first)
+        try:
+            encoded = [
+                _EncodedPart(part, self._encode(part, messages, BatchNumber(number, number - oldest)), number)
+                for number, part in enumerate(parts, first)
+            ]
+            size = sum(len(each.data) for each in encoded)
+            if size > MAX_ATOMIC_BYTES - (len(encoded) + 1) * 1024:
+                raise InvalidArgument(
+                    f"the transaction has {size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: divide it, or compress it "
+                    '(compression="zstd")'
+                )
+        except BaseException:
+            self._forget(first)
+            raise
+        return encoded
+
+    def _encode(self, part: TransactionPart, messages: Sequence[TransactionMessage], number: BatchNumber) -> bytes:
+        options = self._options
+        items = [messages[index] for index in part.indices]
+        if len(items) == 1 and part.message_group is None and options.batch_compression is None:
+            item = items[0]
+            single = encode_single(item.message, options.max_body_bytes, item.born_ms, self._producer_id, *number)
+            if single is not None:
+                return single
+        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group)
+        builder.add([item.message for item in items])
+        return builder.build([item.born_ms for item in items], self._producer_id, *number)
+
+    def _settled(self, placed: _Placed) -> None:
+        if placed.parts:
+            self._forget(placed.parts[0].sequence)
+
+    def _forget(self, first: int) -> None:
+        with self._lock:
+            self._open.pop(first, None)
+
+    # ---- on the event loop of the connection -----------------------------------------------------------
+
+    async def _append(
+        self, placed: _Placed, source: TransactionInput[Any] | None, deadline: float
+    ) -> Sequence[broker_pb2.AppendResult]:
+        """Try until the outcome is known, or the time is over."""
+        tries: list[str] = []
+        in_doubt = False
+        while True:
+            sent = False
+            address = ""
+            try:
+                address = await self._address(placed)
+                progress = source.progress() if source is not None else None
+                timeout_s = try_timeout_s(time.monotonic(), deadline, len(tries))
+                stream = await self._stream(address, timeout_s)
+                sent = True
+                batches = [(each.part.queue, each.data) for each in placed.parts]
+                result = await stream.append(batches, progress, timeout_s)
+            except MiniMQError as failure:
+                error = failure
+                if address:
+                    self._client.connection.health.failed(address, error)
+            else:
+                if source is not None:
+                    source.answered(None)
+                return result.batches
+            if source is not None and sent:
+                source.answered(error)
+            if isinstance(error, Closed):
+                raise error
+            in_doubt = in_doubt or (sent and (not error.answered or isinstance(error, _IN_DOUBT)))
+            tries.append(f"try {len(tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
+            await asyncio.sleep(self._pause_s(error, placed, source, deadline, tries, in_doubt=in_doubt))
+            if error.refresh_route:
+                await self._refresh(placed.topic)
+
+    def _pause_s(
+        self,
+        error: MiniMQError,
+        placed: _Placed,
+        source: TransactionInput[Any] | None,
+        deadline: float,
+        tries: Sequence[str],
+        *,
+        in_doubt: bool,
+    ) -> float:
+        """Return how long to wait before the next try. Raises the error of the transaction if there is none."""
+        now = time.monotonic()
+        if isinstance(error, Fenced):
+            if source is not None and source.may_pass() and now + _RENEWED_S < deadline:
+                return _RENEWED_S
+            raise error  # an earlier try that was stored would have been found
+        if isinstance(error, StaleSequence):
+            raise _failed(error, tries, in_doubt=True)
+        step = next_step(
+            error, tries=len(tries), now=now, deadline=deadline, bound=not placed.others, elsewhere=placed.others
+        )
+        if isinstance(step, GiveUp):
+            if step.hopeless and not in_doubt:
+                raise error
+            raise _failed(error, tries, in_doubt=in_doubt)
+        if placed.others and not in_doubt:
+            raise _Elsewhere(error)
+        return step.delay_s
+
+    async def _address(self, placed: _Placed) -> str:
+        route = await self._client.routes.find(placed.topic)
+        address = route.master_of(placed.broker_name)
+        if address is None:
+            raise Unavailable(f"no name server knows a master of broker {placed.broker_name}")
+        return address
+
+    async def _stream(self, address: str, timeout_s: float) -> AtomicStream:
+        """Return the stream to a broker. A new one begins with a question: what fails by then was not sent."""
+        stream = self._streams.get(address)
+        if stream is None or stream.ended:
+            calls = self._client.connection.brokers
+            await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s, 0)
+            stream = self._streams.get(address)  # of another transaction, meanwhile
+            if stream is None or stream.ended:
+                stream = self._streams[address] = AtomicStream(self._client.connection, address)
+        return stream
+
+    async def _refresh(self, topic: str) -> None:
+        with suppress(MiniMQError):  # the next try tells
+            await self._client.connection.routes.refresh(topic, self._client.timeout_s)
+
+    def close(self) -> None:
+        """End all streams."""
+        self._client.connection.call_soon(self._close)
+
+    def _close(self) -> None:
+        for stream in self._streams.values():
+            stream.fail(Closed("the producer was closed before the transaction was acknowledged: it may be stored"))
+        self._streams.clear()
+
+
+def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:
+    outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
+    return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
+
+
+def _receipts(
+    messages: Sequence[TransactionMessage],
+    placed: _Placed,
+    answers: Sequence[broker_pb2.AppendResult],
+    producer_id: int,
+) -> list[SendReceipt]:
+    """Return a receipt for each message."""
+    found: dict[int, SendReceipt] = {}
+    for each, answer in zip(placed.parts, answers, strict=True):
+        part = each.part
+        queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
+        status = SendStatus(answer.status)
+        batch = BatchReceipt(
+            queue,
+            answer.base_offset,
+            answer.store_timestamp_ms,
+            len(part.indices),
+            producer_id,
+            each.sequence,
+            status,
+        )
+        found |= {index: SendReceipt(batch, place) for place, index in enumerate(part.indices)}
+    return [found[index] for index in range(len(messages))]

@@ -1,0 +1,343 @@
+"""Transactions of producers, plain and for asyncio, with and without a consumer: all of it is stored, or nothing."""
+
+# ruff: noqa: PT012, SIM117 - the end of a transaction's block raises
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from minimq import (
+    Admin,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    SendInterceptor,
+    SendReceipt,
+    SimpleConsumer,
+    aio,
+    by_hash,
+)
+from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, MiniMQError, TopicNotFound
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("transactions")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(pair: LocalCluster) -> Iterator[Admin]:
+    with Admin(pair.nameserver) as admin:
+        yield admin
+
+
+@pytest.fixture
+def producer(pair: LocalCluster) -> Iterator[Producer]:
+    with Producer(pair.nameserver) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topics(admin: Admin, new_name: Callable[[], str]) -> tuple[str, str]:
+    """Return two topics with two queues on each of two brokers: for input, and for output."""
+    names = new_name(), new_name()
+    for name in names:
+        admin.create_topic(name, queues=2)
+    return names
+
+
+def stored(pair: LocalCluster, topic: str) -> list[bytes]:
+    """Return the bodies of a topic, sorted."""
+    with Admin(pair.nameserver) as admin, PullConsumer(pair.nameserver) as reader:
+        ends = {each.queue: each.messages for each in admin.describe_topic(topic).queues}
+        left = sum(ends.values())
+        if not left:
+            return []
+        reader.assign(ends)
+        found: list[bytes] = []
+        while len(found) < left:
+            found += [message.body for message in reader.poll(10)]
+        return sorted(found)
+
+
+def test_all_is_stored_at_one_broker_with_a_receipt_for_each(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str]
+) -> None:
+    first, second = topics
+    with producer.transaction() as tx:
+        tx.send(Message(first, b"1", tag="t", keys=["k"], properties={"p": "v"}))
+        tx.send(Message(second, b"2"))
+        tx.send(Message(first, b"3"), selector=by_hash("x"))
+        with pytest.raises(InvalidArgument, match="once it is committed"):
+            _ = tx.receipts
+    assert [receipt.queue.topic for receipt in tx.receipts] == [first, second, first]
+    assert len({receipt.queue.broker_name for receipt in tx.receipts}) == 1
+    assert stored(pair, first) == [b"1", b"3"]
+    assert stored(pair, second) == [b"2"]
+    with pytest.raises(InvalidArgument, match="has ended"):
+        tx.send(Message(first, b"late"))
+
+
+def test_a_block_that_raises_has_sent_nothing(pair: LocalCluster, producer: Producer, topics: tuple[str, str]) -> None:
+    with pytest.raises(KeyError), producer.transaction() as tx:
+        tx.send(Message(topics[0], b"1"))
+        raise KeyError
+    with producer.transaction() as tx:
+        tx.send(Message(topics[0], b"1"))
+        tx.roll_back()
+    with producer.transaction():
+        pass
+    assert stored(pair, topics[0]) == []
+
+
+def test_topics_without_a_common_broker_are_named(
+    pair: LocalCluster, producer: Producer, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    left, right = new_name(), new_name()
+    admin.create_topic(left, queues=1, brokers=["broker-a"])
+    admin.create_topic(right, queues=1, brokers=["broker-b"])
+    expected = f"{left} is on broker-a; {right} is on broker-b"
+    with pytest.raises(TopicNotFound, match=expected), producer.transaction() as tx:
+        tx.send(Message(left, b"1"))
+        tx.send(Message(right, b"2"))
+    assert stored(pair, left) == []
+    with pytest.raises(InvalidArgument, match="different brokers"), producer.transaction() as tx:
+        tx.send(Message(left, b"1"), queue=MessageQueue(left, "broker-a", 0))
+        tx.send(Message(right, b"2"), queue=MessageQueue(right, "broker-b", 0))
+
+
+def test_what_cannot_be_part_of_a_transaction_is_refused(producer: Producer, topics: tuple[str, str]) -> None:
+    topic = topics[0]
+    with producer.transaction() as tx:
+        with pytest.raises(InvalidArgument, match="delayed"):
+            tx.send(Message(topic, b"1", deliver_after_s=1.0))
+        with pytest.raises(InvalidArgument, match="no consumer"):
+            tx.receive()
+        with pytest.raises(InvalidArgument, match="either queue or selector"):
+            tx.send(Message(topic, b"1"), queue=MessageQueue(topic, "broker-a", 0), selector=by_hash("x"))
+        with pytest.raises(MessageTooLarge, match="end it earlier"):
+            for _ in range(5):
+                tx.send(Message(topic, bytes(4 << 20)))
+        tx.roll_back()
+
+
+def test_one_refused_message_keeps_all_from_being_stored(
+    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], new_name: Callable[[], str]
+) -> None:
+    fifo = new_name()
+    admin.create_topic(fifo, queues=2, fifo=True)
+    with pytest.raises(InvalidArgument, match="FIFO"), producer.transaction() as tx:
+        tx.send(Message(topics[0], b"1"))
+        tx.send(Message(fifo, b"2"))
+    assert stored(pair, topics[0]) == []
+    with producer.transaction() as tx:
+        tx.send(Message(topics[0], b"1"))
+        tx.send(Message(fifo, b"2", message_group="m"))
+        tx.send(Message(fifo, b"3", message_group="m"))
+    with Producer(pair.nameserver) as other:
+        plain = other.send(Message(fifo, b"4", message_group="m"))
+    assert plain.queue == tx.receipts[1].queue  # its order holds beside transactions
+    assert stored(pair, fifo) == [b"2", b"3", b"4"]
+
+
+def test_interceptors_see_each_message_and_its_outcome(pair: LocalCluster, topics: tuple[str, str]) -> None:
+    seen: list[tuple[bytes, bool]] = []
+
+    class Watch(SendInterceptor):
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+            seen.append((message.body, receipt is not None and error is None))
+
+    with Producer(pair.nameserver, interceptors=[Watch()]) as producer:
+        with producer.transaction() as tx:
+            tx.send(Message(topics[0], b"1"))
+        with pytest.raises(KeyError), producer.transaction() as tx:
+            tx.send(Message(topics[0], b"2"))
+            raise KeyError
+    assert seen == [(b"1", True), (b"2", False)]
+
+
+# ---- consume, process, produce ----------------------------------------------------------------------------
+
+
+def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
+    producer.send_many(Message(topic, b"%d" % number) for number in range(count))
+    return sorted(b"%d" % number for number in range(count))
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_each_message_leads_to_one_though_some_blocks_raise(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str, balance: str
+) -> None:
+    source, target = topics
+    expected = fill(producer, source, 400)
+    consumer: Any = (
+        PullConsumer(pair.nameserver, group=group, auto_commit=False)
+        if balance == "queues"
+        else SimpleConsumer(pair.nameserver, group=group)
+    )
+    with consumer:
+        consumer.subscribe(source)
+        done = rounds = 0
+        while done < 400:
+            rounds += 1
+            try:
+                with producer.transaction(consumer) as tx:
+                    messages = tx.receive(10.0, 50)
+                    for message in messages:
+                        tx.send(Message(target, message.body))
+                    if rounds % 3 == 1:
+                        raise KeyError
+            except KeyError:
+                continue
+            done += len(messages)
+            assert {receipt.queue.broker_name for receipt in tx.receipts} == {
+                each.queue.broker_name for each in messages
+            }
+    assert stored(pair, target) == expected
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(group).lag == 0
+
+
+def test_a_consumer_that_commits_by_itself_is_refused(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
+) -> None:
+    with PullConsumer(pair.nameserver, group=group) as consumer:
+        with pytest.raises(InvalidArgument, match="auto_commit=False"):
+            producer.transaction(consumer)
+    with PullConsumer(pair.nameserver) as consumer, pytest.raises(InvalidArgument, match="group"):
+        producer.transaction(consumer)
+
+
+def test_output_topics_have_to_be_where_the_messages_are(
+    pair: LocalCluster, producer: Producer, admin: Admin, new_name: Callable[[], str], group: str
+) -> None:
+    source, target = new_name(), new_name()
+    admin.create_topic(source, queues=1, brokers=["broker-a"])
+    admin.create_topic(target, queues=1, brokers=["broker-b"])
+    fill(producer, source, 3)
+    with PullConsumer(pair.nameserver, group=group, auto_commit=False) as consumer:
+        consumer.subscribe(source)
+        with (
+            pytest.raises(TopicNotFound, match=f"broker broker-a does not take .*{target} is on broker-b"),
+            producer.transaction(consumer) as tx,
+        ):
+            for message in tx.receive(10.0):
+                tx.send(Message(target, message.body))
+        with producer.transaction(consumer) as tx:  # it goes on from there
+            assert len(tx.receive(10.0)) == 3
+            with pytest.raises(InvalidArgument, match="receives once"):
+                tx.receive()
+
+
+def test_who_was_sent_elsewhere_meanwhile_is_fenced_and_goes_on(
+    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], group: str
+) -> None:
+    source, target = topics
+    fill(producer, source, 40)
+    with PullConsumer(pair.nameserver, group=group, auto_commit=False) as consumer:
+        consumer.subscribe(source)
+        with pytest.raises(Fenced), producer.transaction(consumer) as tx:
+            messages = tx.receive(10.0)
+            assert messages
+            admin.reset_offsets(group, source, "latest", force=True)
+            tx.send(Message(target, b"never"))
+        assert stored(pair, target) == []
+        producer.send(Message(source, b"next"))
+        found: list[bytes] = []
+        while not found:
+            with producer.transaction(consumer) as tx:
+                found = [message.body for message in tx.receive(10.0)]
+        assert found == [b"next"]
+
+
+def test_messages_that_another_consumer_has_settled_fence_the_late_one(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
+) -> None:
+    source, target = topics
+    producer.send(Message(source, b"1"))
+    with (
+        SimpleConsumer(pair.nameserver, group=group, invisible_s=1.0) as late,
+        SimpleConsumer(pair.nameserver, group=group) as quick,
+    ):
+        late.subscribe(source)
+        quick.subscribe(source)
+        with pytest.raises(Fenced, match="others have got them"), producer.transaction(late) as tx:
+            assert len(tx.receive(10.0)) == 1
+            with producer.transaction(quick) as other:
+                assert len(other.receive(10.0)) == 1
+                other.send(Message(target, b"quick"))
+            tx.send(Message(target, b"late"))
+    assert stored(pair, target) == [b"quick"]
+
+
+def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group: str) -> None:
+    source, target = topics
+
+    async def pump(producer: aio.Producer, consumer: Any) -> None:  # noqa: ANN401 - of either kind
+        consumer.subscribe(source)
+        done = 0
+        while done < 100:
+            with pytest.raises(KeyError):
+                async with producer.transaction(consumer) as tx:
+                    await tx.receive(10.0, 30)
+                    raise KeyError
+            async with producer.transaction(consumer) as tx:
+                messages = await tx.receive(10.0, 30)
+                for message in messages:
+                    tx.send(Message(target, message.body))
+            done += len(messages)
+            assert len(tx.receipts) == len(messages)
+
+    async def run() -> None:
+        async with aio.Producer(pair.nameserver) as producer:
+            await producer.send_many([Message(source, b"%d" % number) for number in range(100)])
+            async with aio.PullConsumer(pair.nameserver, group=group, auto_commit=False) as pull:
+                await pump(producer, pull)
+            async with aio.SimpleConsumer(pair.nameserver, group=f"{group}-popped") as popped:
+                await pump(producer, popped)
+
+            async def one(number: int) -> None:
+                async with producer.transaction() as tx:
+                    tx.send(Message(target, b"a%d" % number))
+                    tx.send(Message(target, b"b%d" % number))
+
+            await asyncio.gather(*(one(number) for number in range(50)))
+
+    asyncio.run(run())
+    assert len(stored(pair, target)) == 300
+
+
+def test_a_transaction_goes_to_a_broker_that_is_there(
+    tmp_path_factory: pytest.TempPathFactory, new_name: Callable[[], str]
+) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("half")) as cluster:
+        topic = new_name()
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic(topic, queues=1)
+            with producer.transaction() as tx:
+                tx.send(Message(topic, b"both are there"))
+            cluster.brokers[0].kill()
+            found = set()
+            for number in range(6):
+                with producer.transaction() as tx:
+                    tx.send(Message(topic, b"%d" % number))
+                found.add(tx.receipts[0].queue.broker_name)
+            assert found == {"broker-b"}
+            wait_until(lambda: len(stored_at(cluster, topic, "broker-b")) >= 6)
+
+
+def stored_at(cluster: LocalCluster, topic: str, broker_name: str) -> list[bytes]:
+    with PullConsumer(cluster.nameserver) as reader:
+        reader.assign([MessageQueue(topic, broker_name, 0)])
+        found: list[bytes] = []
+        while not reader.at_end():
+            found += [message.body for message in reader.poll(1.0)]
+        return found
