@@ -48,6 +48,10 @@ def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> 
     ]
 
 
+def test_the_page_about_transactions_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/transactions.md", tmp_path) == ["stored 2", "total 17", "mailed 1"]
+
+
 def test_the_page_about_connections_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/connections.md", tmp_path) == ["read b'espresso'", "loops 1", "stored 1"]
 

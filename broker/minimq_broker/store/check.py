@@ -259,13 +259,13 @@ class _LogWalk:
         self._verify_rows(segment, dict(self._entries(segment)))
         for position, text in self.delays.row_findings(segment):
             self._find(segment, position, text)
-        if self._atomic_end > self.position:  # a commit has written it, to one segment
-            self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
         if segment.rewritten_to:
             if self.position > segment.rewritten_to:
                 self._find(segment, self.position, f"it is said to end at {segment.rewritten_to}")
             self.position = segment.rewritten_to
             self._thinned.update(self._next_offset)
+        if self._atomic_end > self.position:  # a commit has written it, to one segment
+            self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
 
     def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
         for queue, key, value in segment.stored_rows():

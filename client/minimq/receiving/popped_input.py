@@ -1,4 +1,4 @@
-"""What a transaction takes from a simple consumer: messages of one broker, which it settles."""
+"""The input of a transaction from a simple consumer: messages of one broker, which it settles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction takes from a pull consumer: the messages of one poll, and the offset behind them."""
+"""The input of a transaction from a pull consumer: the messages of one poll, and the offset behind them."""
 
 from __future__ import annotations
 

@@ -83,22 +83,20 @@ def _nowhere(routes: Sequence[TopicRoute], wanted: MessageQueue | None) -> str:
 
 
 def bound_queue(
-    messages: Sequence[TransactionMessage], queue_of: Callable[[Message], MessageQueue]
+    messages: Sequence[TransactionMessage], fixed: Callable[[TransactionMessage], MessageQueue | None]
 ) -> MessageQueue | None:
     """Return a queue that a message must go to, and with it all others to its broker; None if they are free.
 
     Args:
         messages: of the transaction.
-        queue_of: returns the queue of a message group.
+        fixed: returns the queue of a message that has one by its message group, or its key in a compacted topic.
 
     Raises:
         InvalidArgument: two of them must go to different brokers.
     """
     found: MessageQueue | None = None
     for item in messages:
-        queue = item.queue
-        if queue is None and item.message.message_group is not None:
-            queue = queue_of(item.message)
+        queue = item.queue or fixed(item)
         if queue is None:
             continue
         if found is not None and queue.broker_name != found.broker_name:
@@ -114,7 +112,7 @@ def parts_of(
     messages: Sequence[TransactionMessage],
     queues: Mapping[str, Sequence[MessageQueue]],
     in_turn: Mapping[str, MessageQueue],
-    queue_of: Callable[[Message], MessageQueue],
+    fixed: Callable[[TransactionMessage], MessageQueue | None],
     limits: tuple[int, int],
 ) -> list[TransactionPart]:
     """Return the batches of a transaction at one broker, whose messages keep their order.
@@ -123,7 +121,7 @@ def parts_of(
         messages: of the transaction.
         queues: of each topic at the broker, for selectors.
         in_turn: the queue of each topic for messages that are free.
-        queue_of: returns the queue of a message group.
+        fixed: as of `bound_queue`.
         limits: most messages and bytes of one batch.
 
     Raises:
@@ -134,14 +132,12 @@ def parts_of(
     open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}
     for index, item in enumerate(messages):
         message = item.message
-        queue = item.queue
-        if message.message_group is not None:
-            queue = queue_of(message)
-        elif item.selector is not None:
+        queue = item.queue or fixed(item)
+        if queue is None and item.selector is not None:
             queue = item.selector(queues[message.topic], message)
             if queue not in queues[message.topic]:
                 raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
-        elif queue is None:
+        if queue is None:
             queue = in_turn[message.topic]
         key = (queue, message.message_group)
         part, size = open_parts.get(key, (None, 0))

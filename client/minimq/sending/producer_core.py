@@ -79,7 +79,7 @@ class ProducerCore:
         self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
-        self._transactor = Transactor(self._client, options, self._find, self._queues_of, self._by_message_group)
+        self._transactor = Transactor(self._client, options, self._find, self._chosen.choose)
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False

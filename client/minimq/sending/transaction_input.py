@@ -1,4 +1,4 @@
-"""What a transaction takes from a consumer: messages of one broker, and how far its group is by them."""
+"""The input of a transaction from a consumer: messages of one broker, and how far its group is by them."""
 
 from __future__ import annotations
 

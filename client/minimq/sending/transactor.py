@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.sending.atomic_stream import AtomicStream
+from minimq.sending.key_queues import takes_tombstones
 from minimq.sending.pending_batch import BatchNumber
 from minimq.sending.placement import (
     TransactionMessage,
@@ -25,6 +26,7 @@ from minimq.sending.placement import (
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.retry import GiveUp, next_step, try_timeout_s
+from minimq.sending.selectors import Selector
 from minimq.sending.transaction_input import TransactionInput
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
@@ -51,7 +53,7 @@ _RENEWED_S = 0.2
 
 
 class LoopStep(NamedTuple):
-    """What the event loop of a connection is to run next: a coroutine, by whoever makes it."""
+    """The next coroutine of a transaction, and the client on whose event loop it is to run."""
 
     client: ClusterClient
     make: Callable[[], Coroutine[Any, Any, Any]]
@@ -93,8 +95,7 @@ class Transactor:
         client: of the producer.
         options: of the producer.
         find: returns the route of a topic, and has it made if that is allowed.
-        queues_of: returns the queues among which selectors choose.
-        queue_of_group: chooses the queue of a message group.
+        choose: chooses the queue of a message group, or of a key in a compacted topic.
     """
 
     def __init__(
@@ -102,14 +103,12 @@ class Transactor:
         client: ClusterClient,
         options: ProducerOptions,
         find: Callable[..., TopicRoute],
-        queues_of: Callable[[TopicRoute], Sequence[MessageQueue]],
-        queue_of_group: Callable[[Sequence[MessageQueue], Message], MessageQueue],
+        choose: Callable[[TopicRoute, Message, MessageQueue | None, Selector | None], MessageQueue | None],
     ) -> None:
         self._client = client
         self._options = options
         self._find = find
-        self._queues_of = queues_of
-        self._queue_of_group = queue_of_group
+        self._choose = choose
         self._producer_id = random.getrandbits(64) or 1
         self._lock = threading.Lock()  # protects the numbers
         self._next = 0
@@ -158,8 +157,8 @@ class Transactor:
         topics = dict.fromkeys(item.message.topic for item in messages)
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
         routes = {topic: self._find(topic, make=topic not in fifo) for topic in topics}
-        queue_of = partial(self._of_message_group, routes)
-        bound = bound_queue(messages, queue_of)
+        fixed = partial(self._fixed, routes)
+        bound = bound_queue(messages, fixed)
         names = brokers_of([*routes.values()], bound, consumed)
         topic = next(iter(topics)) if topics else ""
         is_silent = partial(self._is_silent, routes[topic]) if topics else lambda _: False
@@ -174,7 +173,7 @@ class Transactor:
         }
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         limits = self._options.batch_messages, self._options.batch_bytes
-        parts = parts_of(messages, queues, in_turn, queue_of, limits)
+        parts = parts_of(messages, queues, in_turn, fixed, limits)
         if len(parts) > MAX_ATOMIC_BATCHES:
             raise InvalidArgument(
                 f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
@@ -183,8 +182,14 @@ class Transactor:
         others = len(names) > 1 and len({*names} - {*avoid}) > 1
         return _Placed(name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others)
 
-    def _of_message_group(self, routes: Mapping[str, TopicRoute], message: Message) -> MessageQueue:
-        return self._queue_of_group(self._queues_of(routes[message.topic]), message)
+    def _fixed(self, routes: Mapping[str, TopicRoute], item: TransactionMessage) -> MessageQueue | None:
+        message = item.message
+        route = routes[message.topic]
+        if message.message_group is None and not route.key_queues:
+            if not message.body and not takes_tombstones(route):
+                raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
+            return None
+        return self._choose(route, message, item.queue, item.selector)
 
     def _is_silent(self, route: TopicRoute, broker_name: str) -> bool:
         address = route.master_of(broker_name)
