@@ -1,8 +1,8 @@
 """The rewriting of sealed segments: one file with the entries that are still needed takes the place of several.
 
 Entries keep their log positions, so that all that refers to them stays true: what is left out leaves a gap, and the log
-is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Each replica
-rewrites by itself.
+is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Delays
+that wait stay, and so do the recalls of what is there. Each replica rewrites by itself.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from pathlib import Path
 
 import lmdb
 
+from minimq_broker.core.delays import NO_KEY, BatchesRecalled, DueKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.copy import verified, writing
+from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.due_rows import AnyDueRow
-from minimq_broker.store.entry import EntryHeader, EntryKind, read_header
+from minimq_broker.store.entry import EntryHeader, EntryKind, payload_of, read_fact, read_header
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError
 
 #: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
-#: that is not longer, or nothing. It is asked about all entries but facts, in order.
+#: that is not longer, or nothing. It is asked in order about all entries but facts, and delayed batches that wait.
 Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | None]
 
 
@@ -36,6 +38,7 @@ class Rewriting:
         segments: those to be rewritten, which are sealed; neither recovery nor a slave needs all of their entries.
         end: log position at which the last of them ends.
         choice: decides about each entry.
+        mark: the key up to which delayed batches are published, as it is saved.
 
     Attributes:
         start: log position of the first entry of the segments.
@@ -47,10 +50,13 @@ class Rewriting:
         StoreError: it cannot be written.
     """
 
-    def __init__(self, log: CommitLog, segments: Sequence[Segment], end: int, choice: Choice) -> None:
+    def __init__(
+        self, log: CommitLog, segments: Sequence[Segment], end: int, choice: Choice, mark: DueKey = NO_KEY
+    ) -> None:
         self.start = segments[0].start
         self.read_bytes = self.kept_bytes = 0
         self._log, self._former, self._end, self._choice = log, [*segments], end, choice
+        self._index, self._mark = DueIndex(log), mark
         self._waiting = [*segments]
         self._position = self.start
         self._path = rewritten_path(log.path, self.start)
@@ -81,7 +87,9 @@ class Rewriting:
             max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
             self.read_bytes += len(entry)
             header = read_header(entry, position)
-            chosen = None if header.kind == EntryKind.FACT else self._choice(position, header, entry)
+            chosen: memoryview | bytes | None = entry if self._has_to_stay(position, header, entry) else None
+            if chosen is None and header.kind != EntryKind.FACT:
+                chosen = self._choice(position, header, entry)
             if chosen is not None:
                 found.append((position, bytes(chosen)))
                 self._check_length(position, len(entry), len(chosen))
@@ -92,6 +100,16 @@ class Rewriting:
             self._waiting.pop(0)
         self._put(found)
         return bool(self._waiting)
+
+    def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
+        """Return whether an entry is a delayed batch that waits, or the recall of one that is there."""
+        if header.kind == EntryKind.DELAYED:
+            return self._index.needs(position, entry, self._mark)
+        if header.kind != EntryKind.FACT:
+            return False
+        fact = read_fact(payload_of(entry, header), position)
+        keys = [DueKey(each.due_ms, each.id) for each in fact.batches] if isinstance(fact, BatchesRecalled) else []
+        return any(key > self._mark and self._index.find(key) is not None for key in keys)
 
     def _check_length(self, position: int, length: int, chosen: int) -> None:
         if chosen > length:

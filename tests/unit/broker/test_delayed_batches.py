@@ -14,6 +14,7 @@ from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendStatus
 from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound
+from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
 DAY_MS = 86_400_000
@@ -261,6 +262,31 @@ def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
     assert store.recall("orders", key) == [RECALLED]
     assert store.store.remove_first(store.store.saved_position)
     assert store.recall("orders", key) == [AGAIN]
+
+
+def test_what_waits_is_carried_along_by_a_rewriting(stores: Stores) -> None:
+    store = stores.open(segment_bytes=1 << 17)
+    store.create_topic("orders")
+    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
+    wait(store, 100)
+    for _ in range(20):
+        store.append("orders", 0, bytes(20_000))
+    store.recall("orders", keys[1])  # in another segment
+    for _ in range(20):
+        store.append("orders", 0, bytes(20_000))
+    log = store.store.log
+    before = len(log.segments)
+    rewrite(store.store, 1, 2, lambda queue, offset: False)  # the recall stays
+    rewrite(store.store, 0, 1, lambda queue, offset: False)
+    assert len(log.segments) == before - 1
+    assert log.segments[0].counts == (2, 0, 2)
+    assert store.recall("orders", keys[1]) == [AGAIN]
+    store.close()
+    store = stores.open(segment_bytes=1 << 17)
+    end = store.state.end(store.key("orders", 0)).offset
+    store.clock.now_ms += 1_000
+    store.publish_due()
+    assert store.bodies("orders", 0, end) == [b"3", b"4"]
 
 
 def test_a_segment_of_an_older_release_gets_the_table_when_it_needs_it(stores: Stores) -> None:
