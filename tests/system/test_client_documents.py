@@ -52,6 +52,16 @@ def test_the_page_about_transactions_is_one_program_that_runs(tmp_path: Path) ->
     assert run_page("docs/transactions.md", tmp_path) == ["stored 2", "total 17", "mailed 1"]
 
 
+def test_the_page_about_delayed_messages_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/delayed-messages.md", tmp_path) == [
+        "waits True -1",
+        "b'tea is ready' True True",
+        "recalled True already recalled",
+        "waiting 1 True None",
+        "totals [('reminders', 1)]",
+    ]
+
+
 def test_the_page_about_connections_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/connections.md", tmp_path) == ["read b'espresso'", "loops 1", "stored 1"]
 

@@ -1,0 +1,85 @@
+"""Brokers are killed while delayed messages wait, are published, and are recalled: each comes once, and never early."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer
+from support.chance import SEED, rounds
+from support.delay_world import DelayWorld
+from support.reading import check_brokers, read_all
+from support.replicas import find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.fault, pytest.mark.rounds]
+
+ROUNDS = rounds(3)
+
+
+@pytest.mark.timeout(200 + 20 * ROUNDS)
+def test_each_message_is_recalled_or_comes_once_whenever_the_broker_is_killed(tmp_path: Path) -> None:
+    print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
+    chance = random.Random(SEED)
+    options = {"segment_bytes": 1 << 18, "checkpoint_interval_s": 0.2}
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=3)
+        world = DelayWorld(cluster, chance)
+        try:
+            for _ in range(ROUNDS):
+                world.wait_for_more()
+                time.sleep(chance.uniform(0.0, 1.5))  # a random moment, not a wait for something
+                broker.kill()
+                time.sleep(chance.choice((0.0, 1.0)))
+                broker.start()
+        finally:
+            world.stop()
+        world.check()
+    check_brokers(cluster)
+
+
+@pytest.mark.timeout(300 + 40 * ROUNDS)
+def test_each_message_is_recalled_or_comes_once_over_fail_overs(tmp_path: Path) -> None:
+    print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
+    chance = random.Random(SEED)
+    with replicas(tmp_path, slaves=1, role="sync-master", segment_bytes=1 << 18, checkpoint_interval_s=0.5) as cluster:
+        world = DelayWorld(cluster, chance)
+        try:
+            for _ in range(ROUNDS):
+                world.wait_for_more()
+                time.sleep(chance.uniform(0.0, 1.0))  # a random moment, not a wait for something
+                master = find_master(cluster) or wait_for_master(cluster)
+                how = chance.choice(("kill", "pause"))
+                getattr(master, how)()
+                wait_for_master(cluster, master)
+                master.resume() if how == "pause" else master.start()
+                wait_in_sync(cluster, *cluster.brokers)
+        finally:
+            world.stop()
+        world.check()
+        wait_caught_up(cluster)
+
+
+def test_what_was_due_while_the_broker_was_away_comes_when_it_is_back(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=2)
+        count = 2_000
+        with Producer(cluster.nameserver) as producer:
+            receipts = producer.send_many(
+                Message("t", b"%d" % number, deliver_after_s=0.5 + number / 10_000) for number in range(count)
+            )
+        broker.kill()
+        last = max(receipt.due_at for receipt in receipts if receipt.due_at is not None)
+        wait_until(lambda: time.time() > last.timestamp())
+        broker.start()
+        expected = Counter(b"%d" % number for number in range(count))
+        wait_until(lambda: Counter(message.body for message in read_all(cluster.nameserver, "t")) == expected)
+    check_brokers(cluster)
