@@ -1,6 +1,7 @@
 """The client of minimq, a durable, ordered and replayable message queue.
 
 Sending:    `Producer`, `Message`, `SendReceipt`, `Reply`; for asyncio `minimq.aio`
+            `TransactionalProducer`: messages that go along with a commit elsewhere
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
 Running:    `Admin`, `LocalCluster`
@@ -16,15 +17,20 @@ __version__ = "0.1.0"
 
 __all__ = [
     # Sending
+    "COMMIT",
     "Message",
     "Producer",
     "ProducerOptions",
     "ProducerStatistics",
+    "ROLLBACK",
     "RecallResult",
     "Reply",
     "SendInterceptor",
     "SendReceipt",
     "SendStatus",
+    "TransactionResolution",
+    "TransactionalProducer",
+    "UNKNOWN",
     "by_consistent_hash",
     "by_hash",
     "by_random",
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
     from minimq.administration.recalls import RecallResult
+    from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.connection.cluster import Cluster
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
@@ -74,6 +81,7 @@ if TYPE_CHECKING:
     from minimq.sending.reply import Reply
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
+    from minimq.sending.transactional_producer import TransactionalProducer
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
@@ -106,6 +114,11 @@ else:
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
         "SimpleConsumer": "minimq.receiving.simple_consumer",
+        "COMMIT": "minimq.administration.resolutions",
+        "ROLLBACK": "minimq.administration.resolutions",
+        "TransactionResolution": "minimq.administration.resolutions",
+        "TransactionalProducer": "minimq.sending.transactional_producer",
+        "UNKNOWN": "minimq.administration.resolutions",
         "allocation": "minimq.rebalance",
         "by_consistent_hash": "minimq.sending.selectors",
         "by_hash": "minimq.sending.selectors",

@@ -14,6 +14,7 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.topic_admin import TopicAdmin
+from minimq.administration.transaction_admin import TransactionAdmin
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -34,8 +35,8 @@ from minimq_proto.v1 import broker_pb2
 _PROMOTION_S = 60.0
 
 
-class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, MessageAdmin, AccessAdmin):
-    """Manages topics, consumer groups, dead letters, delayed messages, brokers and users, and finds messages.
+class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, TransactionAdmin, MessageAdmin, AccessAdmin):
+    """Manages topics, groups, dead letters, delayed messages, transactions, brokers and users, and finds messages.
 
     Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
     change fails half-way, repeat it to complete it.

@@ -13,6 +13,7 @@ from minimq.aio.producer import Producer
 from minimq.aio.pull_consumer import PullConsumer
 from minimq.aio.push_consumer import PushConsumer
 from minimq.aio.simple_consumer import SimpleConsumer
+from minimq.aio.transactional_producer import TransactionalProducer
 from minimq.connection.cluster import Cluster
 
-__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
+__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "TransactionalProducer"]

@@ -60,6 +60,7 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
             if transaction is not None:
                 made.transaction.name = transaction.name
                 made.transaction.number = transaction.number
+                made.transaction.is_half = transaction.is_half
             if due is not None:
                 made.delay.recallable = due.recallable
                 if due.bucket.is_delay:

@@ -32,10 +32,12 @@ class Transaction:
     Attributes:
         name: of the sequence; its writer ends one transaction before the next.
         number: 0 or above, and higher than all earlier ones.
+        is_half: it has half messages: the name is that of a producer group, and the number is drawn at random.
     """
 
     name: str
     number: int
+    is_half: bool = False
 
     def __post_init__(self) -> None:
         check_transaction(self.name)

@@ -90,6 +90,11 @@ class ProducerCore:
         """True if the caller runs in a fork of the process that made this."""
         return self._process.is_forked
 
+    @property
+    def client(self) -> ClusterClient:
+        """The client of the cluster, which ends with this."""
+        return self._client
+
     def check_process(self) -> None:
         """Raise `Closed` in a fork."""
         self._process.check()

@@ -1,0 +1,87 @@
+"""The transactional producer for asyncio, at real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minimq import COMMIT, ROLLBACK, UNKNOWN, Admin, LocalCluster, Message, TransactionResolution
+from minimq.aio import TransactionalProducer
+from minimq.errors import Closed
+from support.reading import read_all
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+
+
+def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
+    return sorted(message.body for message in read_all(cluster.nameserver, topic))
+
+
+async def never(message: Message) -> TransactionResolution:
+    raise AssertionError(f"nobody may be asked about {message}")
+
+
+def test_blocks_commit_and_roll_back(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    async def work(producer: TransactionalProducer, number: int) -> None:
+        async with producer.transaction() as tx:
+            await tx.send(Message(topic, b"%d" % number))
+            if number % 4 == 0:
+                tx.rollback()
+            if number % 4 == 1:
+                raise ZeroDivisionError
+
+    async def run() -> list[BaseException | None]:
+        async with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
+            outcomes = await asyncio.gather(*(work(producer, number) for number in range(40)), return_exceptions=True)
+            async with producer.transaction() as tx:
+                await tx.send_many([Message(topic, b"many" + bytes(1 << 16)) for _ in range(5)])
+            return outcomes
+
+    outcomes = asyncio.run(run())
+    assert [isinstance(each, ZeroDivisionError) for each in outcomes] == [number % 4 == 1 for number in range(40)]
+    bodies = stored(cluster, topic)
+    assert sum(body.startswith(b"many") for body in bodies) == 5
+    assert bodies[:-5] == sorted(b"%d" % number for number in range(40) if number % 4 > 1)
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_a_check_may_be_a_coroutine(tmp_path: Path, is_coroutine: bool) -> None:
+    options = {"half_check_after_s": 0.1, "half_check_interval_s": 0.1}
+    asked: list[bytes] = []
+
+    def check(message: Message) -> TransactionResolution:
+        asked.append(message.body)
+        if asked.count(message.body) == 1:
+            raise OSError("the database is away")
+        return {b"yes": COMMIT, b"no": ROLLBACK}.get(message.body, UNKNOWN)
+
+    async def check_later(message: Message) -> TransactionResolution:
+        await asyncio.sleep(0)
+        return check(message)
+
+    async def run(cluster: LocalCluster) -> None:
+        chosen = check_later if is_coroutine else check
+        async with TransactionalProducer(cluster.nameserver, group="g", check=chosen) as producer:
+            blocks = [producer.transaction() for _ in range(3)]
+            for block, body in zip(blocks, (b"yes", b"no", b"maybe"), strict=True):
+                await block.__aenter__()
+                await block.send(Message("t", body))
+        with pytest.raises(Closed):
+            await blocks[0].send(Message("t", b"late"))
+        async with TransactionalProducer(cluster.nameserver, group="g", check=chosen):
+            await asyncio.to_thread(wait_until, lambda: set(asked) == {b"yes", b"no", b"maybe"}, PATIENCE_S)
+            await asyncio.to_thread(wait_until, lambda: open_count(cluster) == 1, PATIENCE_S)
+
+    def open_count(cluster: LocalCluster) -> int:
+        with Admin(cluster.nameserver) as admin:
+            return admin.list_transactions("g").count
+
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        asyncio.run(run(cluster))
+        assert stored(cluster, "t") == [b"yes"]

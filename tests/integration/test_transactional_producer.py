@@ -1,0 +1,271 @@
+"""Transactional producers at real brokers: blocks that commit and raise, and checks by whoever is there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Admin,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    TransactionalProducer,
+    TransactionResolution,
+)
+from minimq.errors import InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
+from minimq.sending.transactional_producer import CheckedTransaction
+from support.reading import check_brokers, read_all
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+#: Checks that tests need not wait for.
+QUICK = {"half_check_after_s": 0.1, "half_check_interval_s": 0.1, "half_checks": 3}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two brokers that ask soon."""
+    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("quick"), broker_options=QUICK) as cluster:
+        yield cluster
+    check_brokers(cluster)
+
+
+@pytest.fixture
+def orders(quick: LocalCluster, new_name: Callable[[], str]) -> str:
+    """A topic of its own."""
+    name = new_name()
+    with Admin(quick.nameserver) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+def never(message: Message) -> TransactionResolution:
+    """Fail: nobody may be asked."""
+    raise AssertionError(f"nobody may be asked about {message}")
+
+
+def unknown(_: Message) -> TransactionResolution:
+    return UNKNOWN
+
+
+def in_a_block(
+    producer: TransactionalProducer,
+    *messages: Message,
+    then: Callable[[CheckedTransaction], object] = lambda _: None,
+    queues: Sequence[MessageQueue] = (),
+) -> None:
+    """Send messages in a transaction, and do something else."""
+    with producer.transaction() as tx:
+        for number, message in enumerate(messages):
+            tx.send(message, queue=queues[number] if queues else None)
+        then(tx)
+
+
+def send_after_all(tx: CheckedTransaction) -> None:
+    tx.rollback()
+    tx.send(Message("t", b"never"))
+
+
+def fail(_: CheckedTransaction) -> None:
+    raise ZeroDivisionError
+
+
+def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
+    return sorted(message.body for message in read_all(cluster.nameserver, topic))
+
+
+def test_a_block_commits_at_its_end_and_rolls_back_if_it_raises(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
+        with producer.transaction() as tx:
+            tx.send(Message(topic, b"a", tag="x", keys=("o-1",), properties={"k": "v"}))
+            tx.send_many(Message(topic, b"b%d" % number) for number in range(10))
+            assert stored(cluster, topic) == []
+        with pytest.raises(ZeroDivisionError):
+            in_a_block(producer, Message(topic, b"never"), then=fail)
+        with producer.transaction() as tx:
+            tx.send(Message(topic, b"never"))
+            tx.rollback()
+        with producer.transaction():
+            pass
+    assert stored(cluster, topic) == sorted([b"a", *(b"b%d" % number for number in range(10))])
+    [first] = [message for message in read_all(cluster.nameserver, topic) if message.body == b"a"]
+    assert (first.tag, first.keys, first.properties) == ("x", ("o-1",), {"k": "v"})
+
+
+def test_many_threads_have_transactions_at_once(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    errors: list[BaseException] = []
+    with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
+
+        def work(number: int) -> None:
+            try:
+                for turn in range(10):
+                    with producer.transaction() as tx:
+                        tx.send(Message(topic, b"%d/%d" % (number, turn)))
+                        if turn % 2:
+                            tx.rollback()
+            except BaseException as error:  # noqa: BLE001 - the test wants to see it
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    assert stored(cluster, topic) == sorted(
+        b"%d/%d" % (number, turn) for number in range(16) for turn in range(0, 10, 2)
+    )
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
+def test_another_member_is_asked_when_the_producer_is_gone(
+    quick: LocalCluster, orders: str, new_name: Callable[[], str], answer: TransactionResolution
+) -> None:
+    group = new_name()
+    left_open(quick, group, [Message(orders, b"first", keys=("o-17",)), Message(orders, b"second")])
+    asked: list[Message] = []
+
+    def check(message: Message) -> TransactionResolution:
+        asked.append(message)
+        if len(asked) == 1:
+            raise OSError("the database is away")
+        return answer if len(asked) > 2 else UNKNOWN
+
+    with TransactionalProducer(quick.nameserver, group=group, check=check):
+        wait_until(lambda: len(asked) >= 3, PATIENCE_S)
+        wanted = [b"first", b"second"] if answer is COMMIT else []
+        wait_until(lambda: stored(quick, orders) == wanted and not open_numbers(quick, group), PATIENCE_S)
+    assert {(message.body, message.keys, message.topic) for message in asked} == {(b"first", ("o-17",), orders)}
+    assert stored(quick, orders) == wanted
+
+
+def left_open(cluster: LocalCluster, group: str, messages: list[Message]) -> int:
+    """Begin a transaction, and have its producer vanish; return the number."""
+    producer = TransactionalProducer(cluster.nameserver, group=group, check=unknown)
+    block = producer.transaction()
+    block.__enter__()
+    for message in messages:
+        block.send(message)
+    producer.close()
+    return block.number
+
+
+def open_numbers(cluster: LocalCluster, group: str) -> list[int]:
+    with Admin(cluster.nameserver) as admin:
+        return [each.number for each in admin.list_transactions(group).transactions]
+
+
+def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, new_name: Callable[[], str]) -> None:
+    group = new_name()
+    asked = threading.Event()
+
+    def check(message: Message) -> TransactionResolution:
+        if message.topic == orders:
+            asked.set()
+        return ROLLBACK
+
+    with (
+        TransactionalProducer(quick.nameserver, group=group, check=check) as producer,
+        TransactionalProducer(quick.nameserver, group=group, check=check),
+        Admin(quick.nameserver) as admin,
+    ):
+        with producer.transaction() as tx:
+            tx.send(Message(orders, b"slow"))
+
+            def is_undecided() -> bool:
+                found = admin.list_transactions(group).transactions
+                return bool(found) and found[0].is_undecided
+
+            wait_until(is_undecided, PATIENCE_S)  # it was asked for as often as ever
+            assert not asked.is_set()
+        assert stored(quick, orders) == [b"slow"]
+
+
+def test_a_check_that_rolls_back_before_the_commit_wins(
+    quick: LocalCluster, orders: str, new_name: Callable[[], str]
+) -> None:
+    group = new_name()
+    with (
+        TransactionalProducer(quick.nameserver, group=group, check=never) as producer,
+        Admin(quick.nameserver) as admin,
+    ):
+
+        def roll_back(tx: CheckedTransaction) -> None:
+            assert admin.end_transaction(group, tx.number, ROLLBACK) is ROLLBACK
+
+        def commit(tx: CheckedTransaction) -> None:
+            assert admin.end_transaction(group, tx.number, COMMIT) is COMMIT
+            with pytest.raises(TransactionEnded, match="was committed"):
+                admin.end_transaction(group, tx.number, ROLLBACK)
+            raise ZeroDivisionError
+
+        with pytest.raises(TransactionEnded, match="was rolled back before"):
+            in_a_block(producer, Message(orders, b"never"), then=roll_back)
+        with pytest.raises(ZeroDivisionError):
+            in_a_block(producer, Message(orders, b"by hand"), then=commit)
+        with pytest.raises(TransactionExpired, match="no broker knows transaction 5"):
+            admin.end_transaction(group, 5, COMMIT)
+    assert stored(quick, orders) == [b"by hand"]
+
+
+def test_wrong_use_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+    async def check(_: Message) -> TransactionResolution:
+        return UNKNOWN
+
+    with pytest.raises(InvalidArgument, match="check"):
+        TransactionalProducer(cluster.nameserver, group="g", check=check)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="producer group"):
+        TransactionalProducer(cluster.nameserver, group="a b", check=never)
+    with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
+        with pytest.raises(InvalidArgument, match="leave out its due time"), producer.transaction() as tx:
+            tx.send(Message(topic, b"x", deliver_after_s=5))
+        with pytest.raises(InvalidArgument, match="has ended"):
+            tx.send(Message(topic, b"x"))
+        with pytest.raises(InvalidArgument, match="body"), producer.transaction() as tx:
+            tx.send(Message(topic, bytes((4 << 20) + 1)))
+        with pytest.raises(SendFailed, match="rolled back"):
+            in_a_block(producer, then=send_after_all)
+        with pytest.raises(InvalidArgument, match="sequence of names"):
+            producer.transaction(topics="orders")
+    assert stored(cluster, topic) == []
+
+
+def test_all_messages_of_a_transaction_go_to_one_broker(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    other = new_name()
+    a, b = (broker.name for broker in cluster.brokers[:2])
+    with Admin(cluster.nameserver) as admin:
+        admin.create_topic(other, queues=1, brokers=[b])
+        queues = {queue.broker_name: queue for queue in admin.route(topic).write_queues()}
+    with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
+        for _ in range(4):
+            with producer.transaction(topics=[topic, other]) as tx:
+                tx.send(Message(topic, b"both"))
+                tx.send(Message(other, b"both"))
+        never_sent = Message(topic, b"never")
+        with pytest.raises(InvalidArgument, match="name all topics ahead"):
+            in_a_block(producer, never_sent, then=lambda tx: tx.send(Message(other, b"never")), queues=[queues[a]])
+        with pytest.raises(InvalidArgument, match="on another broker"):
+            in_a_block(producer, never_sent, never_sent, queues=[queues[a], queues[b]])
+    assert stored(cluster, topic) == stored(cluster, other) == [b"both"] * 4
+    assert {message.queue.broker_name for message in read_all(cluster.nameserver, topic)} == {b}
+
+
+def test_an_absent_topic(tmp_path: Path) -> None:
+    with (
+        LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"auto_create_queues": 0}) as cluster,
+        TransactionalProducer(cluster.nameserver, group="g", check=never) as producer,
+        pytest.raises(TopicNotFound),
+        producer.transaction() as tx,
+    ):
+        tx.send(Message("absent", b"x"))
