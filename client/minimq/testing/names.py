@@ -1,0 +1,80 @@
+"""Names of topics and groups that belong to one test, and are deleted after it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from typing import TYPE_CHECKING
+
+from minimq_common.errors import GroupNotFound, TopicNotFound
+
+if TYPE_CHECKING:  # a run of pytest that does not use minimq imports this file
+    from minimq.admin import Admin
+    from minimq.administration.compaction import Compaction
+
+_numbers = itertools.count(1)
+#: Of the name of a test; with what is added a legal name of a group, whose dead letter topic is longer still.
+_MOST_CHARACTERS = 60
+
+
+class NewTopic:
+    """Makes topics for one test. Not thread-safe.
+
+        topic = minimq_new_topic(queues=1)
+
+    Args:
+        admin: of the cluster.
+        test: the name of the test, which the names begin with.
+    """
+
+    def __init__(self, admin: Admin, test: str) -> None:
+        self._admin, self._test = admin, test
+        self._made: list[str] = []
+
+    def __call__(self, *, queues: int = 4, fifo: bool = False, compaction: Compaction | None = None) -> str:
+        """Create a topic on all masters, and return its name. Raises as `Admin.create_topic` does."""
+        name = unique_name(self._test)
+        self._made.append(name)
+        self._admin.create_topic(name, queues=queues, fifo=fifo, compaction=compaction)
+        return name
+
+    def delete_all(self) -> None:
+        """Delete the topics that are still there."""
+        while self._made:
+            try:
+                self._admin.delete_topic(self._made.pop())
+            except TopicNotFound:  # the test has deleted it
+                continue
+
+
+class NewGroup:
+    """Names consumer groups for one test. Not thread-safe.
+
+    Args:
+        admin: of the cluster.
+        test: the name of the test, which the names begin with.
+    """
+
+    def __init__(self, admin: Admin, test: str) -> None:
+        self._admin, self._test = admin, test
+        self._made: list[str] = []
+
+    def __call__(self) -> str:
+        """Return a name that no other group has."""
+        self._made.append(unique_name(self._test))
+        return self._made[-1]
+
+    def delete_all(self) -> None:
+        """Delete what the groups have left, with their own topics, and with members that were not closed."""
+        while self._made:
+            try:
+                self._admin.delete_group(self._made.pop(), force=True, dead_letters=True)
+            except GroupNotFound:  # no consumer had the name
+                continue
+
+
+def unique_name(test: str) -> str:
+    """Return a legal name that is unique on this machine, and begins with that of a test."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[:_MOST_CHARACTERS]
+    return f"{words}-{os.getpid()}-{next(_numbers)}"

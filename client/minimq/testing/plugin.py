@@ -1,0 +1,117 @@
+"""The plugin of pytest: the fixtures, and the logs of servers in the report of a test that fails.
+
+Loaded in every run of pytest where minimq is installed, so it imports the library only once a test asks for a fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from minimq import Admin, LocalCluster
+    from minimq.testing import NewGroup, NewTopic
+    from minimq.testing.server_logs import ServerLogs
+
+_cluster_key: pytest.StashKey[LocalCluster] = pytest.StashKey()
+_logs_key: pytest.StashKey[ServerLogs] = pytest.StashKey()
+
+
+@pytest.fixture(scope="session")
+def minimq_cluster_options() -> Mapping[str, object]:
+    """Options of `minimq.LocalCluster` for `minimq_cluster`. Define a fixture of this name to have others."""
+    return {"brokers": 1}
+
+
+@pytest.fixture(scope="session")
+def minimq_cluster(minimq_cluster_options: Mapping[str, object], pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
+    """A real cluster, for all tests of a process: with pytest-xdist each worker has its own.
+
+    A test may kill, pause and stop its servers: they run again when the next one begins.
+    """
+    from minimq import LocalCluster  # noqa: PLC0415 - most runs of pytest have nothing to do with minimq
+    from minimq.testing import server_logs  # noqa: PLC0415
+
+    with LocalCluster(**minimq_cluster_options) as cluster:  # type: ignore[arg-type] # it checks them itself
+        pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key] = cluster, server_logs.ServerLogs(cluster)
+        yield cluster
+        del pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key]
+
+
+@pytest.fixture(scope="session")
+def minimq_admin(minimq_cluster: LocalCluster) -> Iterator[Admin]:
+    """An `Admin` of the cluster."""
+    from minimq import Admin  # noqa: PLC0415
+
+    with Admin(minimq_cluster.nameserver, credentials=minimq_cluster.credentials) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def minimq_nameserver(minimq_cluster: LocalCluster) -> str:
+    """The address that clients need."""
+    return minimq_cluster.nameserver
+
+
+@pytest.fixture
+def minimq_new_topic(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewTopic]:
+    """Creates topics, which are deleted after the test: `minimq_new_topic(queues=1)` returns the name of one."""
+    from minimq.testing.names import NewTopic  # noqa: PLC0415
+
+    topics = NewTopic(minimq_admin, request.node.name)
+    yield topics
+    topics.delete_all()
+
+
+@pytest.fixture
+def minimq_topic(minimq_new_topic: NewTopic) -> str:
+    """The name of a topic that is made for the test."""
+    return minimq_new_topic()
+
+
+@pytest.fixture
+def minimq_new_group(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewGroup]:
+    """Names consumer groups, which are deleted after the test: `minimq_new_group()` returns the name of one."""
+    from minimq.testing.names import NewGroup  # noqa: PLC0415
+
+    groups = NewGroup(minimq_admin, request.node.name)
+    yield groups
+    groups.delete_all()
+
+
+@pytest.fixture
+def minimq_group(minimq_new_group: NewGroup) -> str:
+    """The name of a consumer group that nobody else uses."""
+    return minimq_new_group()
+
+
+# ---- Around each test -------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note where the logs of the servers end."""
+    if (logs := item.config.stash.get(_logs_key, None)) is not None:
+        logs.begin()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Have all servers run again, before fixtures delete what they have made there."""
+    if (cluster := item.config.stash.get(_cluster_key, None)) is not None:
+        for server in (*cluster.nameservers, *cluster.brokers):
+            if server.paused:
+                server.resume()
+            server.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the servers have logged during a test that fails."""
+    report = yield
+    logs = item.config.stash.get(_logs_key, None)
+    if report.failed and logs is not None:
+        report.sections += logs.sections()
+    return report
