@@ -95,7 +95,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_the_public_face_is_small_and_documented() -> None:
-    assert len(minimq.__all__) <= 30
+    assert len(minimq.__all__) <= 34
     for name in minimq.__all__:
         assert getattr(minimq, name).__doc__, name
 
@@ -128,3 +128,12 @@ def check_command(command: click.Command, words: list[str], where: str) -> None:
         command = named
     used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
     assert used <= options, where
+
+
+def test_the_page_about_requests_is_one_program_that_runs(tmp_path: Path) -> None:
+    program = tmp_path / "requests.py"
+    program.write_text("\n".join(blocks("docs/request-reply.md", "python")))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["reply b'HELLO'", "replies 1000", "reply b'BY HAND'"]
+    assert not done.stderr

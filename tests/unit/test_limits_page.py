@@ -10,7 +10,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups, pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
-from minimq_broker.services import leases, newcomers, pop_clients, popping, pull
+from minimq_broker.services import leases, newcomers, pop_clients, popping, pull, replying
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
@@ -85,6 +85,8 @@ def seconds(*options: str) -> str:
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
         ("Per broker", "committed offsets", f"{newcomers.MAX_OFFSETS:,}"),
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
+        ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_BYTES)),
+        ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_IN_ALL)),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "takes and settles of one stream", f"{popping.MAX_UNDER_WAY:,}"),
         ("Per broker", "consumers of one such stream", f"{pop_clients.MAX_CLIENTS:,}; {pop_clients.MAX_TOPICS:,}"),

@@ -26,6 +26,7 @@ _COMMANDS = {
     "cluster": "minimq.cli.cluster:cluster",
     "produce": "minimq.cli.produce:produce",
     "consume": "minimq.cli.consume:consume",
+    "request": "minimq.cli.request:request",
     "message": "minimq.cli.message:message",
     "peek": "minimq.cli.peek:peek",
     "delayed": "minimq.cli.delayed:delayed",
