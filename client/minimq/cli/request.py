@@ -24,7 +24,14 @@ from minimq.cli.line_format import properties_of
     help="Time in which the reply has to come.",
 )
 @option("--tag", metavar="TAG", help="Tag of the request.")
-@option("--key", "keys", multiple=True, metavar="KEY", help="Key of the request; may be given several times.")
+@option(
+    "--key",
+    "keys",
+    envvar="MINIMQ_REQUEST_KEY",
+    multiple=True,
+    metavar="KEY",
+    help="Key of the request; may be given several times.",
+)
 @option(
     "--property",
     "properties",
