@@ -30,6 +30,7 @@ from minimq_common.batch_header import (
     Section,
     check_header,
     check_ranges,
+    flags_of,
     lane_bytes,
     read_header,
     read_lane,
@@ -123,7 +124,7 @@ class RecordBatch:
         #: Which records remain in a compacted batch; None in any other, which has all.
         self.origins: RecordOrigins | None = None
         if header.version == COMPACTED_VERSION:
-            self.origins, start = read_origins(self._content, start, end, header)
+            self.origins, start = read_origins(self._content, start, end, header, flags_of(data))
         if end - start < DIRECTORY.size:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
         lengths = DIRECTORY.unpack_from(self._content, start)
@@ -247,14 +248,16 @@ class RecordBatch:
 
     def message_id(self, index: int) -> str:
         """Return the id of one record: 40 hexadecimal digits, the same however often the batch is sent."""
-        if self.origins is None:
+        if self.origins is None or not self.origins.origins:
             return message_id(self.header.producer_id, self.header.sequence, index)
         origin = self.origins.origin(index)
         return message_id(origin.producer_id, origin.sequence, index - origin.first)
 
     def stored_ms(self, index: int) -> int | None:
         """Return when one record was stored, in ms since 1970; None if that is when its batch was."""
-        return None if self.origins is None else self.origins.origin(index).stored_ms
+        if self.origins is None or not self.origins.origins:
+            return None
+        return self.origins.origin(index).stored_ms
 
     def place(self, number: int) -> int:
         """Return the place of a record in the columns, or of the next one that it has."""

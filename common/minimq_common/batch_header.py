@@ -50,8 +50,9 @@ HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
 _LANE = struct.Struct("<I")
 LANE_BYTES = _LANE.size
-#: Number of records that remain in a compacted batch.
+#: Number of records that remain in a compacted batch, and two bits that say what stands ahead of its directory.
 _REMAINING = struct.Struct("<I")
+_REMAINING_BITS = (1 << 30) - 1
 CRC_BYTES = 4
 #: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
 _CRC_RESIDUE = 0x48674BC7
@@ -159,12 +160,17 @@ def remaining_in(data: bytes | memoryview) -> int:
     """Return how many records remain in a compacted batch without a look at the rest. Raises `CorruptBatch`."""
     if len(data) < HEADER_BYTES + _REMAINING.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0])
+    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & _REMAINING_BITS
 
 
-def remaining_bytes(remaining: int) -> bytes:
-    """Return the number of records that remain as it stands behind the fixed part of the header."""
-    return _REMAINING.pack(remaining)
+def remaining_bytes(remaining: int, flags: int) -> bytes:
+    """Return the number of records that remain with its flags, as it stands behind the fixed part of the header."""
+    return _REMAINING.pack(remaining | flags)
+
+
+def flags_of(data: bytes | memoryview) -> int:
+    """Return the flags of a compacted batch, see `record_origins.py`."""
+    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & ~_REMAINING_BITS
 
 
 def read_header(data: bytes | memoryview) -> Header:

@@ -1,11 +1,15 @@
 """The columns of a compacted batch that say which records remain, and what batches they came from.
 
 Compaction removes records from batches and joins neighboring batches. The offsets of the others stay what they are, and
-so do their ids and store times: a compacted batch has these columns in front of the directory of its sections::
+so do their ids and store times. These columns stand in front of the directory of its sections::
 
-    number of origins       32 bits
-    record numbers          32 bits for each record that remains, ascending: its offset less that of the batch
+    number of origins       32 bits; only with the flag `HAS_ORIGINS`
+    record numbers          32 bits for each record that remains, ascending: its offset less that of the batch; with
+                            the flag `LISTS_REMOVED` those of the records that do not remain
     origins                 `ORIGIN` for each batch that it was made of and that has a record left
+
+Without origins, all records come from one batch, whose producer and number the header has. So whatever is removed from
+a batch, it does not become larger.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from minimq_common.errors import CorruptBatch
 from minimq_common.moments import MAX_TIME_MS
 
 _COUNT = struct.Struct("<I")
+#: Flags beside the number of records that remain.
+HAS_ORIGINS = 1 << 30
+LISTS_REMOVED = 1 << 31
 #: Number of its first record in the compacted batch, four spare bytes, producer id, sequence number, when it was
 #: stored, and when it was first compacted.
 ORIGIN = struct.Struct("<I4xQQqq")
@@ -63,7 +70,7 @@ class RecordOrigins:
 
     Attributes:
         numbers: of the records that remain, ascending.
-        origins: ascending by their first records.
+        origins: ascending by their first records; empty if all come from one batch, which the header names.
     """
 
     __slots__ = ("_firsts", "numbers", "origins")
@@ -86,19 +93,24 @@ class RecordOrigins:
         index = bisect_right(self._firsts, number)
         return self.origins[index - 1], self._firsts[index] if index < len(self._firsts) else 1 << 32
 
-    def pack(self) -> bytes:
-        """Return the columns as they stand in a batch."""
-        numbers = array("I", self.numbers)
+    def pack(self, count: int) -> tuple[int, bytes]:
+        """Return the flags, and the columns as they stand in a batch that holds so many offsets."""
+        flags, listed = 0, array("I", self.numbers)
+        if 2 * len(listed) > count:
+            gone = set(range(count)).difference(listed)
+            flags, listed = LISTS_REMOVED, array("I", sorted(gone))
         if sys.byteorder == "big":
-            numbers.byteswap()
+            listed.byteswap()
+        if not self.origins:
+            return flags, listed.tobytes()
         packed = [
             ORIGIN.pack(each.first, each.producer_id, each.sequence, each.stored_ms, each.compacted_ms)
             for each in self.origins
         ]
-        return b"".join((_COUNT.pack(len(packed)), numbers.tobytes(), *packed))
+        return flags | HAS_ORIGINS, b"".join((_COUNT.pack(len(packed)), listed.tobytes(), *packed))
 
 
-def read_origins(content: bytes, start: int, end: int, header: RecordCounts) -> tuple[RecordOrigins, int]:
+def read_origins(content: bytes, start: int, end: int, header: RecordCounts, flags: int) -> tuple[RecordOrigins, int]:
     """Return the origins of the records of a compacted batch, and where its directory begins.
 
     Args:
@@ -106,28 +118,36 @@ def read_origins(content: bytes, start: int, end: int, header: RecordCounts) -> 
         start: where they begin in it.
         end: where it ends.
         header: of the batch.
+        flags: of the batch.
 
     Raises:
         CorruptBatch: they contradict each other or the counts.
     """
     count, remaining = header.count, header.remaining
-    numbers_at = start + _COUNT.size
-    if end < numbers_at:
-        raise CorruptBatch("a compacted batch ends before its origins")
-    [listed] = _COUNT.unpack_from(content, start)
-    origins_at = numbers_at + 4 * remaining
-    directory_at = origins_at + ORIGIN.size * listed
-    if listed > remaining or end < directory_at:
-        raise CorruptBatch(f"a compacted batch of {remaining} records says that it has {listed} origins")
+    many = 0
+    if flags & HAS_ORIGINS:
+        if end < start + _COUNT.size:
+            raise CorruptBatch("a compacted batch ends before its origins")
+        [many] = _COUNT.unpack_from(content, start)
+        start += _COUNT.size
+        if not 0 < many <= remaining:
+            raise CorruptBatch(f"a compacted batch of {remaining} records says that it has {many} origins")
+    listed = count - remaining if flags & LISTS_REMOVED else remaining
+    origins_at = start + 4 * listed
+    directory_at = origins_at + ORIGIN.size * many
+    if end < directory_at:
+        raise CorruptBatch(f"a compacted batch ends before the numbers of {listed} records and {many} origins")
     numbers = array("I")
-    numbers.frombytes(memoryview(content)[numbers_at:origins_at])
+    numbers.frombytes(memoryview(content)[start:origins_at])
     if sys.byteorder == "big":
         numbers.byteswap()
     _check_ascending(numbers.tolist(), "records", count)
+    if flags & LISTS_REMOVED:
+        gone = set(numbers)
+        numbers = array("I", [number for number in range(count) if number not in gone])
     origins = [RecordOrigin(*values) for values in ORIGIN.iter_unpack(memoryview(content)[origins_at:directory_at])]
-    firsts = [origin.first for origin in origins]
-    _check_ascending(firsts, "origins", count)
-    if remaining and (not firsts or firsts[0] > numbers[0]):
+    _check_ascending([origin.first for origin in origins], "origins", count)
+    if origins and origins[0].first > numbers[0]:
         raise CorruptBatch("the first record of a compacted batch has no origin")
     for origin in origins:
         if not (0 <= origin.stored_ms <= MAX_TIME_MS and 0 <= origin.compacted_ms <= MAX_TIME_MS):

@@ -319,13 +319,15 @@ def _born_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _store_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
-    if part.records.origins is not None:
+    if part.records.origins is not None and part.records.origins.origins:
         times = [origin.stored_ms * 1000 for origin, records in _runs(part.records.origins, part) for _ in records]
         return pa.array(times, pa.int64()).view(kind)
     return pa.repeat(part.batch.stored_ms * 1000, part.size).view(kind)
 
 
 def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
+    if part.records.origins is not None and not part.records.origins.origins:
+        return pa.array(list(map(part.records.message_id, part.numbers)), kind)
     if part.records.origins is not None:
         ids = [
             message_id(origin.producer_id, origin.sequence, number - origin.first)

@@ -19,11 +19,11 @@ def parts_of(batches: Sequence[bytes], remains: Sequence[bool], base_offset: int
     for number, data in enumerate(batches):
         records = RecordBatch(data)
         here = remains[at : at + len(records)]
-        parts.append(BatchPart(base_offset + at, STORED_MS + number, records, here))
+        parts.append(BatchPart(base_offset + at, STORED_MS + number, COMPACTED_MS, records, here))
         at += len(records)
     return parts
 
 
 def compacted_of(batches: Sequence[bytes], remains: Sequence[bool], base_offset: int = BASE) -> bytes:
     """Return neighboring batches as one that is compacted."""
-    return compacted(parts_of(batches, remains, base_offset), COMPACTED_MS)
+    return compacted(parts_of(batches, remains, base_offset))

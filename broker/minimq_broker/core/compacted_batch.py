@@ -44,11 +44,14 @@ class BatchPart(msgspec.Struct, frozen=True):
         base_offset: offset of its first record.
         stored_ms: when it was stored, in ms since 1970.
         records: the batch; all of its values were checked.
+        compacted_ms: when it was first compacted, or the time if that is now, in ms since 1970; records that come from
+            another batch keep the time of that.
         remains: for each record that it has whether it remains.
     """
 
     base_offset: int
     stored_ms: int
+    compacted_ms: int
     records: RecordBatch
     remains: Sequence[bool]
 
@@ -76,13 +79,13 @@ class BatchPart(msgspec.Struct, frozen=True):
             and max(each.records.header.born_last_ms for each in parts) - min(born) < _BORN_SPAN_MS
         )
 
-    def origins(self, first_offset: int, now_ms: int) -> list[RecordOrigin]:
+    def origins(self, first_offset: int) -> list[RecordOrigin]:
         """Return where its remaining records come from, in a batch that begins at another offset."""
         header, shift = self.records.header, self.base_offset - first_offset
-        if self.records.origins is None:
+        if self.records.origins is None or not self.records.origins.origins:
             if not any(self.remains):
                 return []
-            return [RecordOrigin(shift, header.producer_id, header.sequence, self.stored_ms, now_ms)]
+            return [RecordOrigin(shift, header.producer_id, header.sequence, self.stored_ms, self.compacted_ms)]
         found: dict[int, RecordOrigin] = {}
         for number in compress(self.records.numbers(), self.remains):
             origin = self.records.origins.origin(number)
@@ -91,12 +94,12 @@ class BatchPart(msgspec.Struct, frozen=True):
         return list(found.values())
 
 
-def compacted(parts: Sequence[BatchPart], now_ms: int) -> bytes:
+def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
     """Return the batch of the records that remain of neighboring batches, at least one; it holds all their offsets.
 
     Args:
         parts: in the order of the queue, without a gap between them; see `BatchPart.joins`.
-        now_ms: the time, in ms since 1970.
+        level: of compression, if one of them is compressed.
     """
     first_offset, columns = parts[0].base_offset, _Columns()
     numbers: list[int] = []
@@ -104,16 +107,19 @@ def compacted(parts: Sequence[BatchPart], now_ms: int) -> bytes:
     for part in parts:
         shift = part.base_offset - first_offset
         numbers += [number + shift for number in compress(part.records.numbers(), part.remains)]
-        origins += part.origins(first_offset, now_ms)
+        origins += part.origins(first_offset)
         columns.add(part)
     sections, hashes, born_ms = columns.sections()
     if not born_ms:
         born_ms = (parts[0].records.header.born_first_ms,) * 2
-    prefix = RecordOrigins(numbers, origins).pack()
+    header, count = parts[0].records.header, parts[-1].end - first_offset
+    is_alone = len(parts) == 1 and not (parts[0].records.origins and parts[0].records.origins.origins)
+    flags, prefix = RecordOrigins(numbers, [] if is_alone else origins).pack(count)
+    batch_id = (header.producer_id, header.sequence, header.unsettled) if is_alone else (0, 0, 0)
     content = [prefix, DIRECTORY.pack(*map(len, sections)), *sections]
     codec = CODEC_NONE
     if any(part.records.header.codec == CODEC_ZSTD for part in parts):
-        frame = Compression().compress(content)
+        frame = Compression(level=level).compress(content)
         if frame is not None:
             codec, content = CODEC_ZSTD, [frame]
     listed = 0 if hashes is None else len(hashes)
@@ -123,14 +129,12 @@ def compacted(parts: Sequence[BatchPart], now_ms: int) -> bytes:
                 COMPACTED_VERSION,
                 codec,
                 TOO_MANY_TAGS if hashes is None else listed,
-                parts[-1].end - first_offset,
+                count,
                 columns.largest_body,
                 *born_ms,
-                0,
-                0,
-                0,
+                *batch_id,
             ),
-            remaining_bytes(len(numbers)),
+            remaining_bytes(len(numbers), flags),
             struct.pack(f"<{listed}I", *(hashes or ())),
         )
     )

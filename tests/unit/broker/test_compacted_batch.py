@@ -91,8 +91,11 @@ def test_a_compacted_batch_is_compacted_again(sent: list[list[tuple[Message, int
     behind = batch_builder.encode([one(keys=["b"]), one()], NOW_MS, 9, 9, 1 << 20)
     again = data.draw(st.lists(st.booleans(), min_size=once.remaining, max_size=once.remaining))
 
-    parts = [BatchPart(BASE, STORED_MS, once, again), *parts_of([behind], [True, False], BASE + len(once))]
-    received = opened(compacted(parts, COMPACTED_MS + 5))
+    parts = [
+        BatchPart(BASE, STORED_MS, COMPACTED_MS - 5, once, again),
+        *parts_of([behind], [True, False], BASE + len(once)),
+    ]
+    received = opened(compacted(parts))
 
     wanted = [each for each, is_there in zip(uncompacted(made), remains, strict=True) if is_there]
     left = [each for each, is_there in zip(wanted, again, strict=True) if is_there]
@@ -102,7 +105,8 @@ def test_a_compacted_batch_is_compacted_again(sent: list[list[tuple[Message, int
     origins = received.records.origins
     assert origins is not None
     times = [origins.origin(message.index).compacted_ms for message in found]
-    assert times == [COMPACTED_MS] * len(left) + [COMPACTED_MS + 5]
+    first = COMPACTED_MS if len(made) > 1 else COMPACTED_MS - 5
+    assert times == [first] * len(left) + [COMPACTED_MS]
 
 
 def test_a_release_that_does_not_know_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,25 +118,44 @@ def test_a_release_that_does_not_know_it_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 HEAD = batch.HEADER_BYTES
+#: Behind the number of records that remain and the hash of "no tag".
+AT = HEAD + 8
 
 
 @pytest.mark.parametrize(
     ("at", "changed", "reason"),
     [
-        (HEAD, b"\x05\0\0\0", "5 of its 3 records remain"),
-        (HEAD, b"\x01\0\0\0", "has no origin"),
-        (HEAD + 8, b"\x03\0\0\0", "3 origins"),
-        (HEAD + 12, b"\x03\0\0\0", "do not ascend"),
-        (HEAD + 16, b"\x00\0\0\0", "do not ascend"),
-        (HEAD + 16, b"\x07\0\0\0", "do not ascend"),
-        (HEAD + 20, b"\x01\0\0\0", "has no origin"),
-        (HEAD + 20 + 24, b"\xff" * 8, "has a time"),
+        (HEAD, b"\x07\0\0\x40", "7 of its 6 records remain"),
+        (HEAD, b"\x01\0\0\x40", "1 records says that it has 2 origins"),
+        (AT, b"\x03\0\0\0", "2 records says that it has 3 origins"),
+        (AT, b"\0\0\0\0", "has 0 origins"),
+        (AT + 4, b"\x05\0\0\0", "do not ascend"),
+        (AT + 8, b"\x07\0\0\0", "do not ascend"),
+        (AT + 12, b"\x01\0\0\0", "has no origin"),
+        (AT + 12 + 24, b"\xff" * 8, "has a time"),
+        (AT + 12 + 40, b"\0\0\0\0", "do not ascend"),
     ],
 )
 def test_columns_that_contradict_each_other_are_found(at: int, changed: bytes, reason: str) -> None:
     made = batch_builder.encode([one(), one(), one()], NOW_MS, 1, 1, 1 << 20)
-    data = bytearray(compacted_of([made], [True, False, True])[:-4])
+    data = bytearray(compacted_of([made, made], [True, False, False, False, False, True])[:-4])
     data[at : at + len(changed)] = changed
 
     with pytest.raises(CorruptBatch, match=reason):
         RecordBatch(sealed(bytes(data)))
+
+
+@settings(deadline=None)
+@given(sent=st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), min_size=1, max_size=300))
+@example(sent=[("a", False), ("b", True)])
+@example(sent=[("a", n != 500) for n in range(1000)])
+def test_a_batch_does_not_grow_by_what_is_removed(sent: list[tuple[str, bool]]) -> None:
+    made = batch_builder.encode([one(body=b"x", keys=[key]) for key, _ in sent], NOW_MS, 1, 1, 1 << 20)
+    remains = [is_there for _, is_there in sent]
+
+    data = compacted_of([made], remains)
+
+    assert all(remains) or len(data) <= len(made)
+    assert [message.queue_offset - BASE for message in opened(data).messages(0)] == [
+        number for number, is_there in enumerate(remains) if is_there
+    ]
