@@ -236,6 +236,10 @@ class RecordBatch:
         first, deltas = self.header.born_first_ms, self._numbers(Section.BORN)
         return [first] * self.remaining if deltas is None else [first + delta for delta in deltas]
 
+    def body_ends(self) -> list[int]:
+        """Return where bodies begin and end: one number more than there are records. Raises `CorruptBatch`."""
+        return self._ascending(Section.BODY_OFFSETS)
+
     def raw_keys(self) -> list[bytes]:
         """Return the keys of each record that it has, joined by `SEPARATOR`, as UTF-8. Raises `CorruptBatch`."""
         return self._slices(Section.KEY_OFFSETS, Section.KEYS, 0) or [b""] * self.remaining

@@ -119,7 +119,7 @@ def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
     content = [prefix, DIRECTORY.pack(*map(len, sections)), *sections]
     codec = CODEC_NONE
     if any(part.records.header.codec == CODEC_ZSTD for part in parts):
-        frame = Compression(level=level).compress(content)
+        frame = Compression(above_bytes=1, level=level).compress(content)
         if frame is not None:
             codec, content = CODEC_ZSTD, [frame]
     listed = 0 if hashes is None else len(hashes)

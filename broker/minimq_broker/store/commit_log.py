@@ -16,6 +16,7 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.archive_file import ArchiveFile
+from minimq_broker.store.compaction_file import forget_rounds
 from minimq_broker.store.crash_note import time_to_look
 from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
@@ -205,6 +206,8 @@ class CommitLog(LogReader):
             others = [each for each in self.segments if each is not former]
             self._use(sorted([segment, *others], key=lambda each: each.start))
             self.damage.discard(start)
+            # Of another replica, it need not be compacted as far as this one was.
+            forget_rounds(self.path)
         return True
 
     def replace(self, former: Sequence[Segment], made: Path) -> bool:

@@ -25,9 +25,12 @@ from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError
 
+#: Entries with their log positions. They come in the order of their positions, and none overlaps another one.
+Placed = list[tuple[int, bytes]]
 #: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
-#: that is not longer, or nothing. It is asked in order about all entries but facts, and delayed batches that wait.
-Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | None]
+#: that is not longer, or nothing; or entries that take the place of this one and of some before it. It is asked in
+#: order about all entries but facts, and delayed batches that wait.
+Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | Placed | None]
 
 
 class Rewriting:
@@ -39,6 +42,8 @@ class Rewriting:
         end: log position at which the last of them ends.
         choice: decides about each entry.
         mark: the key up to which delayed batches are published, as it is saved.
+        rest: called at the end, and before an entry that has to stay; returns the entries that take the place of the
+            last ones.
 
     Attributes:
         start: log position of the first entry of the segments.
@@ -51,13 +56,22 @@ class Rewriting:
     """
 
     def __init__(
-        self, log: CommitLog, segments: Sequence[Segment], end: int, choice: Choice, mark: DueKey = NO_KEY
+        self,
+        log: CommitLog,
+        segments: Sequence[Segment],
+        end: int,
+        choice: Choice,
+        mark: DueKey = NO_KEY,
+        rest: Callable[[], Placed] = list,
     ) -> None:
         self.start = segments[0].start
         self.read_bytes = self.kept_bytes = 0
         self._log, self._former, self._end, self._choice = log, [*segments], end, choice
         self._index, self._mark = DueIndex(log), mark
         self._waiting = [*segments]
+        self._rest = rest
+        #: Where the last entry of the new segment ends.
+        self._made_end = self.start
         self._position = self.start
         self._path = rewritten_path(log.path, self.start)
         room = sum(segment.used_bytes for segment in segments)
@@ -87,17 +101,24 @@ class Rewriting:
             max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
             self.read_bytes += len(entry)
             header = read_header(entry, position)
-            chosen: memoryview | bytes | None = entry if self._has_to_stay(position, header, entry) else None
-            if chosen is None and header.kind != EntryKind.FACT:
+            chosen: memoryview | bytes | Placed | None = None
+            if self._has_to_stay(position, header, entry):
+                chosen = [*self._rest(), (position, bytes(entry))]
+            elif header.kind != EntryKind.FACT:
                 chosen = self._choice(position, header, entry)
-            if chosen is not None:
+            if isinstance(chosen, list):
+                found += chosen
+            elif chosen is not None:
                 found.append((position, bytes(chosen)))
-                self._check_length(position, len(entry), len(chosen))
+            if found:
+                self._check_end(found[-1], self._position)
             if max_bytes <= 0 or max_entries <= 0:
                 entries.close()
                 break
         else:
             self._waiting.pop(0)
+            if not self._waiting:
+                found += self._rest()
         self._put(found)
         return bool(self._waiting)
 
@@ -111,11 +132,17 @@ class Rewriting:
         keys = [DueKey(each.due_ms, each.id) for each in fact.batches] if isinstance(fact, BatchesRecalled) else []
         return any(key > self._mark and self._index.find(key) is not None for key in keys)
 
-    def _check_length(self, position: int, length: int, chosen: int) -> None:
-        if chosen > length:
-            raise StoreError(f"the entry at position {position} has {length} bytes and cannot be replaced by {chosen}")
+    def _check_end(self, last: tuple[int, bytes], end: int) -> None:
+        position, entry = last
+        if position + len(entry) > end:
+            room = end - position
+            raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
 
     def _put(self, found: list[tuple[int, bytes]]) -> None:
+        for position, entry in found:
+            if position < self._made_end:
+                raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self._made_end}")
+            self._made_end = position + len(entry)
         if not found:
             return
         rows: list[tuple[QueueKey, Row]] = []

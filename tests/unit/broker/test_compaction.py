@@ -1,0 +1,122 @@
+"""Compaction leaves the latest message of each key, and all else as it was, compared with a dictionary."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_broker.store.compaction_file import COMPACTED, load_record
+from support.chance import SEED
+from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
+from support.stores import OpenStore, Stores
+
+SEGMENT_BYTES = 128 << 10
+
+
+@pytest.fixture
+def store(stores: Stores) -> OpenStore:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("other")
+    make_compacted(store, "state", 2)
+    return store
+
+
+def opened_again(stores: Stores, store: OpenStore) -> OpenStore:
+    """Save the state of a store, so that all sealed segments may be rewritten."""
+    store.close()
+    return stores.open(segment_bytes=SEGMENT_BYTES)
+
+
+@pytest.mark.parametrize("others", [0.0, 0.3])
+@pytest.mark.parametrize("most_keys", [20, 1 << 20])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_left_adds_up_to_the_same_table(
+    stores: Stores, store: OpenStore, seed: int, most_keys: int, others: float
+) -> None:
+    work = Workload(store, "state", 2, SEED + seed)
+    position = -1
+    for _ in range(3):
+        work.send(150, others=others)
+        work.store = store = opened_again(stores, store)
+        position = -1
+        while (found := load_record(store.store.log.path).position) > position:
+            position = found
+            compact(store, most_keys=most_keys)
+            work.check()
+        store.clock.now_ms += TOMBSTONE_MS // 2
+    end = store.store.log.active.start
+    assert position == end > 0
+    for queue in range(2):
+        sealed = store.store.log.offset_from(store.key("state", queue), end)
+        keys = [each.key for each in work.found(queue) if each.key is not None and (not sealed or each.offset < sealed)]
+        assert len(keys) == len(set(keys)) > 0
+    rows = [row for segment in store.store.log.segments for _, row in segment.rows_of(store.key("state", 0).topic_id)]
+    assert others or max(row.count for row in rows) > 100, "batches are joined"
+
+
+def test_a_tombstone_vanishes_once_its_time_is_over(stores: Stores, store: OpenStore) -> None:
+    work = Workload(store, "state", 2, SEED)
+    work.send(200)
+    work.store = store = opened_again(stores, store)
+    compact(store)
+    end = load_record(store.store.log.path).position
+    tombstones = [each for queue in range(2) for each in work.found(queue) if not each.body]
+    store.clock.now_ms += TOMBSTONE_MS - 1
+    compact(store)
+    assert [each for queue in range(2) for each in work.found(queue) if not each.body] == tombstones
+    store.clock.now_ms += 1
+    compact(store)
+    left = [each for queue in range(2) for each in work.found(queue) if not each.body]
+    assert load_record(store.store.log.path).position == end
+    sealed_to = [store.store.log.offset_from(store.key("state", queue), end) or 1 << 40 for queue in range(2)]
+    stay = [
+        each for queue in range(2) for each in work.found(queue) if not each.body and each.offset >= sealed_to[queue]
+    ]
+    assert left == stay != tombstones
+    work.check()
+
+
+def test_young_messages_stay(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("other")
+    make_compacted(store, "state", 2, min_lag_ms=60_000)
+    work = Workload(store, "state", 2, SEED)
+    work.send(100)
+    young = work.left()
+    store.clock.now_ms += 60_000
+    work.send(100)
+    work.store = store = opened_again(stores, store)
+
+    compact(store)
+
+    assert 0 < load_record(store.store.log.path).position < store.store.log.active.start
+    later = sum(map(len, work.sent.values())) - young
+    assert later < work.left() < later + young
+    work.check()
+
+
+@pytest.mark.parametrize("steps", [1, 40, 150])
+def test_a_round_that_is_interrupted_loses_nothing(stores: Stores, store: OpenStore, steps: int) -> None:
+    work = Workload(store, "state", 2, SEED)
+    work.send(300)
+    work.store = store = opened_again(stores, store)
+    begun = begin_round(store)
+    for _ in range(steps):
+        begun.step(0.0)
+    assert not begun.is_over
+    work.store = store = opened_again(stores, store)
+    work.check()
+    compact(store)
+    work.check()
+
+
+def test_a_damaged_record_lets_compaction_begin_anew(stores: Stores, store: OpenStore) -> None:
+    work = Workload(store, "state", 2, SEED)
+    work.send(200)
+    work.store = store = opened_again(stores, store)
+    compact(store)
+    path = store.store.log.path / COMPACTED
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert load_record(store.store.log.path).position == 0
+    compact(store)
+    assert load_record(store.store.log.path).position > 0
+    work.check()
