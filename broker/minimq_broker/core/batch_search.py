@@ -25,6 +25,7 @@ from minimq_common.batch import (
     read_header,
     verify,
 )
+from minimq_common.byte_search import contains_bytes
 from minimq_common.compression import beginning
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.record_origins import ORIGIN
@@ -64,19 +65,19 @@ def key_search(key: str) -> Search:
         if sections is None:
             return True
         keys = sections.bytes_of(Section.KEYS)
-        at = keys.find(wanted)
-        if at < 0:
+        if not contains_bytes(keys, wanted):
             return False
         starts = memoryview(sections.bytes_of(Section.KEY_OFFSETS))
         if len(starts) % 4 or sys.byteorder == "big":
             return True
-        return _is_a_key(keys, starts.cast("i"), wanted, at)
+        return _is_a_key(keys, starts.cast("i"), wanted)
 
     return may_hold
 
 
-def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes, at: int) -> bool:
-    """Tell whether one of the places where the wanted bytes stand, of which this is the first, is a whole key."""
+def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes) -> bool:
+    """Tell whether one of the places where the wanted bytes stand is a whole key."""
+    at = keys.find(wanted)
     for _ in range(_MOST_PLACES):
         end = at + len(wanted)
         if _is_bound(keys, starts, at, at - 1) and _is_bound(keys, starts, end, end):
@@ -101,7 +102,7 @@ def value_search(value: str) -> Search:
 
     def may_hold(batch: memoryview) -> bool:
         sections = _opened(batch, Section.VALUES)
-        return sections is None or wanted in sections.bytes_of(Section.VALUES)
+        return sections is None or contains_bytes(sections.bytes_of(Section.VALUES), wanted)
 
     return may_hold
 

@@ -21,8 +21,10 @@ from minimq_proto.v1 import find_pb2
 
 #: Calls that look or wait for their turn; one looks at a time.
 MAX_FINDS = 32
-#: How long one call looks, in seconds, and how many bytes of batches it returns: the last one may overshoot them.
-_CALL_S = 0.025
+#: How long one call looks, in seconds of CPU and in all, and how many bytes of batches it returns: the last one may
+#: overshoot them.
+_CALL_CPU_S = 0.025
+_CALL_S = 0.1
 _ANSWER_BYTES = 1 << 20
 #: Batches between two looks at the clock, after which other threads have their turn.
 _STEP_ROWS = 64
@@ -68,9 +70,8 @@ class FindService:
 
     def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:
         """Look on this thread, until the time is over."""
-        until = time.monotonic() + _CALL_S
         with self._engine.handle.reading() as store:
-            return _Look(store, queue, request, search).run(until)
+            return _Look(store, queue, request, search).run()
 
 
 class _Look:
@@ -95,12 +96,12 @@ class _Look:
         row = self._store.log.row_at(self._queue, offset)
         return offset if row is None else row.last_offset + 1
 
-    def run(self, until: float) -> find_pb2.FindResponse:
+    def run(self) -> find_pb2.FindResponse:
         """Look until the time is over, or there is enough to tell."""
-        answer = self._answer
+        answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
         while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MOST_UNREADABLE:
             self._step()
-            if time.monotonic() >= until:
+            if time.thread_time() >= cpu_until or time.monotonic() >= until:
                 break
             time.sleep(_PAUSE_S)
         answer.next_offset, answer.end_offset = min(self._at, self._end), self._end

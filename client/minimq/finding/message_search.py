@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from minimq.connection.client import ClusterClient
@@ -14,7 +14,7 @@ from minimq.finding.criterion import Criterion
 from minimq.finding.found_messages import FoundMessages, UnreadOffsets
 from minimq.finding.search_range import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission, SystemBusy
+from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_proto.v1 import find_pb2
 
@@ -22,6 +22,8 @@ from minimq_proto.v1 import find_pb2
 Progress = Callable[[int, int], None]
 #: Wait before a broker that did not answer is asked again, in seconds.
 _AGAIN_S = 0.1
+#: Queues about which one broker is asked at once, so that it has something to do while an answer is on its way.
+_QUEUES_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -37,9 +39,9 @@ class _QueueSearch:
 
 @dataclass(slots=True)
 class _BrokerSearch:
-    """The queues of one broker that are still to be searched, one after the other, and since when it is silent."""
+    """The queues of one broker that are still to be searched, in their order, and since when it is silent."""
 
-    ways: deque[_QueueSearch] = field(default_factory=deque)
+    ways: list[_QueueSearch] = field(default_factory=list)
     silent_since: float | None = None
     ask_at: float = 0.0
 
@@ -93,24 +95,20 @@ class MessageSearch:
         return len(self._messages) >= (1 if self._criterion.is_one else self._bounds.max_messages)
 
     def _round(self, brokers: list[_BrokerSearch]) -> None:
-        """Ask each broker once that is to be asked by now."""
+        """Ask each broker about some queues, if it is to be asked by now."""
         pause = min(each.ask_at for each in brokers) - time.monotonic()
         if pause > 0:
             self._client.pause(pause)
         now = time.monotonic()
-        asked = {each.ways[0].queue: each for each in brokers if each.ask_at <= now}
-        answers = self._client.wait(lambda: self._ask(asked))
-        for queue, broker in asked.items():
-            answer = answers[queue]
-            if isinstance(answer, MiniMQError):
-                self._failed(broker, answer)
-            else:
+        asked = [(each, way) for each in brokers if each.ask_at <= now for way in each.ways[:_QUEUES_AT_ONCE]]
+        for (broker, way), answer in zip(asked, self._client.wait(lambda: self._ask(asked)), strict=True):
+            if not isinstance(answer, MiniMQError):
                 broker.silent_since = None
-                self._take(broker, answer)
+                self._take(broker, way, answer)
+            elif way in broker.ways:
+                self._failed(broker, way, answer)
 
-    async def _ask(
-        self, asked: dict[MessageQueue, _BrokerSearch]
-    ) -> dict[MessageQueue, find_pb2.FindResponse | MiniMQError]:
+    async def _ask(self, asked: list[tuple[_BrokerSearch, _QueueSearch]]) -> list[find_pb2.FindResponse | MiniMQError]:
         async def ask(way: _QueueSearch) -> find_pb2.FindResponse | MiniMQError:
             try:
                 return await self._places.call(
@@ -119,8 +117,7 @@ class MessageSearch:
             except MiniMQError as error:
                 return error
 
-        found = await asyncio.gather(*(ask(broker.ways[0]) for broker in asked.values()))
-        return dict(zip(asked, found, strict=True))
+        return await asyncio.gather(*(ask(way) for _, way in asked))
 
     def _request(self, way: _QueueSearch) -> find_pb2.FindRequest:
         request = find_pb2.FindRequest(
@@ -135,24 +132,25 @@ class MessageSearch:
         request.MergeFrom(self._criterion.request)
         return request
 
-    def _failed(self, broker: _BrokerSearch, error: MiniMQError) -> None:
-        """Ask again later, or leave the queues of a broker out. Raises the error if it is about the question."""
-        now, way = time.monotonic(), broker.ways[0]
+    def _failed(self, broker: _BrokerSearch, way: _QueueSearch, error: MiniMQError) -> None:
+        """Ask again later, or leave queues of a broker out. Raises the error if it is about the question."""
         if isinstance(error, AccessDenied | InvalidArgument | NoPermission):
             raise error
-        silent_since = broker.silent_since = broker.silent_since or now
-        if error.retriable and now - silent_since < self._bounds.patience_s:
+        now = time.monotonic()
+        if broker.silent_since is None:
+            broker.silent_since = now
+        if error.retriable and now - broker.silent_since < self._bounds.patience_s:
             broker.ask_at = now + max(error.retry_after_s, _AGAIN_S)
+            if error.refresh_route:
+                with suppress(MiniMQError):
+                    self._client.routes.refresh(way.queue.topic)
             return
-        left_out = [way] if error.answered and not isinstance(error, SystemBusy) else list(broker.ways)
-        for each in left_out:
+        for each in [way] if error.answered else list(broker.ways):
             self._unread.append(UnreadOffsets(each.queue, each.offset, each.end, error.message))
-            broker.ways.popleft()
-        broker.silent_since = None
+            broker.ways.remove(each)
 
-    def _take(self, broker: _BrokerSearch, answer: find_pb2.FindResponse) -> None:
+    def _take(self, broker: _BrokerSearch, way: _QueueSearch, answer: find_pb2.FindResponse) -> None:
         """Take over what one call has found, and go on behind it."""
-        way = broker.ways[0]
         if not way.begun:
             way.begun, way.start, way.end = True, answer.offset, answer.end_offset
             self._known += max(answer.end_offset - answer.offset, 0)
@@ -172,8 +170,8 @@ class MessageSearch:
         if is_over and answer.end_offset < way.end:  # a slave, or a new master that lacks the end
             reason = f"the replica that answered has the queue up to offset {answer.max_offset} only"
             self._unread.append(UnreadOffsets(way.queue, answer.end_offset, way.end, reason))
-        if is_over or answer.next_offset <= way.offset < answer.offset:
-            broker.ways.popleft()
+        if is_over:
+            broker.ways.remove(way)
         way.offset = max(way.offset, answer.next_offset)
 
     def _open(self, way: _QueueSearch, stored: EncodedBatch) -> None:
