@@ -18,7 +18,7 @@ from minimq.cli.main import main
 COMMAND = [sys.executable, "-m", "minimq"]
 
 #: Commands that ask, answer and end: nothing about them depends on pipes, signals or the way they are started.
-_ASKING = ("cluster", "delayed", "dlq", "group", "route", "topic")
+_ASKING = ("cluster", "delayed", "dlq", "group", "message", "route", "topic")
 _OF_THIS_RUN = ("COLUMNS", "LINES")
 
 

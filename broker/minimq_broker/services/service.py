@@ -32,6 +32,7 @@ from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
+from minimq_broker.services.tracing import TraceService
 from minimq_broker.services.transactions import TransactionService
 from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2, find_pb2, halves_pb2
 
@@ -88,6 +89,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._append = AppendService(engine)
         self._pull = PullService(engine, replication.slave_for_readers)
         self._find = FindService(engine)
+        self._trace = TraceService(engine)
         self._begin_sessions()
         self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
@@ -141,6 +143,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def Find(self, request: find_pb2.FindRequest, context: Any) -> find_pb2.FindResponse:
         return await _answer(self._find.find(request), context)
+
+    async def TraceMessage(self, request: find_pb2.TraceMessageRequest, context: Any) -> find_pb2.TraceMessageResponse:
+        return await _answer(self._trace.trace(request), context)
 
     async def Pop(  # type: ignore[override]
         self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any

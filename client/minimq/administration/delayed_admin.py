@@ -90,11 +90,15 @@ class DelayedAdmin:
             0 if given is None else timestamp_ms(given, now, name)
             for given, name in ((due_from, "due_from"), (due_before, "due_before"))
         )
-        brokers = self._carrying(check_topic(topic))
-        return merge(
-            *(self._of_broker(topic, broker, address, from_ms, before_ms) for broker, address in brokers.items()),
-            key=lambda batch: batch.due_at,
-        )
+        request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
+        found = (self._of_broker(*broker, request) for broker in self._carrying(check_topic(topic)).items())
+        return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
+
+    def delayed_batches(self, topic: str) -> Iterator[tuple[DelayedMessages, bytes]]:
+        """Yield what waits for a topic, with the batches themselves; broker by broker. Raises as `delayed_messages`."""
+        request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True)
+        for broker in self._carrying(check_topic(topic)).items():
+            yield from self._of_broker(*broker, request)
 
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
@@ -128,12 +132,13 @@ class DelayedAdmin:
         return {name: address for name, address in sorted(masters.items()) if address is not None}
 
     def _of_broker(
-        self, topic: str, broker: str, address: str, from_ms: int, before_ms: int
-    ) -> Iterator[DelayedMessages]:
-        request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
+        self, broker: str, address: str, asked: delay_pb2.ListDelayedRequest
+    ) -> Iterator[tuple[DelayedMessages, bytes]]:
+        request = delay_pb2.ListDelayedRequest()
+        request.CopyFrom(asked)  # it goes on from page to page
         for page in self._pages(broker, address, request):
             for batch in page.batches:
-                yield _from_wire(topic, broker, batch)
+                yield _from_wire(request.topic, broker, batch), batch.batch
 
     def _pages(
         self, broker: str, address: str, request: delay_pb2.ListDelayedRequest

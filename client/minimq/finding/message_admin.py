@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # other administration does not need to load receiving
     from minimq.finding.found_messages import FoundMessages
     from minimq.finding.message_address import MessageAddress
     from minimq.finding.message_search import Progress
+    from minimq.finding.message_trace import MessageTrace
     from minimq.finding.search_range import SearchRange
     from minimq.receiving.received import ReceivedMessage
 
@@ -92,3 +93,35 @@ class MessageAdmin:
         search = MessageSearch(client, criterion, bounds_of(within, client.timeout_s), progress)
         route = self._masters.route(check_topic(topic))
         return search.run(route.read_queues(), route.away)
+
+    def trace_message(
+        self,
+        message: str | MessageAddress,
+        *,
+        topic: str | None = None,
+        progress: Progress | None = None,
+        **within: Unpack[SearchRange],
+    ) -> MessageTrace:
+        """Return where a message is stored, and what each group has done with it.
+
+        It is worked out from what the brokers know at this moment; nothing is recorded for it.
+
+        Args:
+            message: its address, which is the fastest, or its id.
+            topic: in which an id is looked for; by default in all that you may read.
+            progress: as of `find_messages`.
+            **within: the bounds of the search for an id; see `SearchRange`.
+
+        Raises:
+            InvalidArgument: it is neither an address nor an id, or another argument breaks a rule.
+            OffsetOutOfRange: no message is stored at the address.
+            MiniMQError: as of `message_at` and `find_messages`.
+        """
+        from minimq.finding.criterion import is_id  # noqa: PLC0415 - as above
+        from minimq.finding.search_range import bounds_of  # noqa: PLC0415 - as above
+        from minimq.finding.tracer import Tracer  # noqa: PLC0415 - as above
+
+        tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
+        if is_id(message):
+            return tracer.trace_id(str(message), None if topic is None else check_topic(topic))
+        return tracer.trace(self.message_at(message))

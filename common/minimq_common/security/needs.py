@@ -202,6 +202,7 @@ _RULES: dict[str, _Rule] = {
             "DescribeTopicRequest": _topic(Verb.DESCRIBE),
             "GetOffsetRequest": _topic(Verb.DESCRIBE),
             "FindRequest": _topic(Verb.READ),
+            "TraceMessageRequest": _topic(Verb.READ),  # groups in the answer are filtered
             "RecallRequest": _topic(Verb.WRITE),
             "ListDelayedRequest": _list_delayed,
             "CommitTransactionRequest": _transaction,

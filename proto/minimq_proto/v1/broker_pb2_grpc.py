@@ -58,6 +58,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_find__pb2.FindRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_find__pb2.FindResponse.FromString,
                 _registered_method=True)
+        self.TraceMessage = channel.unary_unary(
+                '/minimq.v1.Broker/TraceMessage',
+                request_serializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.FromString,
+                _registered_method=True)
         self.Pop = channel.stream_stream(
                 '/minimq.v1.Broker/Pop',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PopRequest.SerializeToString,
@@ -222,6 +227,12 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Find(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceMessage(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -417,6 +428,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Find,
                     request_deserializer=minimq__proto_dot_v1_dot_find__pb2.FindRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_find__pb2.FindResponse.SerializeToString,
+            ),
+            'TraceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessage,
+                    request_deserializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.SerializeToString,
             ),
             'Pop': grpc.stream_stream_rpc_method_handler(
                     servicer.Pop,
@@ -667,6 +683,33 @@ class Broker(object):
             '/minimq.v1.Broker/Find',
             minimq__proto_dot_v1_dot_find__pb2.FindRequest.SerializeToString,
             minimq__proto_dot_v1_dot_find__pb2.FindResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/TraceMessage',
+            minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

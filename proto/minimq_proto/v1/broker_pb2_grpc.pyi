@@ -43,6 +43,11 @@ class BrokerStub:
         minimq_proto.v1.find_pb2.FindResponse,
     ]
 
+    TraceMessage: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.find_pb2.TraceMessageRequest,
+        minimq_proto.v1.find_pb2.TraceMessageResponse,
+    ]
+
     Pop: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PopRequest,
         minimq_proto.v1.broker_pb2.PopResponse,
@@ -202,6 +207,11 @@ class BrokerAsyncStub:
     Find: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.find_pb2.FindRequest,
         minimq_proto.v1.find_pb2.FindResponse,
+    ]
+
+    TraceMessage: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.find_pb2.TraceMessageRequest,
+        minimq_proto.v1.find_pb2.TraceMessageResponse,
     ]
 
     Pop: grpc.aio.StreamStreamMultiCallable[
@@ -372,6 +382,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.find_pb2.FindRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.find_pb2.FindResponse, collections.abc.Awaitable[minimq_proto.v1.find_pb2.FindResponse]]: ...
+
+    @abc.abstractmethod
+    def TraceMessage(
+        self,
+        request: minimq_proto.v1.find_pb2.TraceMessageRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.find_pb2.TraceMessageResponse, collections.abc.Awaitable[minimq_proto.v1.find_pb2.TraceMessageResponse]]: ...
 
     @abc.abstractmethod
     def Pop(

@@ -7,10 +7,48 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _MessageProgress:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MessageProgressEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MessageProgress.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    MESSAGE_PROGRESS_WAITING: _MessageProgress.ValueType  # 0
+    """The group has not got to it yet."""
+    MESSAGE_PROGRESS_READ: _MessageProgress.ValueType  # 1
+    """The group has committed an offset behind it."""
+    MESSAGE_PROGRESS_IN_FLIGHT: _MessageProgress.ValueType  # 2
+    """Of a group that takes messages one by one: a consumer has it."""
+    MESSAGE_PROGRESS_RETURNED: _MessageProgress.ValueType  # 3
+    """It was given back, or not acknowledged in time, and is delivered again."""
+    MESSAGE_PROGRESS_SETTLED: _MessageProgress.ValueType  # 4
+    """It was acknowledged, or has become a dead letter."""
+
+class MessageProgress(_MessageProgress, metaclass=_MessageProgressEnumTypeWrapper): ...
+
+MESSAGE_PROGRESS_WAITING: MessageProgress.ValueType  # 0
+"""The group has not got to it yet."""
+MESSAGE_PROGRESS_READ: MessageProgress.ValueType  # 1
+"""The group has committed an offset behind it."""
+MESSAGE_PROGRESS_IN_FLIGHT: MessageProgress.ValueType  # 2
+"""Of a group that takes messages one by one: a consumer has it."""
+MESSAGE_PROGRESS_RETURNED: MessageProgress.ValueType  # 3
+"""It was given back, or not acknowledged in time, and is delivered again."""
+MESSAGE_PROGRESS_SETTLED: MessageProgress.ValueType  # 4
+"""It was acknowledged, or has become a dead letter."""
+global___MessageProgress = MessageProgress
 
 @typing.final
 class FindRequest(google.protobuf.message.Message):
@@ -177,3 +215,85 @@ class FindResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "end_offset", b"end_offset", "from_slave", b"from_slave", "max_offset", b"max_offset", "next_offset", b"next_offset", "offset", b"offset", "unreadable", b"unreadable"]) -> None: ...
 
 global___FindResponse = FindResponse
+
+@typing.final
+class TraceMessageRequest(google.protobuf.message.Message):
+    """---- What has become of a message -----------------------------------------------------------------------
+
+    Asks what the groups that read a queue have done with one of its messages.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    offset: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___TraceMessageRequest = TraceMessageRequest
+
+@typing.final
+class GroupProgress(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    TRIES_FIELD_NUMBER: builtins.int
+    UNTIL_MS_FIELD_NUMBER: builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    progress: global___MessageProgress.ValueType
+    client_id: builtins.str
+    """Who has it, or who reads the queue for the group; empty for nobody."""
+    tries: builtins.int
+    """How often it was delivered, if that is counted here, this time included."""
+    until_ms: builtins.int
+    """Until when it is in flight, or from when on it is delivered again, in ms since 1970; 0 if there is no such time."""
+    committed_offset: builtins.int
+    """Where the group goes on in the queue."""
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        progress: global___MessageProgress.ValueType = ...,
+        client_id: builtins.str = ...,
+        tries: builtins.int = ...,
+        until_ms: builtins.int = ...,
+        committed_offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "committed_offset", b"committed_offset", "group", b"group", "progress", b"progress", "tries", b"tries", "until_ms", b"until_ms"]) -> None: ...
+
+global___GroupProgress = GroupProgress
+
+@typing.final
+class TraceMessageResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    FROM_SLAVE_FIELD_NUMBER: builtins.int
+    from_slave: builtins.bool
+    """A slave has answered, which may not know the latest of it."""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupProgress]:
+        """Those that the caller may describe, sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[global___GroupProgress] | None = ...,
+        from_slave: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["from_slave", b"from_slave", "groups", b"groups"]) -> None: ...
+
+global___TraceMessageResponse = TraceMessageResponse

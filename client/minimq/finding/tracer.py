@@ -1,0 +1,200 @@
+"""Tracing: brokers say what their groups have done with a message, and its copies tell what has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from minimq.administration.delayed_admin import DelayedAdmin, DelayedMessages
+from minimq.administration.masters import Masters
+from minimq.connection.read_places import ReadPlaces
+from minimq.dead_letters.letter_reader import LetterReader
+from minimq.finding.criterion import Criterion, by_id, by_property
+from minimq.finding.found_messages import FoundMessages, UnreadOffsets
+from minimq.finding.message_address import MessageAddress
+from minimq.finding.message_search import MessageSearch, Progress
+from minimq.finding.message_trace import GroupTrace, HalfTrace, MessageTrace, TraceState
+from minimq.finding.search_range import SearchBounds
+from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.redelivery import ORIGIN_MESSAGE_ID, from_copy
+from minimq_common.batch import read_header
+from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound
+from minimq_common.model import AwayBroker
+from minimq_common.moments import moment
+from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from minimq_proto.v1 import find_pb2, halves_pb2
+
+#: Clocks of brokers may differ by so much, in ms: a copy may seem to be stored before its message.
+_AHEAD_MS = 60_000
+#: Half messages that one broker lists.
+_MOST_HALVES = 1_000
+#: Copies of one message in one topic that are looked at.
+_MOST_COPIES = 1_000
+
+_STATES = {
+    find_pb2.MESSAGE_PROGRESS_WAITING: TraceState.WAITING,
+    find_pb2.MESSAGE_PROGRESS_READ: TraceState.READ,
+    find_pb2.MESSAGE_PROGRESS_IN_FLIGHT: TraceState.IN_FLIGHT,
+    find_pb2.MESSAGE_PROGRESS_RETURNED: TraceState.RETURNED,
+    find_pb2.MESSAGE_PROGRESS_SETTLED: TraceState.SETTLED,
+}
+
+
+class Tracer:
+    """Traces one message. Used by one thread.
+
+    Args:
+        masters: reach the brokers.
+        bounds: of the search for the message.
+        progress: as of `Admin.find_messages`.
+    """
+
+    def __init__(self, masters: Masters, bounds: SearchBounds, progress: Progress | None = None) -> None:
+        self._masters = masters
+        self._client = masters.calls
+        self._places = ReadPlaces(self._client)
+        self._bounds = bounds
+        self._progress = progress
+        self._unread: list[UnreadOffsets] = []
+        self._away: dict[str, AwayBroker] = {}
+        self._from_slaves: set[str] = set()
+
+    def trace_id(self, message_id: str, topic: str | None) -> MessageTrace:
+        """Look for a message by its id, in one topic or in all that may be read, and trace it. Raises `MiniMQError`."""
+        criterion, message_id = by_id(message_id), message_id.lower()
+        topics = [topic] if topic is not None else self._topics()
+        for name in topics:
+            found = self._search(name, criterion, self._bounds, is_needed=topic is not None)
+            if found.messages:
+                self._unread.clear()  # it was somewhere else
+                self._away.clear()
+                return self.trace(found.messages[0])
+        due = next(filter(None, (self._waiting(name, criterion, is_needed=topic is not None) for name in topics)), None)
+        half = None if due else self._open_half(criterion)
+        return self._with_gaps(MessageTrace(message_id, due=due, half=half))
+
+    def trace(self, message: ReceivedMessage) -> MessageTrace:
+        """Trace a message that is stored in its queue. Raises `MiniMQError`."""
+        address = MessageAddress(message.queue, message.queue_offset)
+        groups = {each.group: each for each in self._groups_at(address)}
+        for name in self._all_topics():
+            for prefix, look in ((RETRY_PREFIX, self._retried), (DEAD_LETTER_PREFIX, self._dead)):
+                if name.startswith(prefix):
+                    group = name.removeprefix(prefix)
+                    trace = look(group, message)
+                    if trace is not None:
+                        groups[group] = trace
+        ordered = tuple(groups[name] for name in sorted(groups))
+        return self._with_gaps(MessageTrace(message.message_id, message, ordered))
+
+    def _with_gaps(self, trace: MessageTrace) -> MessageTrace:
+        away = tuple(self._away[name] for name in sorted(self._away))
+        return replace(trace, unread=tuple(self._unread), away=away, from_slaves=tuple(sorted(self._from_slaves)))
+
+    def _all_topics(self) -> list[str]:
+        return sorted(self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s)))
+
+    def _topics(self) -> list[str]:
+        """Return the topics in which messages of users are."""
+        return [name for name in self._all_topics() if not name.startswith("%")]
+
+    def _search(
+        self, topic: str, criterion: Criterion, bounds: SearchBounds, *, is_needed: bool = False
+    ) -> FoundMessages:
+        """Search a topic, and note what could not be looked at. One that is not needed may be gone, or not allowed."""
+        try:
+            route = self._masters.route(topic)
+            found = MessageSearch(self._client, criterion, bounds, self._progress).run(route.read_queues(), route.away)
+        except (AccessDenied, TopicNotFound):
+            if is_needed:
+                raise
+            return FoundMessages(())
+        self._unread += found.unread
+        self._away.update((each.broker_name, each) for each in found.away)
+        self._from_slaves.update(found.from_slaves)
+        return found
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    def _groups_at(self, address: MessageAddress) -> Iterator[GroupTrace]:
+        """Yield what the broker of a queue says about each group."""
+        queue = address.queue
+        request = find_pb2.TraceMessageRequest(topic=queue.topic, queue_id=queue.queue_id, offset=address.offset)
+        answer = self._client.wait(
+            lambda: self._places.call(queue, lambda stub: stub.TraceMessage, request, self._client.timeout_s)
+        )
+        if answer.from_slave:
+            self._from_slaves.add(queue.broker_name)
+        for each in answer.groups:
+            yield GroupTrace(
+                each.group,
+                _STATES.get(each.progress, TraceState.WAITING),
+                each.client_id or None,
+                each.tries,
+                moment(each.until_ms) if each.until_ms else None,
+            )
+
+    def _copies(self, topic: str, message: ReceivedMessage) -> tuple[ReceivedMessage, ...]:
+        """Return the copies of a message in a topic of a group, in the order of their store times."""
+        stored_ms = message.batch.stored_ms_of(message.index)
+        bounds = SearchBounds(max(stored_ms - _AHEAD_MS, 0), 0, _MOST_COPIES, False, self._bounds.patience_s)
+        return self._search(topic, by_property(ORIGIN_MESSAGE_ID, message.message_id), bounds).messages
+
+    def _retried(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
+        """Return the trace of a message that waits for another try; None if no copy of it does."""
+        for copy in reversed(self._copies(retry_topic(group), message)):
+            address = MessageAddress(copy.queue, copy.queue_offset)
+            for trace in self._groups_at(address):
+                if trace.group == group and trace.state is not TraceState.READ:
+                    tries = from_copy(copy).reconsume_times
+                    return replace(trace, state=TraceState.RETRYING, tries=tries, copy=address)
+        return None
+
+    def _dead(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
+        """Return the trace of a message that is a dead letter; None if none is a copy of it."""
+        copies = self._copies(dead_letter_topic(group), message)
+        if not copies:
+            return None
+        copy = copies[-1]
+        with LetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
+            settled = reader.settled(whole=False).get(copy.queue)
+        is_settled = settled is not None and settled.has(copy.queue_offset, copy.batch.stored_ms)
+        state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
+        tries = from_copy(copy).reconsume_times
+        return GroupTrace(group, state, tries=tries, copy=MessageAddress(copy.queue, copy.queue_offset))
+
+    # ---- messages in no queue -------------------------------------------------------------------
+
+    def _waiting(self, topic: str, criterion: Criterion, *, is_needed: bool) -> DelayedMessages | None:
+        """Return the delayed batch with a message; None if there is none."""
+        try:
+            batches = DelayedAdmin(self._masters).delayed_batches(topic)
+            return next((about for about, data in batches if _has_number(data, criterion)), None)
+        except (AccessDenied, TopicNotFound):
+            if is_needed:
+                raise
+            return None
+
+    def _open_half(self, criterion: Criterion) -> HalfTrace | None:
+        """Return the open transaction whose first batch has a message; None if there is none."""
+        request = halves_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
+        answers, _ = self._client.call_all(self._masters.find_readable(), lambda stub: stub.ListHalves, request)
+        return next(filter(None, (_half_of(answer.halves, criterion) for answer in answers.values())), None)
+
+
+def _half_of(halves: Iterable[halves_pb2.OpenHalf], criterion: Criterion) -> HalfTrace | None:
+    for half in halves:
+        if _has_number(half.batch, criterion):
+            return HalfTrace(half.producer_group, half.number, half.checks, half.is_undecided)
+    return None
+
+
+def _has_number(batch: bytes, criterion: Criterion) -> bool:
+    """Return whether a batch has the number of the wanted message."""
+    if not batch:
+        return False
+    try:
+        header, wanted = read_header(batch), criterion.request.message
+    except (CorruptBatch, InvalidArgument):
+        return False
+    return (header.producer_id, header.sequence) == (wanted.producer_id, wanted.sequence)

@@ -1,0 +1,160 @@
+"""A trace tells what groups have really done with a message: groups of each kind, in each state."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from minimq.admin import Admin
+from minimq.finding.message_address import MessageAddress
+from minimq.finding.message_trace import GroupTrace, MessageTrace, TraceState
+from minimq.local.local_cluster import LocalCluster
+from minimq.receiving.listener import ConsumeResult
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.receiving.push_consumer import PushConsumer
+from minimq.receiving.simple_consumer import SimpleConsumer
+from minimq.sending.producer import Producer
+from minimq.sending.receipt import SendReceipt
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange
+from minimq_common.model import Message
+from support.command import Minimq
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def one_queue(admin: Admin, new_name: Callable[[], str]) -> str:
+    name = new_name()
+    admin.create_topic(name, queues=1)
+    return name
+
+
+def address_of(receipt: SendReceipt) -> MessageAddress:
+    assert receipt.queue is not None
+    return MessageAddress(receipt.queue, receipt.queue_offset)
+
+
+def state_in(trace: MessageTrace, group: str) -> GroupTrace:
+    [found] = [each for each in trace.groups if each.group == group]
+    return found
+
+
+def test_a_group_that_divides_queues_waits_until_it_has_committed(
+    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, group: str
+) -> None:
+    receipt = producer.send(Message(one_queue, b"x"))
+    assert admin.trace_message(address_of(receipt)).groups == ()
+    with PullConsumer(cluster.nameserver, group=group, start="earliest", auto_commit=False) as consumer:
+        consumer.subscribe(one_queue)
+        found = wait_until(lambda: consumer.poll(0.1))
+        waiting = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
+        assert (waiting.state, waiting.client_id, waiting.tries) == (TraceState.WAITING, consumer.client_id, 0)
+        assert [each.message_id for each in found] == [receipt.message_id]
+        consumer.commit()
+        assert state_in(admin.trace_message(receipt.message_id), group).state is TraceState.READ
+
+
+def test_a_group_that_takes_messages_one_by_one_is_traced_through_all_states(
+    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, group: str, minimq: Minimq
+) -> None:
+    receipt = producer.send(Message(one_queue, b"x"))
+
+    def traced() -> GroupTrace:
+        return state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
+
+    with SimpleConsumer(cluster.nameserver, group=group, start="earliest", invisible_s=600) as consumer:
+        consumer.subscribe(one_queue)
+        [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
+        out = traced()
+        assert (out.state, out.tries) == (TraceState.IN_FLIGHT, 1)
+        assert out.client_id == consumer.client_id
+        assert out.until is not None
+        assert timedelta(seconds=500) < out.until - datetime.now(UTC) < timedelta(seconds=700)
+        consumer.release(message, delay_s=300)
+        back = traced()
+        assert (back.state, back.tries, back.client_id) == (TraceState.RETURNED, 1, None)
+        assert back.until is not None
+        assert "returned, try 1, again from" in minimq("message", "trace", receipt.message_id, "--topic", one_queue)
+        later = producer.send(Message(one_queue, b"y"))
+        [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
+        assert message.message_id == later.message_id
+        consumer.ack(message)
+        assert state_in(admin.trace_message(address_of(later)), group).state is TraceState.SETTLED
+        assert traced().state is TraceState.RETURNED
+
+
+def test_a_dead_letter_is_traced_until_it_is_resent(
+    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, group: str, minimq: Minimq
+) -> None:
+    receipt = producer.send(Message(one_queue, b"x", keys=("k",)))
+    with SimpleConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(one_queue)
+        [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
+        consumer.reject(message, "no address")
+    dead = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
+    assert (dead.state, dead.tries) == (TraceState.DEAD, 1)
+    assert dead.copy is not None
+    assert dead.copy.queue.topic == f"%DLQ%{group}"
+    assert admin.message_at(dead.copy).body == b"x"
+    [row] = minimq.json("message", "trace", str(address_of(receipt)))["groups"]
+    assert (row["state"], row["copy"]) == ("dead", str(dead.copy))
+    assert admin.resend_dead_letters(group) == 1
+    assert state_in(admin.trace_message(receipt.message_id), group).state is TraceState.DEAD_SETTLED
+    assert len(admin.find_messages(one_queue, key="k").messages) == 2
+
+
+def test_a_message_of_a_push_consumer_waits_for_its_next_try(
+    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, group: str
+) -> None:
+    receipt = producer.send(Message(one_queue, b"x"))
+
+    def fail(_messages: object) -> ConsumeResult:
+        return ConsumeResult.RETRY_LATER
+
+    with PushConsumer(cluster.nameserver, group=group, start="earliest", retry_delays_s=(600.0,)) as consumer:
+        consumer.subscribe(one_queue)
+        consumer.start(fail)
+        wait_until(
+            lambda: any(
+                each.state is TraceState.RETRYING
+                for each in admin.trace_message(receipt.message_id, topic=one_queue).groups
+            )
+        )
+        trace = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
+        assert trace.tries == 1
+        assert trace.copy is not None
+        assert trace.copy.queue.topic == f"%RETRY%{group}"
+
+
+def test_what_is_not_there_is_not_traced(admin: Admin, topic: str, minimq: Minimq) -> None:
+    with pytest.raises(InvalidArgument, match="is not the address of a message"):
+        admin.trace_message("4711")
+    with pytest.raises(OffsetOutOfRange):
+        admin.trace_message(f"{topic}/broker-a/0@10")
+    assert "is in no queue" in minimq("message", "trace", "0" * 40, "--topic", topic, status=1)
+
+
+def test_a_tail_follows_leaves_no_group_and_ends_with_ctrl_c(
+    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, minimq: Minimq
+) -> None:
+    groups = admin.list_groups()
+    for number in range(3):
+        producer.send(Message(one_queue, b"old-%d" % number, "paid"))
+    with minimq.running("message", "tail", one_queue, "--last", "2", "--tags", "paid || new") as tail:
+        assert tail.stdout is not None
+        assert [tail.stdout.readline().split()[-1] for _ in range(2)] == [b"old-1", b"old-2"]
+        producer.send(Message(one_queue, b"passed over", "other"))
+        producer.send(Message(one_queue, b"\x1b[2J", "new", ("\x1b",)))
+        line = tail.stdout.readline()
+        assert b"\x1b" not in line
+        assert line.endswith(b"tag=new  key=\\x1b  \\x1b[2J\n")
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(timeout=30) == 0
+    assert admin.list_groups() == groups
