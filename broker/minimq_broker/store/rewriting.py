@@ -2,7 +2,7 @@
 
 Entries keep their log positions, so that all that refers to them stays true: what is left out leaves a gap, and the log
 is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Delays
-that wait stay, and so do the recalls of what is there. Each replica rewrites by itself.
+that wait stay, and so do recalls until the batch is due. Each replica rewrites by itself.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class Rewriting:
         return bool(self._waiting)
 
     def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
-        """Return whether an entry is a delayed batch that waits, or the recall of one that is there."""
+        """Return whether an entry is a delayed batch that waits, or a recall of one that is not due yet."""
         if header.kind == EntryKind.DELAYED:
             return self._index.needs(position, entry, self._mark)
         if header.kind != EntryKind.FACT:
             return False
         fact = read_fact(payload_of(entry, header), position)
-        keys = [DueKey(each.due_ms, each.id) for each in fact.batches] if isinstance(fact, BatchesRecalled) else []
-        return any(key > self._mark and self._index.find(key) is not None for key in keys)
+        recalled = fact.batches if isinstance(fact, BatchesRecalled) else ()
+        return any((each.due_ms, each.id) > self._mark for each in recalled)
 
     def _check_end(self, last: tuple[int, bytes], end: int) -> None:
         position, entry = last

@@ -1,0 +1,185 @@
+"""The store of delayed batches by itself, without a network: CPU of storing, publishing and recalling, and its memory.
+
+delay_store.py                      rates of lone messages and of whole batches, with and without recalls
+delay_store.py --waiting 10000000   memory, and the time of a start, with so many batches waiting
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Set
+from pathlib import Path
+from random import Random
+from threading import Semaphore
+
+from minimq_broker.core.delays import Delay, DueKey
+from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
+from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_common import batch
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.model import Message
+
+NOW_MS = 1_700_000_000_000
+YEAR_MS = 365 * 86_400_000
+#: Batches on their way to the disk at once.
+WINDOW = 500
+OBSERVER = StoreObserver(lambda: None, damage_found=lambda start, reason: None, disk_filled=lambda: None)
+
+
+class Bench:
+    """A store whose clock is set."""
+
+    def __init__(self, path: Path) -> None:
+        self.now_ms = NOW_MS
+        self.window = Semaphore(WINDOW)
+        self.store = MessageStore(path, self._notify, StoreOptions(), lambda: self.now_ms, observer=OBSERVER)
+        self.store.submit(FactJob(topic_set, lambda job: None))
+
+    def _notify(self, jobs: list[AnyJob], grown: Set[object]) -> None:
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+            if isinstance(job, AppendJob):
+                job.done(job)
+            elif isinstance(job, DelayJob):
+                job.tell()
+
+    def append(self, data: bytes, count: int, due_ms: Callable[[], int]) -> list[DueKey]:
+        """Append batches, a window of them at a time."""
+        keys: list[DueKey] = []
+        header = batch.read_header(data)
+
+        def done(job: AppendJob) -> None:
+            assert job.due is not None
+            keys.append(job.due)
+            self.window.release()
+
+        for _ in range(count):
+            self.window.acquire()
+            delay = Delay(due_ms=due_ms(), recallable=True)
+            self.store.submit(AppendJob("t", 0, data, header, done, delay=delay))
+        self.store.call(lambda: None)
+        return keys
+
+    def soon(self) -> int:
+        return self.now_ms + 1_000
+
+    def publish(self) -> int:
+        """Publish all that is due, one job after the other."""
+        published = 0
+        done = Semaphore(0)
+        has_more = True
+        while has_more:
+            job = DueJob(lambda _: done.release())
+            self.store.submit(job)
+            done.acquire()
+            published += job.published
+            has_more = job.has_more
+        return published
+
+    def recall(self, keys: list[DueKey], at_once: int) -> None:
+        """Recall batches, so many in each request."""
+        for start in range(0, len(keys), at_once):
+            self.window.acquire()
+            self.store.submit(RecallJob("t", keys[start : start + at_once], lambda _: self.window.release()))
+        self.store.call(lambda: None)
+
+
+def topic_set(state: object) -> TopicSet | None:
+    return TopicSet(Topic("t", 1, 1, 1)) if not state.topics else None  # type: ignore[attr-defined]
+
+
+def made(messages: int) -> bytes:
+    builder = BatchBuilder(32 << 20)
+    builder.add([Message("", b"x" * 100) for _ in range(messages)])
+    return builder.build(NOW_MS, 0, 0, 0)
+
+
+def some_day(rng: Random) -> int:
+    return NOW_MS + rng.randrange(1, YEAR_MS)
+
+
+def timed(what: str, count: int, run: Callable[[], object]) -> None:
+    """Print rate and CPU of something that is done so many times."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"{what:42} {count / wall:>12,.0f}/s {cpu / count * 1e6:>9.2f} us of CPU each")
+
+
+def rates(path: Path) -> None:
+    bench = Bench(path)
+    rng = Random(1)
+    lone, large = made(1), made(4_000)
+    count = 30_000
+    timed(
+        "lone, due at many times: in",
+        count,
+        lambda: bench.append(lone, count, lambda: NOW_MS + rng.randrange(1, YEAR_MS)),
+    )
+    bench.now_ms += YEAR_MS
+    timed("lone, due at many times: out", count, bench.publish)
+    keys: list[DueKey] = []
+    timed(
+        "lone, to be recalled: in", count, lambda: keys.extend(bench.append(lone, count, lambda: bench.now_ms + 1_000))
+    )
+    timed("recalled one by one", count // 2, lambda: bench.recall(keys[: count // 2], 1))
+    timed("recalled by 1,000", count // 2, lambda: bench.recall(keys[count // 2 :], 1_000))
+    bench.now_ms += 1_000
+    timed("passed over, since they were recalled", count, bench.publish)
+    messages = 4_000 * 500
+    timed(
+        "in batches of 4,000, one due time: in",
+        messages,
+        lambda: bench.append(large, 500, lambda: bench.now_ms + 1_000),
+    )
+    bench.now_ms += 1_000
+    timed("in batches of 4,000, one due time: out", messages, bench.publish)
+    bench.store.close()
+
+
+def waiting(path: Path, count: int) -> None:
+    """Print memory, and the time of a start, while many batches wait."""
+    bench, rng, lone = Bench(path), Random(1), made(1)
+    print("waiting       memory        start")
+    step = max(count // 5, 1)
+    for so_far in range(0, count + 1, step):
+        if so_far:
+            bench.append(lone, step, lambda: some_day(rng))
+        bench.store.close()
+        began = time.perf_counter()
+        bench = Bench(path)
+        next_ms = bench.store.next_due_ms
+        took = time.perf_counter() - began
+        kib = int(
+            next(line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line).split()[1]
+        )
+        print(f"{so_far:>12,} {int(kib) >> 10:>6} MiB {took:>9.3f} s   next due {next_ms}")
+    bench.store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--waiting", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=None, help="where the data is; a temporary folder")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+    try:
+        if arguments.waiting:
+            waiting(folder / "data", arguments.waiting)
+        else:
+            rates(folder / "data")
+        print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB, with mapped files")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
