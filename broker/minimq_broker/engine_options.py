@@ -28,6 +28,7 @@ def store_options(options: BrokerOptions) -> StoreOptions:
             warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
         ),
         staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
+        max_delay_ms=math.ceil(options.max_delay_s * 1000),
         replication_timeout_s=options.replication_timeout_s,
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
     )

@@ -231,6 +231,9 @@ class BrokerOptions:
         "may use as much as it leaves free for others.",
         minimum=0,
     )
+    max_delay_s: float = option(
+        366 * 24 * 3600.0, "Longest delay of a message; one that is to be delivered later is refused.", minimum=0
+    )
     group_expiry_s: float = option(
         7 * 24 * 3600.0,
         "Time after which an unused consumer group, without members and commits, is deleted; 0 means never. The "

@@ -29,7 +29,7 @@ YEARS_MS = 400 * 86_400_000
 
 @dataclass
 class Model:
-    """What the store should have: by key what waits, with its body, whether it is recallable; and the queue."""
+    """The expected state of a store: by key what waits, with its body, whether it is recallable; and the queue."""
 
     waiting: dict[DueKey, tuple[bytes, bool]] = field(default_factory=dict)
     recalled: set[DueKey] = field(default_factory=set)
