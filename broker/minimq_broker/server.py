@@ -193,7 +193,9 @@ class Broker:
         from minimq_common.metrics import MetricsServer  # noqa: PLC0415
 
         options = self._options
-        metrics = BrokerMetrics(engine, identity, standing, options.metrics_series, clock)
+        metrics = BrokerMetrics(
+            engine, identity, standing, options.metrics_series, clock, half_checks=options.half_checks
+        )
         self._metrics = MetricsServer(metrics.collect, PREFIX)
         self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
 

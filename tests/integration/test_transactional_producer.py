@@ -21,7 +21,9 @@ from minimq import (
 )
 from minimq.errors import InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
 from minimq.sending.transactional_producer import CheckedTransaction
+from support.command import Minimq
 from support.reading import check_brokers, read_all
+from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
@@ -269,3 +271,59 @@ def test_an_absent_topic(tmp_path: Path) -> None:
         producer.transaction() as tx,
     ):
         tx.send(Message("absent", b"x"))
+
+
+def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: str, new_name: Callable[[], str]) -> None:
+    group, minimq = new_name(), Minimq(quick.nameserver)
+    message = Message(orders, b"body", keys=("o-17", "x"))
+    numbers = [left_open(quick, group, [message]) for _ in range(2)]
+    assert [row["number"] for row in minimq.json("transaction", "list", "--group", group)] == (numbers)
+    with TransactionalProducer(quick.nameserver, group=group, check=unknown):
+        wait_until(lambda: minimq("transaction", "list", "--undecided").count(group) == 2, PATIENCE_S)
+    [first, _] = minimq.json("transaction", "list", "--group", group)
+    assert {key: first[key] for key in ("group", "topics", "keys", "body", "batches", "checks", "state")} == {
+        "group": group,
+        "topics": [orders],
+        "keys": ["o-17", "x"],
+        "body": "body",
+        "batches": 1,
+        "checks": QUICK["half_checks"],
+        "state": "undecided",
+    }
+    assert 0 < first["age_s"] < first["expires_s"]
+    text = minimq("transaction", "list", "--group", group)
+    assert all(part in text for part in (str(numbers[0]), "o-17, x", "undecided", orders))
+    assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
+    assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
+    assert "was committed before" in minimq("transaction", "rollback", group, str(numbers[0]), status=1)
+    assert minimq("transaction", "rollback", group, str(numbers[1])) == "rolled back\n"
+    assert "no broker knows transaction 7" in minimq("transaction", "commit", group, "7", status=1)
+    assert minimq.json("transaction", "list", "--group", group) == []
+    assert stored(quick, orders) == [b"body"]
+
+
+def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
+    options = {**QUICK, "half_expiry_s": 3.0, "metrics": "127.0.0.1:0", "log_format": "json"}
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        address = metrics_address(cluster.brokers[0].log_path)
+
+        def value(name: str, **labels: str) -> float:
+            return Scrape(address).value(f"minimq_broker_half_{name}", **labels)
+
+        with TransactionalProducer(cluster.nameserver, group="g", check=unknown) as producer:
+            in_a_block(producer, Message("t", b"1"))
+            in_a_block(producer, Message("t", b"2"), then=lambda tx: tx.rollback())
+        left_open(cluster, "g", [Message("t", b"3")])
+        assert value("transactions") == 1
+        with TransactionalProducer(cluster.nameserver, group="g", check=unknown):
+            wait_until(lambda: value("transactions_undecided") == 1, PATIENCE_S)
+        assert value("checks_total") == QUICK["half_checks"]
+        assert value("oldest_seconds") > 0
+        wait_until(lambda: value("transactions_ended_total", outcome="expired") == 1, PATIENCE_S)
+        assert value("transactions_ended_total", outcome="committed") == 1
+        assert value("transactions_ended_total", outcome="rolled back") == 1
+        assert (value("transactions"), value("oldest_seconds")) == (0, 0)
+        assert stored(cluster, "t") == [b"1"]
+    check_brokers(cluster)

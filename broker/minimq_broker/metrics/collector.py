@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.delays import delays
+from minimq_broker.metrics.halves import halves
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
@@ -39,16 +40,25 @@ class BrokerMetrics:
         standing: its place among its replicas.
         most_series: topics, groups, and pairs of both, that have series of their own.
         clock: for the deletion of old data.
+        half_checks: how often it is asked how a transaction with half messages ends.
     """
 
     def __init__(
-        self, engine: Engine, identity: Identity, standing: ReplicationView, most_series: int, clock: DeletionClock
+        self,
+        engine: Engine,
+        identity: Identity,
+        standing: ReplicationView,
+        most_series: int,
+        clock: DeletionClock,
+        *,
+        half_checks: int,
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._standing = standing
         self._most_series = most_series
         self._clock = clock
+        self._half_checks = half_checks
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, most_series)
 
@@ -124,6 +134,7 @@ class BrokerMetrics:
             "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
+        yield from halves(PREFIX, store, self._half_checks, done)
         yield from delays(PREFIX, store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed

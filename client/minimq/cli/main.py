@@ -30,6 +30,7 @@ _COMMANDS = {
     "message": "minimq.cli.message:message",
     "peek": "minimq.cli.peek:peek",
     "delayed": "minimq.cli.delayed:delayed",
+    "transaction": "minimq.cli.transaction:transaction",
     "dlq": "minimq.cli.dlq:dlq",
     "bench": "minimq.cli.bench:bench",
     "secure": "minimq.cli.secure:secure",

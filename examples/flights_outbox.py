@@ -1,0 +1,123 @@
+"""Tickets in a database and a message for each: both or none, though the program that sells them loses its power twice.
+
+    pip install '.[demo]'   # pandas and the flights
+    python examples/flights_outbox.py
+
+Each sale is a row in SQLite and a half message, which is delivered if the row is committed. The first program dies
+between its message and its row, the second one between its row and the end of the transaction. The third one answers
+for both, since it belongs to the same producer group and sees the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from flights_data import departures
+
+from minimq import (
+    COMMIT,
+    ROLLBACK,
+    Admin,
+    LocalCluster,
+    Message,
+    PullConsumer,
+    TransactionalProducer,
+    TransactionResolution,
+)
+
+#: Exit status of a program that has lost its power.
+NO_POWER = 3
+_GIVE_UP_S = 60.0
+#: Brokers ask after a tenth of a second here, and not after six.
+QUICK = {"half_check_after_s": 0.1, "half_check_interval_s": 0.1, "half_checks": 1_000}
+
+
+def tickets(database: Path) -> list[str]:
+    """Return the numbers of all tickets in the database."""
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS tickets (number TEXT PRIMARY KEY, flight TEXT)")
+        return [number for (number,) in db.execute("SELECT number FROM tickets")]
+
+
+def check(database: Path, message: Message) -> TransactionResolution:
+    """Tell how the transaction of a message ended: its ticket is in the database, or it never will be."""
+    return COMMIT if message.keys[0] in tickets(database) else ROLLBACK
+
+
+def sell(nameserver: str, topic: str, database: Path, flights: pd.DataFrame, power: str) -> None:
+    """Sell a ticket for each flight; `power` says when it fails: "row", "end" or "never"."""
+    tickets(database)
+    with (
+        closing(sqlite3.connect(database)) as db,
+        TransactionalProducer(nameserver, group=f"{topic}-desk", check=partial(check, database)) as producer,
+    ):
+        for count, flight in enumerate(flights.itertuples()):
+            number = str(uuid.uuid4())  # of this try to sell it, not of the flight: another try is another transaction
+            with producer.transaction() as tx:
+                tx.send(Message(topic, f"{flight.carrier}{flight.flight}".encode(), keys=[number]))
+                if power == "row" and count == len(flights) // 2:
+                    os._exit(NO_POWER)
+                db.execute("INSERT INTO tickets VALUES (?, ?)", (number, f"{flight.carrier}{flight.flight}"))
+                db.commit()
+                if power == "end" and count == len(flights) // 2:
+                    os._exit(NO_POWER)
+        wait_until_all_ended(nameserver, producer.group)
+
+
+def wait_until_all_ended(nameserver: str, group: str) -> None:
+    """Return when no transaction of the group is open any more."""
+    give_up = time.monotonic() + _GIVE_UP_S
+    with Admin(nameserver) as admin:
+        while admin.list_transactions(group).count and time.monotonic() < give_up:
+            time.sleep(0.1)
+
+
+def run(nameserver: str, topic: str, database: Path, day: int) -> list[str]:
+    """Sell the flights of an hour of a day three times over; return the numbers on the tickets that were delivered."""
+    for power in ("row", "end", "never"):
+        command = [sys.executable, __file__, "--sell", nameserver, topic, str(database), str(day), power]
+        done = subprocess.run(command, check=False)
+        assert done.returncode == (0 if power == "never" else NO_POWER)
+    delivered: list[str] = []
+    with PullConsumer(nameserver, group=f"{topic}-gates") as consumer:
+        consumer.subscribe(topic)
+        give_up = time.monotonic() + _GIVE_UP_S
+        while len(delivered) < len(tickets(database)) and time.monotonic() < give_up:
+            delivered += [message.keys[0] for message in consumer.poll(timeout=1.0)]
+        delivered += [message.keys[0] for message in consumer.poll(timeout=0.5)]
+    return delivered
+
+
+def main() -> None:
+    """Sell tickets, and compare those in the database with those that were delivered."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--sell", nargs=5, metavar=("NAMESERVER", "TOPIC", "DATABASE", "DAY", "POWER"))
+    sale = parser.parse_args().sell
+    if sale:
+        nameserver, topic, database, day, power = sale
+        flights = departures().query(f"month == 1 and day == {int(day)} and hour == 5")
+        sell(nameserver, topic, Path(database), flights, power)
+        return
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(broker_options=QUICK) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("tickets", queues=1)
+        database = Path(folder) / "tickets.db"
+        delivered = run(cluster.nameserver, "tickets", database, 30)
+        in_database = tickets(database)
+    equal = sorted(delivered) == sorted(in_database)
+    print(f"{len(delivered)} delivered, {len(in_database)} in the database, equal: {equal}")
+
+
+if __name__ == "__main__":
+    main()
