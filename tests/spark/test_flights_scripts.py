@@ -17,7 +17,15 @@ from support.pictures import check_picture
 from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = ["flights_alerts", "flights_json", "flights_plot", "flights_sql", "flights_windows", "flights_workers"]
+SCRIPTS = [
+    "flights_alerts",
+    "flights_json",
+    "flights_pipeline",
+    "flights_plot",
+    "flights_sql",
+    "flights_windows",
+    "flights_workers",
+]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -1,0 +1,117 @@
+"""Transactions of a producer, many at once, and what they cost a pipeline.
+
+    .venv/bin/python bench/transactions.py [--seconds 5] [--at-once 64]
+
+Of one broker, whose disk syncs each commit. A transaction has one message for each of two topics. The pipeline consumes
+messages of 100 bytes, thousands at a time, and sends one for each; once in transactions, and once with `send_many` and
+`commit`. CPU figures are microseconds of client and broker for each transaction, or message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+
+import click
+from processes import cpu_seconds
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, aio
+
+_BODY = bytes(100)
+
+
+def cpu_s(cluster: LocalCluster) -> tuple[float, float]:
+    """Return CPU seconds of this process and of the broker."""
+    return cpu_seconds(os.getpid()), cpu_seconds(cluster.brokers[0].pid or 0)
+
+
+async def many(nameserver: str, at_once: int, seconds: float) -> tuple[int, float, list[float]]:
+    """Commit transactions for a while; return how many, the seconds, and the latencies in ms."""
+    latencies: list[float] = []
+    async with aio.Producer(nameserver) as producer:
+
+        async def one() -> None:
+            async with producer.transaction() as tx:
+                tx.send(Message("left", _BODY))
+                tx.send(Message("right", _BODY))
+
+        await one()
+        began = time.perf_counter()
+
+        async def again() -> None:
+            while (now := time.perf_counter()) < began + seconds:
+                await one()
+                latencies.append((time.perf_counter() - now) * 1_000)
+
+        await asyncio.gather(*(again() for _ in range(at_once)))
+        return len(latencies), time.perf_counter() - began, latencies
+
+
+def with_transactions(producer: Producer, consumer: PullConsumer) -> int:
+    with producer.transaction(consumer) as tx:
+        messages = tx.receive(10.0)
+        for message in messages:
+            tx.send(Message("left", message.body))
+    return len(messages)
+
+
+def without(producer: Producer, consumer: PullConsumer) -> int:
+    messages = consumer.poll(10.0)
+    producer.send_many(Message("left", message.body) for message in messages)
+    consumer.commit()
+    return len(messages)
+
+
+def pipeline(nameserver: str, group: str, step: Callable[[Producer, PullConsumer], int], count: int) -> float:
+    """Consume so many messages and send as many; return the seconds."""
+    with Producer(nameserver) as producer, PullConsumer(nameserver, group=group, auto_commit=False) as consumer:
+        consumer.subscribe("source")
+        done = step(producer, consumer)
+        first, began = done, time.perf_counter()
+        while done < count:
+            done += step(producer, consumer)
+        return (time.perf_counter() - began) * count / (done - first)
+
+
+@click.command()
+@click.option("--seconds", default=5.0, help="Of each measurement of transactions.")
+@click.option("--at-once", default=64, help="Transactions under way.")
+@click.option("--messages", default=400_000, help="Of the pipeline.")
+@click.option("--runs", default=3)
+def main(seconds: float, at_once: int, messages: int, runs: int) -> None:
+    """Measure, and print lines of JSON."""
+    with LocalCluster(brokers=1) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            for topic in ("source", "left", "right"):
+                admin.create_topic(topic, queues=2)
+        for number in (1, at_once):
+            before = cpu_s(cluster)
+            count, took_s, latencies = asyncio.run(many(cluster.nameserver, number, seconds))
+            client, broker = (1e6 * (after - was) / count for after, was in zip(cpu_s(cluster), before, strict=True))
+            line = {
+                "at_once": number,
+                "transactions_per_s": round(count / took_s),
+                "p50_ms": round(median(latencies), 2),
+                "p99_ms": round(sorted(latencies)[len(latencies) * 99 // 100], 2),
+                "client_cpu_us": round(client),
+                "broker_cpu_us": round(broker),
+            }
+            print(json.dumps(line), flush=True)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many(Message("source", _BODY) for _ in range(messages))
+        rates: dict[str, list[float]] = {"transactions": [], "without": []}
+        for number in range(runs):
+            for name, step in (("transactions", with_transactions), ("without", without)):
+                group = f"{name}-{number}"
+                rates[name].append(messages / pipeline(cluster.nameserver, group, step, messages))
+        pairs = [ours / theirs for ours, theirs in zip(*rates.values(), strict=True)]
+        found = {f"{name}_per_s": round(median(each)) for name, each in rates.items()}
+        print(json.dumps({"pipeline": found, "ratio": round(median(pairs), 2)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
