@@ -106,11 +106,6 @@ def check_broker(name: str) -> str:
     return _check("broker", name, MAX_BROKER, _BROKER_NAME, "_ - % | @")
 
 
-def is_broker(name: str) -> bool:
-    """Tell whether a name can be that of a broker."""
-    return 0 < len(name) <= MAX_BROKER and _BROKER_NAME.match(name) is not None
-
-
 def check_cluster(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a cluster."""
     return _check("cluster", name, MAX_BROKER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from minimq_common.names import is_broker
+from minimq_common.names import MAX_BROKER
 from minimq_common.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
 
 #: Bytes of the shortest key of an inbox. Nobody guesses one.
@@ -14,11 +14,11 @@ MIN_KEY_BYTES = 16
 REPLY_TO = "REPLY_TO"
 #: Longest time for which a request waits for its reply, in ms.
 MAX_WAIT_MS = DAY_MS
-#: Characters of the longest value of that property that is looked at, and digits of the time in it.
-_MOST = 512
-_MOST_DIGITS = 9
-_INBOX = re.compile(rf"[0-9a-f]{{{2 * INBOX_BYTES}}}\Z")
-_CORRELATION_ID = re.compile(rf"[0-9a-zA-Z_-]{{1,{MAX_CORRELATION_ID}}}\Z")
+#: What the property looks like; the letters of broker names are those of `names`.
+_VALUE = re.compile(
+    rf"([%|a-zA-Z0-9_@-]{{1,{MAX_BROKER}}})/([0-9a-f]{{{2 * INBOX_BYTES}}})"
+    rf"/([0-9a-zA-Z_-]{{1,{MAX_CORRELATION_ID}}})/([0-9]{{1,9}})\Z"
+)
 
 
 def inbox_of(key: bytes) -> bytes:
@@ -49,12 +49,8 @@ class ReplyTo(NamedTuple):
 
 def reply_to(value: str) -> ReplyTo | None:
     """Return where a request is answered; None if the property has none of our values: anybody may set it."""
-    parts = value.split("/") if len(value) <= _MOST else []
-    if len(parts) != 4:
+    found = _VALUE.match(value)
+    if found is None:
         return None
-    broker_name, inbox, correlation_id, wait_ms = parts
-    if not (is_broker(broker_name) and _INBOX.match(inbox) and _CORRELATION_ID.match(correlation_id)):
-        return None
-    if not (wait_ms.isascii() and wait_ms.isdecimal() and len(wait_ms) <= _MOST_DIGITS):
-        return None
+    broker_name, inbox, correlation_id, wait_ms = found.groups()
     return ReplyTo(broker_name, bytes.fromhex(inbox), correlation_id, min(int(wait_ms), MAX_WAIT_MS))

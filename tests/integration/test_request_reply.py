@@ -319,6 +319,22 @@ def test_what_is_no_reply_and_what_is_no_request_is_refused(
     assert not len(producer._core.requester._requests)
 
 
+def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as replier:
+        consumer.subscribe(topic)
+        with Producer(cluster.nameserver) as gone:
+            gone.request_async(Message(topic, b"x"), timeout=3)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        for _ in range(8):
+            replier.reply(request, Reply(bytes(4 << 20)))  # four of them are more than 16 MiB
+        replier.flush(PATIENCE_S)
+        assert replier._core.replier._sender.outcomes == {"late": 3, "dropped": 5}
+        replier.reply(request, Reply(b""))
+        replier.close()
+
+
 # ---- the end ------------------------------------------------------------------------------------
 
 

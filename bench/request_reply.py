@@ -1,0 +1,133 @@
+"""Requests and replies: how long one takes, and how many there are in a second with many under way.
+
+A broker, a service and the requester are processes of their own. CPU is in microseconds for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import click
+
+from minimq import Admin, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage, Reply, aio
+
+BODY = bytes(100)
+UNDER_WAY = 1_000
+TIMEOUT_S = 60.0
+TICKS_PER_S = 100
+
+
+def serve(nameserver: str, topic: str, balance: str) -> None:
+    """Answer each request by its body, until stdin ends."""
+
+    def listener(messages: list[ReceivedMessage]) -> list[Reply]:
+        return [Reply(message.body) for message in messages]
+
+    with PushConsumer(nameserver, group=f"{topic}-service", balance=balance, batch_size=100, threads=4) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        print("ready", flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def service(*arguments: str) -> Iterator[int]:
+    """Serve in a process beside the block, whose id is given."""
+    command = [sys.executable, __file__, "serve", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+        process.communicate()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def one_by_one(producer: Producer, topic: str, count: int) -> list[float]:
+    """Return how long each of some requests took, in ms."""
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
+        times.append((time.perf_counter() - began) * 1000)
+    return times
+
+
+def pipelined(producer: Producer, topic: str, count: int) -> None:
+    """Make requests, of which so many are under way."""
+    waiting = deque(producer.request_async(Message(topic, BODY), timeout=TIMEOUT_S) for _ in range(UNDER_WAY))
+    for _ in range(count - UNDER_WAY):
+        waiting.popleft().result()
+        waiting.append(producer.request_async(Message(topic, BODY), timeout=TIMEOUT_S))
+    for future in waiting:
+        future.result()
+
+
+async def gathered(nameserver: str, topic: str, count: int) -> float:
+    """Do the same with tasks of asyncio; return the seconds."""
+    async with aio.Producer(nameserver) as producer:
+        await producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
+
+        async def ask(share: int) -> None:
+            for _ in range(share):
+                await producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(ask(count // UNDER_WAY) for _ in range(UNDER_WAY)))
+        return time.perf_counter() - began
+
+
+def measured(name: str, count: int, pids: tuple[int, int], work: Callable[[], float | None]) -> dict[str, object]:
+    """Return what one way to make requests has shown."""
+    own, others, began = time.process_time(), [cpu_s(pid) for pid in pids], time.perf_counter()
+    seconds = work() or time.perf_counter() - began
+    broker, served = (round((cpu_s(pid) - before) * 1e6 / count) for pid, before in zip(pids, others, strict=True))
+    requester = round((time.process_time() - own) * 1e6 / count)
+    cpu = {"requester": requester, "broker": broker, "service": served}
+    return {"way": name, "per_second": round(count / seconds), "cpu_us": cpu}
+
+
+def rows_of(balance: str, count: int) -> Iterator[dict[str, object]]:
+    """Yield what a service with a balance has shown."""
+    topic = f"requests-{balance}"
+    with LocalCluster(brokers=1) as cluster:
+        nameserver, [broker] = cluster.nameserver, [each.pid for each in cluster.brokers]
+        assert broker is not None
+        with Admin(nameserver) as admin:
+            admin.create_topic(topic, queues=4)
+        with service(nameserver, topic, balance) as served, Producer(nameserver) as producer:
+            producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
+            times = one_by_one(producer, topic, max(count // 50, 100))
+            p50, p99 = median(times), quantiles(times, n=100)[-1]
+            yield {"way": "one by one", "p50_ms": round(p50, 2), "p99_ms": round(p99, 2)}
+            pids = broker, served
+            yield measured("request_async", count, pids, lambda: pipelined(producer, topic, count))
+            yield measured("asyncio", count, pids, lambda: asyncio.run(gathered(nameserver, topic, count)))
+
+
+@click.command()
+@click.option("--count", default=40_000, show_default=True, help="Requests of each run with many under way.")
+def main(count: int) -> None:
+    """Print a line of JSON for each way to make requests, and each balance of the service."""
+    for balance in ("messages", "queues"):
+        for row in rows_of(balance, count):
+            click.echo(json.dumps({"balance": balance, **row}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(*sys.argv[2:])
+    else:
+        main()

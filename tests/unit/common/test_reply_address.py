@@ -1,0 +1,69 @@
+"""The property by which a message is a request: read back as written, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import MAX_BROKER, check_broker
+from minimq_common.protocol_bounds import INBOX_BYTES
+from minimq_common.reply_address import MAX_WAIT_MS, ReplyTo, inbox_of, reply_to
+
+INBOX = bytes(range(INBOX_BYTES))
+GOOD = ReplyTo("room@broker-a", INBOX, "0f-A_9", 3_000)
+
+
+def test_what_is_written_is_read_back() -> None:
+    assert reply_to(str(GOOD)) == GOOD
+    for change in ({"broker_name": "%|a_" * (MAX_BROKER // 4)}, {"correlation_id": "c" * 64}, {"wait_ms": 0}):
+        changed = GOOD._replace(**change)
+        assert reply_to(str(changed)) == changed
+    assert reply_to(str(GOOD._replace(wait_ms=999_999_999))) == GOOD._replace(wait_ms=MAX_WAIT_MS)
+
+
+@pytest.mark.parametrize("character", [chr(code) for code in range(128)])
+def test_a_broker_is_named_as_brokers_are(character: str) -> None:
+    name = f"a{character}b"
+    try:
+        check_broker(name)
+    except InvalidArgument:
+        assert reply_to(str(GOOD._replace(broker_name=name))) is None
+    else:
+        assert reply_to(str(GOOD._replace(broker_name=name))) is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "/",
+        "///",
+        "broker-a",
+        str(GOOD) + "\n",
+        str(GOOD) + "/",
+        str(GOOD) + "0000000",
+        "x" * 1_000_000,
+        str(GOOD._replace(broker_name="")),
+        str(GOOD._replace(broker_name="b" * (MAX_BROKER + 1))),
+        str(GOOD._replace(inbox=INBOX[1:])),
+        str(GOOD._replace(inbox=INBOX + b"x")),
+        str(GOOD).replace("0a0b", "0A0B"),
+        str(GOOD._replace(correlation_id="")),
+        str(GOOD._replace(correlation_id="c" * 65)),
+        str(GOOD._replace(correlation_id="ü")),
+        str(GOOD._replace(wait_ms=-1)),
+        str(GOOD).replace("3000", "٣"),
+    ],
+)
+def test_other_values_are_none(value: str) -> None:
+    assert reply_to(value) is None
+
+
+def test_the_address_of_an_inbox_does_not_show_its_key() -> None:
+    key = os.urandom(32)
+    assert len(inbox_of(key)) == INBOX_BYTES
+    assert inbox_of(key) == inbox_of(key)
+    assert inbox_of(inbox_of(key)) != inbox_of(key)
+    assert key.find(inbox_of(key)) == -1
