@@ -94,8 +94,8 @@ class DueTimer:
             return False
         self._writes.check(to_sender=True)  # where a new batch would be refused, this is, too
         self._count(job := await self._writes.publish_due())
-        if not job.has_more:
-            self._next_ms = store.next_due_ms
+        if not job.has_more and (job.published or store.next_due_ms != next_ms):
+            self._next_ms = store.next_due_ms  # else it got past nothing, and looks again after a while
         return job.has_more
 
     def _count(self, job: DueJob) -> None:

@@ -100,7 +100,7 @@ class DelayDrafts:
         for looked, stored in enumerate(index.walk(self._mark, self._group.now_ms + 1)):
             key = due_key_in(stored[0])
             if is_recall(stored[0]):
-                recalled = key
+                recalled = passed = key  # its batch may be gone with its segment
                 continue
             if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
                 job.has_more = True

@@ -318,3 +318,21 @@ def test_inspect_shows_delays(store: OpenStore) -> None:
     lines = "\n".join(inspect_directory(store.path, entries=True))
     assert f"id {key.id} recallable" in lines
     assert "offsets 0 to 0 due 2023-11-14T22:13:20.100+00:00" in lines
+
+
+def test_a_recall_whose_batch_is_gone_is_passed_over(stores: Stores) -> None:
+    """Else the timer would ask for what is due again and again."""
+    store = stores.open(segment_bytes=1 << 16)
+    store.create_topic("orders")
+    key = store.delay("orders", 0, after(store, 100), b"a")
+    while len(store.store.log.segments) < 2:
+        store.append("orders", 0, bytes(10_000))
+    assert store.recall("orders", key) == [RECALLED]
+    store.close()
+    store = stores.open(segment_bytes=1 << 16)  # all is saved
+    assert store.store.remove_first(store.store.saved_position)
+    assert store.store.next_due_ms == key.due_ms
+    store.clock.now_ms += 100
+    [job] = store.publish_due()
+    assert (job.published, job.has_more) == (0, False)
+    assert store.store.next_due_ms is None
