@@ -110,6 +110,25 @@ class RecordOrigins:
         return flags | HAS_ORIGINS, b"".join((_COUNT.pack(len(packed)), listed.tobytes(), *packed))
 
 
+def directory_place(content: bytes | memoryview, start: int, header: RecordCounts, flags: int) -> int:
+    """Return where the directory of a compacted batch begins, behind these columns, which are not looked at.
+
+    Args:
+        content: what has them, or the beginning of it.
+        start: where they begin in it.
+        header: of the batch.
+        flags: of the batch.
+
+    Raises:
+        struct.error: the content ends before that can be told.
+    """
+    listed = header.count - header.remaining if flags & LISTS_REMOVED else header.remaining
+    if not flags & HAS_ORIGINS:
+        return start + 4 * listed
+    [many] = _COUNT.unpack_from(content, start)
+    return start + _COUNT.size + 4 * listed + ORIGIN.size * int(many)
+
+
 def read_origins(content: bytes, start: int, end: int, header: RecordCounts, flags: int) -> tuple[RecordOrigins, int]:
     """Return the origins of the records of a compacted batch, and where its directory begins.
 

@@ -25,10 +25,11 @@ from minimq_common.batch import (
     read_header,
     verify,
 )
+from minimq_common.batch_header import flags_of
 from minimq_common.byte_search import contains_bytes
 from minimq_common.compression import beginning
 from minimq_common.errors import CorruptBatch, InvalidArgument
-from minimq_common.record_origins import ORIGIN
+from minimq_common.record_origins import HAS_ORIGINS, directory_place
 
 #: Tells whether a batch may hold what is wanted.
 Search = Callable[[memoryview], bool]
@@ -42,7 +43,6 @@ _NUMBER_AT = struct.calcsize("<BBHIIqq")
 _NUMBER_END = _NUMBER_AT + _NUMBER.size
 #: Bytes of a compressed batch that are opened first: about one block, and in most batches all but the bodies.
 _FIRST_BYTES = 128 << 10
-_ORIGIN_COUNT = struct.Struct("<I")
 
 
 class _Sections(msgspec.Struct, frozen=True, gc=False):
@@ -112,8 +112,10 @@ def number_search(producer_id: int, sequence: int) -> Search:
     wanted = _NUMBER.pack(producer_id, sequence)
 
     def may_hold(batch: memoryview) -> bool:
+        if batch[_NUMBER_AT:_NUMBER_END] == wanted:
+            return True
         if batch[0] != COMPACTED_VERSION:
-            return batch[_NUMBER_AT:_NUMBER_END] == wanted
+            return False
         origins = _origins(batch)
         return origins is None or wanted in origins
 
@@ -147,7 +149,7 @@ def _opened(batch: memoryview, last: Section) -> _Sections | None:
         if header.codec == CODEC_ZSTD:
             content, start = memoryview(beginning(frame, _FIRST_BYTES)), 0
         if header.version == COMPACTED_VERSION:
-            start += _size_of_origins(content, start, header.remaining)
+            start = directory_place(content, start, header, flags_of(batch))
         if header.codec == CODEC_ZSTD and len(content) < start + DIRECTORY.size:
             content = memoryview(beginning(frame, start + DIRECTORY.size))
         bounds = tuple(accumulate(DIRECTORY.unpack_from(content, start), initial=start + DIRECTORY.size))
@@ -158,20 +160,16 @@ def _opened(batch: memoryview, last: Section) -> _Sections | None:
     return _Sections(content, bounds) if bounds[last + 1] <= len(content) else None
 
 
-def _size_of_origins(content: memoryview, start: int, remaining: int) -> int:
-    [origins] = _ORIGIN_COUNT.unpack_from(content, start)
-    return _ORIGIN_COUNT.size + 4 * remaining + ORIGIN.size * int(origins)
-
-
 def _origins(batch: memoryview) -> bytes | None:
     """Return the columns in front of the directory of a compacted batch; None if that is not possible."""
     try:
-        header = read_header(batch)
+        header, flags = read_header(batch), flags_of(batch)
+        if not flags & HAS_ORIGINS:
+            return b""
         content = batch[header.size : -CRC_BYTES]
         if header.codec != CODEC_ZSTD:
-            return bytes(content[: _size_of_origins(content, 0, header.remaining)])
-        size = _size_of_origins(memoryview(beginning(content, _ORIGIN_COUNT.size)), 0, header.remaining)
-        return beginning(content, size)
+            return bytes(content[: directory_place(content, 0, header, flags)])
+        return beginning(content, directory_place(beginning(content, _FIRST_BYTES), 0, header, flags))
     except (CorruptBatch, InvalidArgument, struct.error):
         return None
 
