@@ -1,14 +1,12 @@
 """Delayed batches against a model: a sorted dictionary of those that wait.
 
-Each run is random and follows from its seed: `MINIMQ_DELAY_SEEDS=5-6 pytest ...` repeats two of them.
+Each run is random and follows from its seed, which it prints.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,13 +16,15 @@ from minimq_broker.store import delay_drafts
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.jobs import AppendStatus
+from minimq_common.batch import RecordBatch
+from support.chance import SEED, rounds
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
-FIRST, _, LAST = os.environ.get("MINIMQ_DELAY_SEEDS", "0-5").partition("-")
-SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+RUNS = rounds(5)
 STEPS = 120
-YEARS_MS = 400 * 86_400_000
+DAY_MS = 86_400_000
+YEARS_MS = 400 * DAY_MS
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Run:
     def append(self) -> None:
         self.sequence += 1
         body = b"%d" % self.sequence
-        due_ms = self.clock.now_ms + self.rng.choice((-5, 0, 1, 10, 100, 100, 1_000, 1_000, 50_000, 30 * 86_400_000))
+        due_ms = self.clock.now_ms + self.rng.choice((-5, 0, 1, 10, 100, 100, 1_000, 1_000, 50_000, 30 * DAY_MS))
         delay = Delay(due_ms=due_ms, recallable=self.rng.random() < 0.8)
         data = numbered_batch(7, self.sequence, body)
         job = self.store.submit("t", 0, data, delay=delay).result(PATIENCE_S)
@@ -235,12 +235,14 @@ class Run:
         return self.store.state.end(self.store.key("t", 0)).offset
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.rounds
+@pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
 def test_each_is_published_once_in_order_never_early_and_not_when_recalled(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(delay_drafts, "MAX_PUBLISHED", 5)
     monkeypatch.setattr(delay_drafts, "_LOOKED_AT", 12)
+    print(f"MINIMQ_TEST_SEED={seed} MINIMQ_TEST_ROUNDS=1")
     run = Run(stores, seed)
     for _ in range(STEPS):
         run.step()
@@ -253,3 +255,34 @@ def test_each_is_published_once_in_order_never_early_and_not_when_recalled(
     assert run.store.store.next_due_ms is None
     run.store.close()
     assert check_directory(run.store.path).findings == []
+
+
+def test_a_year_of_due_times_passes_with_a_clock_that_is_set(stores: Stores) -> None:
+    store, rng = stores.open(), Random(SEED)
+    store.create_topic("t")
+    began = stores.clock.now_ms
+    due: dict[bytes, int] = {}
+    keys: dict[bytes, DueKey] = {}
+    for number in range(800):
+        body = b"%d" % number
+        due[body] = began + rng.randrange(1, 365 * DAY_MS)
+        keys[body] = store.delay("t", 0, due[body], body)
+    for body in rng.sample(sorted(due), 100):
+        assert store.recall("t", keys[body]) == [RecallOutcome.RECALLED]
+        del due[body]
+    found: dict[bytes, int] = {}
+    while (next_ms := store.store.next_due_ms) is not None:
+        stores.clock.now_ms = next_ms - 1  # nothing comes a moment too early
+        assert sum(job.published for job in store.publish_due()) == 0
+        stores.clock.now_ms = next_ms if rng.random() < 0.5 else next_ms + rng.randrange(DAY_MS)
+        store.publish_due()
+        if rng.random() < 0.02:
+            store.close()
+            store = stores.open()
+        for stored in store.read("t", 0, len(found)):
+            [body] = RecordBatch(stored.data).bodies()
+            assert body not in found
+            found[body] = stored.stored_ms
+    assert found.keys() == due.keys()
+    assert all(due[body] <= at < due[body] + DAY_MS for body, at in found.items())
+    assert list(found) == sorted(due, key=lambda body: keys[body])

@@ -1,0 +1,171 @@
+"""Delayed batches whose rows or entries are damaged: nothing else is lost, and each damage is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from minimq_broker.core.delays import DueKey, RecallOutcome
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.due_rows import wait_key
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.repair import repair_segment
+from minimq_broker.store.verify import Verification
+from support.stores import OpenStore, Stores
+
+Table = Any
+Harm = Callable[[lmdb.Environment, Table, Table, DueKey], None]
+
+
+def _position(key: DueKey) -> bytes:
+    return key.id.to_bytes(8, "big")
+
+
+def _without_an_entry(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(log, write=True) as txn:
+        assert txn.delete(_position(key))
+
+
+def _with_a_flipped_bit(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(log, write=True) as txn:
+        entry = bytearray(txn.get(_position(key), b""))
+        entry[-1] ^= 1
+        txn.put(_position(key), bytes(entry))
+
+
+def _with_another_time(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(log, write=True) as txn:
+        entry = bytearray(txn.get(_position(key), b""))
+        entry[36] ^= 1
+        txn.put(_position(key), bytes(entry))
+
+
+def _with_a_damaged_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(due, write=True) as txn:
+        row = bytearray(txn.get(wait_key(key), b""))
+        row[3] ^= 1
+        txn.put(wait_key(key), bytes(row))
+
+
+def _with_a_row_that_is_cut(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(due, write=True) as txn:
+        txn.put(wait_key(key), b"\0")
+
+
+def _without_a_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(due, write=True) as txn:
+        assert txn.delete(wait_key(key))
+
+
+def _with_another_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+    with env.begin(due, write=True) as txn:
+        txn.put(wait_key(DueKey(key.due_ms + 1, key.id)), txn.get(wait_key(key), b""))
+
+
+ENTRIES = [_without_an_entry, _with_a_flipped_bit, _with_another_time]
+ROWS = [_with_a_damaged_row, _with_a_row_that_is_cut]
+LOST_ROWS = [_without_a_row, _with_another_row]
+
+
+def delay(stores: Stores) -> tuple[OpenStore, list[DueKey]]:
+    store = stores.open()
+    store.create_topic("t")
+    keys = [store.delay("t", 0, store.clock.now_ms + number, b"body-%d" % number) for number in range(1, 6)]
+    store.store.call(lambda: store.store.log.roll(store.store.end))
+    return store, keys
+
+
+def harm(stores: Stores, by: Harm) -> tuple[OpenStore, list[DueKey]]:
+    """Return a store whose third delayed batch is damaged, and the keys of all."""
+    store, keys = delay(stores)
+    store.close()
+    stores.damaged.add(store.path)
+    file = min((store.path / "commitlog").glob("*.mdb"))
+    with closing(lmdb.open(str(file), subdir=False, max_dbs=4, map_size=1 << 30)) as env:
+        by(env, env.open_db(b"log", create=False), env.open_db(b"due", create=False), keys[2])
+    return store, keys
+
+
+def publish(store: OpenStore) -> list[bytes]:
+    store.clock.now_ms += 100
+    store.publish_due()
+    return store.bodies("t", 0)
+
+
+@pytest.mark.parametrize("by", ENTRIES)
+def test_a_damaged_one_is_skipped_and_counted(stores: Stores, by: Harm) -> None:
+    harm(stores, by)
+    store = stores.open()
+    store.clock.now_ms += 100
+    [job] = store.publish_due()
+    assert (job.published, job.lost) == (4, 1)
+    assert store.bodies("t", 0) == [b"body-1", b"body-2", b"body-4", b"body-5"]
+    assert store.state.delays.by_topic == {}
+    store.close()
+    store = stores.open()
+    assert store.store.next_due_ms is None
+    assert publish(store) == [b"body-1", b"body-2", b"body-4", b"body-5"]
+
+
+@pytest.mark.parametrize("by", ROWS)
+def test_the_entry_tells_what_a_damaged_row_does_not(stores: Stores, by: Harm) -> None:
+    _, keys = harm(stores, by)
+    store = stores.open()
+    assert store.recall("t", keys[2]) == [RecallOutcome.RECALLED]
+    assert publish(store) == [b"body-1", b"body-2", b"body-4", b"body-5"]
+
+
+@pytest.mark.parametrize("by", ROWS)
+def test_a_batch_with_a_damaged_row_is_published(stores: Stores, by: Harm) -> None:
+    harm(stores, by)
+    assert publish(stores.open()) == [b"body-%d" % number for number in range(1, 6)]
+
+
+@pytest.mark.parametrize("by", [*ENTRIES, *ROWS, *LOST_ROWS])
+def test_each_damage_is_found(stores: Stores, by: Harm) -> None:
+    store, _ = harm(stores, by)
+    assert check_directory(store.path).findings != []
+    with closing(CommitLog(store.path / "commitlog", 1 << 20, UNOBSERVED, readonly=True)) as log:
+        verification = Verification(log.segments[0], log.segments[1].start)
+        with pytest.raises(DAMAGE):
+            verify(verification)
+
+
+def verify(verification: Verification) -> None:
+    while not verification.is_over:
+        verification.step(1 << 20, 100)
+
+
+@pytest.mark.parametrize("by", [*ROWS, *LOST_ROWS])
+def test_a_repair_makes_the_rows_anew(stores: Stores, by: Harm) -> None:
+    store, _ = harm(stores, by)
+    file = min((store.path / "commitlog").glob("*.mdb"))
+    end = int(max((store.path / "commitlog").glob("*.mdb")).stem)
+    assert repair_segment(file, end, 1 << 20, "for a test") == ""
+    assert check_directory(store.path).findings == []
+    assert publish(stores.open()) == [b"body-%d" % number for number in range(1, 6)]
+
+
+def test_a_copy_has_what_waits(stores: Stores) -> None:
+    store, keys = delay(stores)
+    store.recall("t", keys[1])
+    snapshot = store.store.snapshot()
+    with StoreCopy(stores.folder / "copy", snapshot, 0) as copy:
+        copy.put(store.store.entries(0, 1 << 30))
+        copy.finish()
+    made = stores.open("copy")
+    assert publish(made) == [b"body-1", b"body-3", b"body-4", b"body-5"]
+    assert check_directory_of(made) == []
+
+
+def check_directory_of(store: OpenStore) -> list[str]:
+    store.close()
+    return check_directory(Path(store.path)).findings
