@@ -151,6 +151,28 @@ def test_requests_are_answered_again_after_the_broker_was_away(tmp_path: Path, f
         assert not asking.wrong
 
 
+def test_requests_go_on_over_another_broker_while_that_of_the_inbox_is_away(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as own:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t")
+        with service(own.nameserver, "t"), Producer(own.nameserver) as asker:
+            asker.request(Message("t", b"x"), timeout=PATIENCE_S)
+            home = asker._core.requester._homes["t"].broker_name
+            [broker] = [each for each in own.brokers if each.broker_name == home]
+            with Asking(asker, "t", timeout_s=2.0) as asking:
+                asking.wait_for_answers()
+                broker.kill()
+                asking.wait_for_answers()
+                assert asker._core.requester._homes["t"].broker_name != home
+                broker.start()
+                asking.wait_for_answers()
+                broker.pause()
+                asking.wait_for_answers()
+                broker.resume()
+                asking.wait_for_answers()
+        assert not asking.wrong
+
+
 @pytest.mark.timeout(180)
 def test_a_request_that_waits_during_a_fail_over_is_answered_through_the_new_master(tmp_path: Path) -> None:
     is_asked, may_answer = threading.Event(), threading.Event()

@@ -17,6 +17,7 @@ from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
+from minimq.sending.attend_streams import Attendance
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.open_requests import OpenRequest
 from minimq.sending.pending_batch import Outcome, PendingMessage
@@ -29,7 +30,7 @@ from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
-from minimq_common.errors import SendFailed
+from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 #: A message of that size costs the loop too much time, in copies and in compression.
@@ -204,7 +205,7 @@ class Producer:
         deadline = time.monotonic() + timeout_s
         home = requester.home_of(message.topic)
         if home is None:
-            home = await self._core.open_inbox(message, deadline)
+            home = await self._open_inbox(message, timeout_s, deadline)
         request = requester.new(home, outcome, timeout_s, deadline)
         reply_to = requester.begin(request, keep_time=True)
         try:
@@ -215,6 +216,15 @@ class Producer:
             requester.forget(request)
             raise
         return outcome, request
+
+    async def _open_inbox(self, message: Message, timeout_s: float, deadline: float) -> Attendance:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._core.open_inbox(message, deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"topic {message.topic!r}, and a broker for the reply, were not found within {timeout_s:g} s"
+            ) from None
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""

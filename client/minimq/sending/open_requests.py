@@ -241,9 +241,9 @@ class AwaitedReply:
         self._arrived.release()
         return None
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the outcome; return whether it came."""
-        return self._arrived.acquire(timeout=max(timeout_s, 0.0))
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the outcome, for so long if a time is given; return whether it came."""
+        return self._arrived.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
 
     def result(self) -> Reply:
         """Return the reply that has come, or raise the error."""

@@ -195,13 +195,14 @@ class _ReplyLine:
         self._under_way = 0
         self._stream: ReplyStream | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def add(self, reply: _WaitingReply) -> None:
         self._waiting.append(reply)
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
-        while self._waiting and self._under_way < _WINDOW and self._timer is None:
+        while self._waiting and self._under_way < _WINDOW and self._timer is None and not self._is_closed:
             late = []
             now = time.monotonic()
             while self._waiting and self._waiting[0].until <= now:
@@ -216,6 +217,7 @@ class _ReplyLine:
                 self._again([reply for part in parts.values() for reply in part], error)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._stream is not None:

@@ -167,7 +167,7 @@ class Requester:
             if not awaited.wait(request.deadline - time.monotonic()):
                 if self._requests.forget(request):
                     raise self._requests.late(request)
-                awaited.wait(timeout_s)  # it comes at the last moment
+                awaited.wait()  # it comes at the last moment
         except BaseException:  # such as Ctrl-C
             self._requests.forget(request)
             raise
@@ -190,9 +190,8 @@ class Requester:
         *,
         keep_time: bool,
     ) -> None:
-        value = self.begin(request, keep_time=keep_time)
         try:
-            self._send(message, queue, selector, request, value)
+            self._send(message, queue, selector, request, self.begin(request, keep_time=keep_time))
         except BaseException:
             self._requests.forget(request)
             raise
