@@ -8,6 +8,7 @@ from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.retention import RetentionRules
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.options import BrokerOptions
+from minimq_broker.services.compactor import CompactorOptions
 from minimq_broker.services.halves import HalfOptions
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.data_dir import Owner
@@ -58,3 +59,8 @@ def limits(options: BrokerOptions) -> Limits:
         max_groups=options.max_groups,
         max_sessions=options.max_sessions,
     )
+
+
+def compactor_options(options: BrokerOptions) -> CompactorOptions:
+    """Return the options of the compactor."""
+    return CompactorOptions(options.compaction_check_s, options.compaction_memory_bytes, options.compaction_share)

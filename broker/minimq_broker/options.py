@@ -117,6 +117,17 @@ class BrokerOptions:
         minimum=0,
     )
     retention_check_s: float = option(10.0, "Time between two searches for expired messages.", minimum=0.01)
+    compaction_check_s: float = option(
+        10.0, "Time between two looks for topics that are to be compacted.", minimum=0.01
+    )
+    compaction_memory_bytes: int = option(
+        128 << 20,
+        "Memory for the keys of a round of compaction; with less of it, more rounds are needed.",
+        minimum=1 << 20,
+    )
+    compaction_share: float = option(
+        0.2, "Share of the time of one processor that compaction uses.", minimum=0.01, maximum=1
+    )
     verify_interval_s: float = option(
         86400.0,
         "Pause between two background checks of all old segments; 0 turns them off.",

@@ -13,7 +13,7 @@ import grpc.aio
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.call_bounds import call_limits, channel_options
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.engine_options import half_options, limits, store_options
+from minimq_broker.engine_options import compactor_options, half_options, limits, store_options
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
@@ -25,6 +25,7 @@ from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import now_ms
+from minimq_broker.services.compactor import Compactor
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
 from minimq_broker.services.due_timer import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
@@ -236,19 +237,19 @@ class Broker:
         return standard
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
-        needed = (snapshots.lowest_needed, *((self._roles.lowest_needed,) if self._roles else ()))
-        self._retention = Retention(
-            engine.handle,
-            engine.counters,
-            self._options.retention_check_s,
-            lambda: min(look() for look in needed),
-            clock.kept_ms,
-        )
-        self._retention.start()
-        self._ends.push_async_callback(self._retention.stop)
+        needed = [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
+
+        def lowest_needed() -> int:
+            return min(look() for look in needed)
+
+        check_s, kept_ms = self._options.retention_check_s, clock.kept_ms
+        self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
+        compactor = Compactor(engine.handle, engine.counters, compactor_options(self._options), lowest_needed, kept_ms)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
-        scrub.start()
-        self._ends.push_async_callback(scrub.stop)
+        upkeep: tuple[Retention | Compactor | Scrub, ...] = (self._retention, compactor, scrub)
+        for each in upkeep:
+            each.start()
+            self._ends.push_async_callback(each.stop)
 
     def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
         standard.serving()

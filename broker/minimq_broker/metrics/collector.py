@@ -145,6 +145,14 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
         yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
+        yield counter(
+            f"{PREFIX}_compaction_rounds_total", "Rounds of compaction that were carried out.", done.compaction_rounds
+        )
+        yield counter(
+            f"{PREFIX}_compaction_removed_messages_total",
+            "Messages of compacted topics that were removed: newer ones have their keys.",
+            done.compaction_removed,
+        )
         yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
         yield counter(
             f"{PREFIX}_segments_repaired_total",

@@ -27,6 +27,9 @@ class Counters:
         delayed_recalled: those that were recalled.
         delayed_lost: batches of them that could not be read when they were due.
         delayed_late_s: seconds from the time at which a delayed batch was due to its storage in its queue.
+        compaction_rounds: rounds of compaction that were carried out.
+        compacted_messages: messages that they have looked at in segments that were rewritten.
+        compaction_removed: those that they have removed.
         append_s: seconds from the arrival of a batch to its answer.
         streams_refused: streams that were one too many, by the name of the call.
     """
@@ -47,6 +50,9 @@ class Counters:
     delayed_published: int = 0
     delayed_recalled: int = 0
     delayed_lost: int = 0
+    compaction_rounds: int = 0
+    compacted_messages: int = 0
+    compaction_removed: int = 0
     halves_ended: Counter[str] = field(default_factory=Counter)
     half_checks: int = 0
     replies: Counter[str] = field(default_factory=Counter)

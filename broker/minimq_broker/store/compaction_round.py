@@ -90,6 +90,11 @@ class CompactionRound:
         """True if nothing is left to do."""
         return self._phase is _Phase.OVER
 
+    @property
+    def has_gone_on(self) -> bool:
+        """True if more of the log is compacted than before."""
+        return self._end > self._record.position
+
     def done(self) -> CompactionRecord:
         """Return the record of the rounds with this one, once it is over."""
         return self._record.after(self._end, self._now_ms, self._tombstones, sorted(self._held))

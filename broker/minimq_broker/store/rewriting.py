@@ -7,6 +7,7 @@ that wait stay, and so do recalls until the batch is due. Each replica rewrites 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,10 @@ Placed = list[tuple[int, bytes]]
 #: that is not longer, or nothing; or entries that take the place of this one and of some before it. It is asked in
 #: order about all entries but facts, and delayed batches that wait.
 Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | Placed | None]
+
+
+#: Two may make a segment with the same start: one of them will get its place.
+_numbers = itertools.count()
 
 
 class Rewriting:
@@ -176,5 +181,5 @@ class Rewriting:
 
 
 def rewritten_path(folder: Path, start: int) -> Path:
-    """Return the name of a rewritten segment before it has its place; what a start finds of it is deleted."""
-    return folder / f"{start:020d}.new-rewriting"
+    """Return a new name for a rewritten segment before it has its place; what a start finds of it is deleted."""
+    return folder / f"{start:020d}.new-rewriting-{next(_numbers)}"

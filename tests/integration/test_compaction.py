@@ -1,0 +1,115 @@
+"""Compaction on real servers: the table stays what it is, for whoever reads it, and whatever is killed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer
+from minimq.administration.compaction import Compaction
+from support.scraping import Scrape, metrics_address
+from support.waiting import wait_until
+
+TOPIC = "state"
+KEYS = 200
+OPTIONS = {
+    "segment_bytes": 1 << 17,
+    "checkpoint_interval_s": 0.05,
+    "compaction_check_s": 0.05,
+    "compaction_share": 1.0,
+    "metrics": "127.0.0.1:0",
+    "log_format": "json",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(data_dir=tmp_path / "data", brokers=1, broker_options=OPTIONS) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic(TOPIC, queues=2, compaction=Compaction(dirty_ratio=0.01))
+        yield cluster
+
+
+def update(cluster: LocalCluster, table: dict[str, bytes], count: int, chance: random.Random) -> None:
+    """Send that many changes of a table, and make them there."""
+    messages = []
+    for number in range(count):
+        key = f"key-{chance.randrange(KEYS)}"
+        if chance.random() < 0.1:
+            messages.append(Message.tombstone(TOPIC, key))
+            table.pop(key, None)
+        else:
+            table[key] = b"%d " % number + bytes(chance.randrange(400))
+            messages.append(Message(TOPIC, table[key], keys=(key,)))
+    with Producer(cluster.nameserver) as producer:
+        for first in range(0, count, 50):
+            producer.send_many(messages[first : first + 50])
+
+
+def read_table(cluster: LocalCluster, group: str) -> tuple[dict[str, bytes], int]:
+    """Return the table that all messages add up to, and how many there are."""
+    table: dict[str, bytes] = {}
+    count = 0
+    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(TOPIC)
+        while messages := consumer.poll(2.0):
+            count += len(messages)
+            for message in messages:
+                table.pop(message.keys[0], None)
+                if not message.is_tombstone:
+                    table[message.keys[0]] = message.body
+    return table, count
+
+
+def removed(cluster: LocalCluster) -> float:
+    """Return how many messages were removed since the broker started."""
+    return Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_compaction_removed_messages_total")
+
+
+def test_the_table_stays_what_it_is(cluster: LocalCluster) -> None:
+    chance, table = random.Random(1), dict[str, bytes]()
+    with PullConsumer(cluster.nameserver, group="behind", start="earliest") as consumer:
+        consumer.subscribe(TOPIC)
+        update(cluster, table, 500, chance)
+        seen: dict[str, bytes] = {}
+        first = consumer.poll(10.0, max_messages=100)
+        update(cluster, table, 3000, chance)
+        wait_until(lambda: removed(cluster) > 2000, 30.0)
+        assert first
+        for message in first:
+            seen[message.keys[0]] = message.body
+        while messages := consumer.poll(2.0):
+            for message in messages:
+                seen[message.keys[0]] = message.body
+        assert {key: body for key, body in seen.items() if body} == table
+    found, count = read_table(cluster, "new")
+    assert found == table
+    assert count < 3500 - 2000
+
+
+def test_a_killed_broker_loses_nothing(cluster: LocalCluster) -> None:
+    chance, table = random.Random(2), dict[str, bytes]()
+    for turn in range(4):
+        update(cluster, table, 1500, chance)
+        if turn:
+            wait_until(lambda: removed(cluster) > 0, 30.0)
+        cluster.brokers[0].kill()
+        cluster.brokers[0].restart()
+        assert read_table(cluster, f"group-{turn}")[0] == table
+
+
+def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: LocalCluster) -> None:
+    chance, table = random.Random(3), dict[str, bytes]()
+    update(cluster, table, 3000, chance)
+    wait_until(lambda: removed(cluster) > 2000, 30.0)
+    seen: dict[str, bytes] = {}
+    with SimpleConsumer(cluster.nameserver, group="workers", start="earliest") as consumer:
+        consumer.subscribe(TOPIC)
+        while messages := consumer.receive(100, timeout=3.0):
+            for message in messages:
+                seen[message.keys[0]] = message.body
+            consumer.ack(messages)
+    assert {key: body for key, body in seen.items() if body} == table
