@@ -27,7 +27,7 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.server_bounds import ALL_BOUNDS
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
@@ -88,6 +88,8 @@ def outcome(answers: Answers) -> type[MiniMQError] | None:
 def failures(answer: Any) -> Iterator[Any]:  # noqa: ANN401 - of any class
     parts: dict[type, Any] = {
         broker_pb2.AppendResponse: lambda: answer.results,
+        broker_pb2.AtomicAppendResponse: lambda: answer.results,
+        halves_pb2.EndHalfResponse: lambda: answer.results,
         broker_pb2.PopResponse: lambda: answer.results,
         broker_pb2.PullFrame: lambda: [answer],
         broker_pb2.SessionEvent: lambda: [answer.refused],
