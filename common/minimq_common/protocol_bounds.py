@@ -48,6 +48,8 @@ MAX_SETTLES = 1_000
 MAX_HAVE = 16
 #: Batches of one atomic append, and bytes of all of them: they go to the replicas in one frame.
 MAX_ATOMIC_BATCHES = 1_000
+#: Atomic appends that one request has.
+MAX_ATOMIC_APPENDS = 256
 MAX_ATOMIC_BYTES = 16 << 20
 #: Delayed batches that one request recalls, and that one page lists.
 MAX_RECALLED = 1_000
@@ -130,7 +132,8 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "AppendResponse": {"results": FRAME_ITEMS},
     "AtomicBatch": {"topic": TOPIC, "batch": FRAME_BYTES},
     "AtomicProgress": {"begins": Items(MAX_NAMED, COUNT), "group": GROUP, "settles": Items(MAX_SETTLES)},
-    "AtomicAppendRequest": {"batches": Items(MAX_ATOMIC_BATCHES)},
+    "AtomicAppend": {"batches": Items(MAX_ATOMIC_BATCHES)},
+    "AtomicAppendRequest": {"appends": Items(MAX_ATOMIC_APPENDS, walked=False)},
     "AtomicAppendResult": {"batches": FRAME_ITEMS},
     "AtomicAppendResponse": {"results": FRAME_ITEMS},
     "PullRequest": {

@@ -44,6 +44,21 @@ class AtomicAppendService(AppendService):
     async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> int:
         try:
             check_bounds(request)
+            if not request.appends:
+                raise InvalidArgument("a request has at least one atomic append")
+        except MiniMQError as error:
+            answers.add(broker_pb2.AtomicAppendResult(failure=rpc.to_failure(error)))
+            return request.ByteSize()
+        refused_bytes = 0
+        for number, append in enumerate(request.appends):
+            refused_bytes += await self._take_one(append, answers)
+            if number:
+                answers.expect()
+        return refused_bytes
+
+    async def _take_one(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> int:
+        try:
+            check_bounds(request)
             current_caller().check(request)
             job = self._atomic_job(request, answers)
             await self._engine.writes.append_atomic(job, lambda: self._add_progress(job, request))
@@ -55,7 +70,7 @@ class AtomicAppendService(AppendService):
                 return request.ByteSize()
         return 0
 
-    def _atomic_job(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> AtomicJob:
+    def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> AtomicJob:
         """Return the batches of a request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         if not request.batches and not request.HasField("progress"):
             raise InvalidArgument("an atomic append has batches, or what a group has consumed")
@@ -95,7 +110,7 @@ class AtomicAppendService(AppendService):
 
         return AtomicJob(batches, None, (), None, done)
 
-    def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppendRequest) -> None:
+    def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppend) -> None:
         """Add what a group has consumed to a job, or why it may not: an earlier try may have stored it all the same."""
         try:
             progress = request.progress

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from minimq.aio.outcomes import LoopOutcomes
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
@@ -22,8 +23,9 @@ class ProducerTransaction(Generic[M]):
     A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
     """
 
-    def __init__(self, opened: OpenTransaction[M]) -> None:
+    def __init__(self, opened: OpenTransaction[M], outcomes: LoopOutcomes) -> None:
         self._opened = opened
+        self._outcomes = outcomes
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,7 +65,11 @@ class ProducerTransaction(Generic[M]):
             step = next(steps) if self._opened.is_quick else await asyncio.to_thread(next, steps, None)
             while step is not None:
                 try:
-                    result = await step.client.result(step.make)
+                    outcome = self._outcomes.new_answer()
+                    if self._opened.transactor.begin(step, outcome.complete):
+                        result = await outcome.future
+                    else:
+                        result = await step.client.result(step.make)
                 except BaseException as error:  # noqa: BLE001 - it decides what follows
                     step = steps.throw(error)
                 else:

@@ -312,8 +312,11 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
                 raise self._end
             request_id = next(self._ids)
             self._receivers[request_id] = receiver
-        self._stream.send(make(request_id))
+        self._send(make(request_id))
         return request_id
+
+    def _send(self, request: Request) -> None:
+        self._stream.send(request)
 
     def forget(self, request_id: int, farewell: Request) -> None:
         """Hand no further answer to a request out, and tell the broker, if that has not answered the last time."""

@@ -13,8 +13,14 @@ from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
-_BATCHES = broker_pb2.AtomicAppendRequest.BATCHES_FIELD_NUMBER
+_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
+_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
 _BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
+#: Appends travel together up to that many, and that many bytes.
+_MOST = 64
+_MOST_BYTES = 256 << 10
+#: While more than so many times as many are under way, others gather: a request costs as much as several appends.
+_UNDER_WAY = 4
 
 
 class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
@@ -31,6 +37,10 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
     def __init__(self, connection: Connection, address: str) -> None:
         super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts)  # type: ignore[arg-type, return-value]
         self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[tuple[bytes, ...]] = []
+        self._under_way = 0
+        self._is_flushing = False
 
     async def append(
         self,
@@ -46,6 +56,8 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
         answer: asyncio.Future[broker_pb2.AtomicAppendResult] = asyncio.get_running_loop().create_future()
 
         def take(result: broker_pb2.AtomicAppendResult | None, error: MiniMQError | None) -> None:
+            self._under_way -= 1
+            self._flush_soon()
             if answer.done():
                 return
             if result is None:
@@ -58,7 +70,7 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
                 answer.set_result(result)
 
         def request(request_id: int) -> tuple[bytes, ...]:
-            made = broker_pb2.AtomicAppendRequest(request_id=request_id)
+            made = broker_pb2.AtomicAppend(request_id=request_id)
             if progress is not None:
                 made.progress.CopyFrom(progress)
             pieces = [made.SerializeToString()]
@@ -66,7 +78,7 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
                 about = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id).SerializeToString()
                 head = field_head(_BATCH, len(data))
                 pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]
-            return tuple(pieces)
+            return field_head(_APPENDS, sum(map(len, pieces))), *pieces
 
         self.request(request, take)
         try:
@@ -76,6 +88,31 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
             error = DeadlineExceeded(f"broker {self._address} gave no answer within {timeout_s:.1f} s")
             self.fail(error)  # what else is under way there waits for the same
             raise error from None
+
+    def _send(self, request: tuple[bytes, ...]) -> None:
+        self._gathered.append(request)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing and self._gathered:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what has gathered, unless most is under way: then the next answer does."""
+        self._is_flushing = False
+        while self._gathered and _UNDER_WAY * len(self._gathered) >= self._under_way:
+            pieces: list[bytes] = []
+            size = count = 0
+            for request in self._gathered[:_MOST]:
+                pieces += request
+                size += sum(map(len, request))
+                count += 1
+                if size >= _MOST_BYTES:
+                    break
+            del self._gathered[:count]
+            self._under_way += count
+            self._stream.send(tuple(pieces))
 
 
 def _parts(response: broker_pb2.AtomicAppendResponse) -> Iterable[Part[broker_pb2.AtomicAppendResult]]:

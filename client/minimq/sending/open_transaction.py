@@ -97,6 +97,11 @@ class OpenTransaction(Generic[M]):
         self._topics.add(message.topic)
         self._messages.append(TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000))
 
+    @property
+    def transactor(self) -> Transactor:
+        """Commits it."""
+        return self._transactor
+
     def begin_receiving(self) -> TransactionInput[M]:
         """Return what the transaction consumes, from which it receives once."""
         self._check_open()

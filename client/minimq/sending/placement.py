@@ -39,11 +39,23 @@ class TransactionPart(NamedTuple):
     indices: list[int]
 
 
-def brokers_of(routes: Sequence[TopicRoute], bound: MessageQueue | None, consumed: MessageQueue | None) -> list[str]:
+#: The queues of a topic that take messages, by broker name.
+QueuesAt = Mapping[str, Sequence[MessageQueue]]
+
+
+def queues_at(route: TopicRoute) -> QueuesAt:
+    """Return the queues of a topic that take messages now, by broker name."""
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in route.write_queues():
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found
+
+
+def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consumed: MessageQueue | None) -> list[str]:
     """Return the brokers that take messages of all topics, sorted.
 
     Args:
-        routes: of the topics.
+        topics: their queues.
         bound: a queue that a message must go to; None if there is none.
         consumed: a queue that the transaction consumes; None if there is none.
 
@@ -56,26 +68,23 @@ def brokers_of(routes: Sequence[TopicRoute], bound: MessageQueue | None, consume
             f"the transaction consumes {consumed}, and a message is for {bound} at another broker: a transaction is of "
             "one broker"
         )
-    found: set[str] | None = None
-    for route in routes:
-        here = {queue.broker_name for queue in route.write_queues()}
-        found = here if found is None else found & here
     wanted = bound or consumed
-    if wanted is not None:
-        found = {wanted.broker_name} & found if found is not None else {wanted.broker_name}
+    found: set[str] | None = None if wanted is None else {wanted.broker_name}
+    for queues in topics.values():
+        found = {*queues} if found is None else found & queues.keys()
     if not found:
-        raise TopicNotFound(_nowhere(routes, wanted))
+        raise TopicNotFound(_nowhere(topics, wanted))
     return sorted(found)
 
 
-def _nowhere(routes: Sequence[TopicRoute], wanted: MessageQueue | None) -> str:
+def _nowhere(topics: Mapping[str, QueuesAt], wanted: MessageQueue | None) -> str:
     carried = []
-    for route in routes[:_NAMED]:
-        names = sorted({queue.broker_name for queue in route.write_queues()})
-        carried.append(f"{route.topic} is on {', '.join(names[:_NAMED]) or 'none'}{', ...' * (len(names) > _NAMED)}")
+    for topic, queues in [*topics.items()][:_NAMED]:
+        names = sorted(queues)
+        carried.append(f"{topic} is on {', '.join(names[:_NAMED]) or 'none'}{', ...' * (len(names) > _NAMED)}")
     where = f"broker {wanted.broker_name}" if wanted is not None else "no broker"
     verb = "does not take" if wanted is not None else "takes"
-    more = "; ..." * (len(routes) > _NAMED)
+    more = "; ..." * (len(topics) > _NAMED)
     return (
         f"{where} {verb} messages of all topics of the transaction ({'; '.join(carried)}{more}): create "
         "them on one broker, as `minimq topic create NAME` does on all"

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,16 +16,19 @@ from minimq.connection.client import ClusterClient
 from minimq.sending.atomic_stream import AtomicStream
 from minimq.sending.key_queues import takes_tombstones
 from minimq.sending.pending_batch import BatchNumber
+from minimq.sending.placed_transaction import EncodedPart, PlacedTransaction, transaction_receipts
 from minimq.sending.placement import (
+    QueuesAt,
     TransactionMessage,
     TransactionPart,
     bound_queue,
     brokers_of,
     healthy,
     parts_of,
+    queues_at,
 )
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
+from minimq.sending.receipt import SendReceipt
 from minimq.sending.retry import GiveUp, next_step, try_timeout_s
 from minimq.sending.selectors import Selector
 from minimq.sending.transaction_input import TransactionInput
@@ -59,26 +63,8 @@ class LoopStep(NamedTuple):
     make: Callable[[], Coroutine[Any, Any, Any]]
 
 
-class _EncodedPart(NamedTuple):
-    part: TransactionPart
-    data: bytes
-    sequence: int
-
-
-class _Placed(NamedTuple):
-    """A transaction on its way to one broker.
-
-    Attributes:
-        broker_name: its name.
-        topic: whose route leads there.
-        parts: the batches.
-        others: whether another broker might take it.
-    """
-
-    broker_name: str
-    topic: str
-    parts: Sequence[_EncodedPart]
-    others: bool
+#: Called with the result, or with the error.
+StepOutcome = Callable[[Any, BaseException | None], object]
 
 
 class _Elsewhere(Exception):
@@ -115,6 +101,12 @@ class Transactor:
         #: The first number of each transaction whose outcome is not known, ascending.
         self._open: dict[int, None] = {}
         self._turn = random.randrange(1 << 16)
+        #: By topic, and of which route.
+        self._known_queues: dict[str, tuple[TopicRoute, QueuesAt]] = {}
+        #: Work for the event loop that it has not taken; and whether it was woken for that.
+        self._handed_in: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], StepOutcome]] = deque()
+        self._is_woken = False
+        self._tasks: set[asyncio.Task[Any]] = set()
         #: By address; on the event loop of the connection.
         self._streams: dict[str, AtomicStream] = {}
 
@@ -144,7 +136,7 @@ class Transactor:
             try:
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
                 answers = yield LoopStep(self._client, append)
-                return _receipts(messages, placed, answers, self._producer_id)
+                return transaction_receipts(messages, placed, answers, self._producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
@@ -152,25 +144,26 @@ class Transactor:
 
     def _place(
         self, messages: Sequence[TransactionMessage], consumed: MessageQueue | None, avoid: Collection[str]
-    ) -> _Placed:
+    ) -> PlacedTransaction:
         """Choose a broker and encode the batches for it. Asks name servers, and so waits, for routes not known."""
-        topics = dict.fromkeys(item.message.topic for item in messages)
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
-        routes = {topic: self._find(topic, make=topic not in fifo) for topic in topics}
+        routes = {
+            topic: self._find(topic, make=topic not in fifo)
+            for topic in dict.fromkeys([item.message.topic for item in messages])
+        }
+        topics = {topic: self._queues_at(route) for topic, route in routes.items()}
         fixed = partial(self._fixed, routes)
         bound = bound_queue(messages, fixed)
-        names = brokers_of([*routes.values()], bound, consumed)
-        topic = next(iter(topics)) if topics else ""
-        is_silent = partial(self._is_silent, routes[topic]) if topics else lambda _: False
-        chosen = healthy(names, is_silent, avoid) or names
+        names = brokers_of(topics, bound, consumed)
+        topic = next(iter(routes), "")
+        chosen = names
+        if len(names) > 1:
+            chosen = healthy(names, partial(self._is_silent, routes[topic]), avoid) or names
         with self._lock:
             self._turn += 1
             turn = self._turn
         name = chosen[turn % len(chosen)]
-        queues = {
-            each: [queue for queue in route.write_queues() if queue.broker_name == name]
-            for each, route in routes.items()
-        }
+        queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         limits = self._options.batch_messages, self._options.batch_bytes
         parts = parts_of(messages, queues, in_turn, fixed, limits)
@@ -180,7 +173,15 @@ class Transactor:
                 f"{MAX_ATOMIC_BATCHES:,}: divide it"
             )
         others = len(names) > 1 and len({*names} - {*avoid}) > 1
-        return _Placed(name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others)
+        return PlacedTransaction(
+            name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others
+        )
+
+    def _queues_at(self, route: TopicRoute) -> QueuesAt:
+        known = self._known_queues.get(route.topic)
+        if known is None or known[0] is not route:
+            known = self._known_queues[route.topic] = route, queues_at(route)
+        return known[1]
 
     def _fixed(self, routes: Mapping[str, TopicRoute], item: TransactionMessage) -> MessageQueue | None:
         message = item.message
@@ -195,7 +196,7 @@ class Transactor:
         address = route.master_of(broker_name)
         return address is None or self._client.connection.health.is_silent(address)
 
-    def _encoded(self, parts: Sequence[TransactionPart], messages: Sequence[TransactionMessage]) -> list[_EncodedPart]:
+    def _encoded(self, parts: Sequence[TransactionPart], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -204,7 +205,7 @@ class Transactor:
             oldest = next(iter(self._open), first)
         try:
             encoded = [
-                _EncodedPart(part, self._encode(part, messages, BatchNumber(number, number - oldest)), number)
+                EncodedPart(part, self._encode(part, messages, BatchNumber(number, number - oldest)), number)
                 for number, part in enumerate(parts, first)
             ]
             size = sum(len(each.data) for each in encoded)
@@ -230,7 +231,7 @@ class Transactor:
         builder.add([item.message for item in items])
         return builder.build([item.born_ms for item in items], self._producer_id, *number)
 
-    def _settled(self, placed: _Placed) -> None:
+    def _settled(self, placed: PlacedTransaction) -> None:
         if placed.parts:
             self._forget(placed.parts[0].sequence)
 
@@ -238,10 +239,45 @@ class Transactor:
         with self._lock:
             self._open.pop(first, None)
 
+    def begin(self, step: LoopStep, told: StepOutcome) -> bool:
+        """Have the event loop run a step of a commit, and tell the result or the error; any number at one wake-up.
+
+        Returns False for a step that is not of this connection, which is not begun.
+
+        Raises:
+            Closed: the producer was closed.
+        """
+        if step.client is not self._client:
+            return False
+        self._client.check_open()
+        self._handed_in.append((step.make, told))
+        if not self._is_woken:
+            self._is_woken = True
+            if not self._client.connection.call_soon(self._begin):
+                raise Closed("the producer was closed")
+        return True
+
     # ---- on the event loop of the connection -----------------------------------------------------------
 
+    def _begin(self) -> None:
+        self._is_woken = False  # first: whoever adds something from here on wakes the loop again
+        for _ in range(len(self._handed_in)):
+            make, told = self._handed_in.popleft()
+            task = asyncio.create_task(make())
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, told))
+
+    def _ended(self, told: StepOutcome, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            told(None, Closed("the producer was closed before the transaction was acknowledged: it may be stored"))
+        elif (error := task.exception()) is not None:
+            told(None, error)
+        else:
+            told(task.result(), None)
+
     async def _append(
-        self, placed: _Placed, source: TransactionInput[Any] | None, deadline: float
+        self, placed: PlacedTransaction, source: TransactionInput[Any] | None, deadline: float
     ) -> Sequence[broker_pb2.AppendResult]:
         """Try until the outcome is known, or the time is over."""
         tries: list[str] = []
@@ -278,7 +314,7 @@ class Transactor:
     def _pause_s(
         self,
         error: MiniMQError,
-        placed: _Placed,
+        placed: PlacedTransaction,
         source: TransactionInput[Any] | None,
         deadline: float,
         tries: Sequence[str],
@@ -304,7 +340,7 @@ class Transactor:
             raise _Elsewhere(error)
         return step.delay_s
 
-    async def _address(self, placed: _Placed) -> str:
+    async def _address(self, placed: PlacedTransaction) -> str:
         route = await self._client.routes.find(placed.topic)
         address = route.master_of(placed.broker_name)
         if address is None:
@@ -339,28 +375,3 @@ class Transactor:
 def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
     return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
-
-
-def _receipts(
-    messages: Sequence[TransactionMessage],
-    placed: _Placed,
-    answers: Sequence[broker_pb2.AppendResult],
-    producer_id: int,
-) -> list[SendReceipt]:
-    """Return a receipt for each message."""
-    found: dict[int, SendReceipt] = {}
-    for each, answer in zip(placed.parts, answers, strict=True):
-        part = each.part
-        queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
-        status = SendStatus(answer.status)
-        batch = BatchReceipt(
-            queue,
-            answer.base_offset,
-            answer.store_timestamp_ms,
-            len(part.indices),
-            producer_id,
-            each.sequence,
-            status,
-        )
-        found |= {index: SendReceipt(batch, place) for place, index in enumerate(part.indices)}
-    return [found[index] for index in range(len(messages))]

@@ -102,6 +102,10 @@ def _append_atomic(request: Any) -> Requirement:  # noqa: ANN401
     return _all(*writes, *(need for each in reads for need in each.needs))
 
 
+def _append_many(request: Any) -> Requirement:  # noqa: ANN401
+    return _all(*dict.fromkeys(need for each in request.appends for need in _append_atomic(each).needs))
+
+
 def _pull(request: Any) -> Requirement:  # noqa: ANN401
     if request.cancel:
         return SIGNED_IN
@@ -189,7 +193,8 @@ _RULES: dict[str, _Rule] = {
         f"minimq.v1.{name}": rule
         for name, rule in {
             "AppendRequest": _append,
-            "AtomicAppendRequest": _append_atomic,
+            "AtomicAppend": _append_atomic,
+            "AtomicAppendRequest": _append_many,
             "PullRequest": _pull,
             "PopRequest": _pop,
             "SessionRequest": _session,

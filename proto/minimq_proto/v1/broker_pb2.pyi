@@ -756,7 +756,7 @@ class AtomicProgress(google.protobuf.message.Message):
 global___AtomicProgress = AtomicProgress
 
 @typing.final
-class AtomicAppendRequest(google.protobuf.message.Message):
+class AtomicAppend(google.protobuf.message.Message):
     """Batches of several topics and queues of one broker, and what a group has consumed for them: they are stored as a whole
     or not at all. Sent again, it is stored once.
     """
@@ -781,6 +781,24 @@ class AtomicAppendRequest(google.protobuf.message.Message):
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
+
+global___AtomicAppend = AtomicAppend
+
+@typing.final
+class AtomicAppendRequest(google.protobuf.message.Message):
+    """Some that travel together; each stands by itself."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    APPENDS_FIELD_NUMBER: builtins.int
+    @property
+    def appends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicAppend]: ...
+    def __init__(
+        self,
+        *,
+        appends: collections.abc.Iterable[global___AtomicAppend] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["appends", b"appends"]) -> None: ...
 
 global___AtomicAppendRequest = AtomicAppendRequest
 

@@ -37,7 +37,7 @@ EXEMPT = {
     "PopRequest.client_id": _CLIENT,
     "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
-    "AtomicAppendRequest.progress.commit.client_id": _CLIENT,
+    "AtomicAppendRequest.appends.progress.commit.client_id": _CLIENT,
     "AttendRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
     "QueryAssignmentRequest.client_id": _CLIENT,
@@ -92,7 +92,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
             "write topic t, write transaction x",
         ),
         (
-            broker_pb2.AtomicAppendRequest(
+            broker_pb2.AtomicAppend(
                 batches=[broker_pb2.AtomicBatch(topic=name) for name in "aba"],
                 progress=broker_pb2.AtomicProgress(
                     commit=broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.QueueOffset(topic="c")]),
