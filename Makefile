@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
-.PHONY: bench bench-delays bench-exactly-once bench-faults bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
+.PHONY: bench bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-exactly-once: setup ## Kill what a Spark query runs on, 200 times, and com
 
 bench-faults: setup ## Measure sends while a broker is killed or hangs; takes about three minutes
 	$(VENV)/bin/python bench/send_faults.py $(ARGS)
+
+bench-find: setup ## Measure searches by key and by id; ARGS="--messages 18000000" fills a whole hour, a tenth is the default
+	$(VENV)/bin/python bench/find.py $(ARGS)
 
 bench-floods: setup ## Flood a broker and a name server; measure their memory, and others meanwhile; eight minutes
 	$(VENV)/bin/python bench/flood_table.py $(ARGS)

@@ -137,3 +137,19 @@ def test_the_page_about_requests_is_one_program_that_runs(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["reply b'HELLO'", "replies 1000", "reply b'BY HAND'"]
     assert not done.stderr
+
+
+def test_the_page_about_finding_messages_is_one_program_that_runs(tmp_path: Path) -> None:
+    program = tmp_path / "finding.py"
+    program.write_text("\n".join(blocks("docs/finding-messages.md", "python")))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        'found {"carrier": "UA", "flight": 1545} (\'UA1545\', \'N14228\') EWR',
+        "complete True of 10",
+        "of the aircraft 10",
+        "same True",
+        "stored True",
+        "gates in flight 1 True",
+        "gates dead %DLQ%gates",
+    ]

@@ -10,7 +10,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups, pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
-from minimq_broker.services import leases, newcomers, pop_clients, popping, pull, replying
+from minimq_broker.services import finding, leases, newcomers, pop_clients, popping, pull, replying
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import access_document, access_rule
 from minimq_nameserver import bounds
@@ -87,6 +87,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
         ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_BYTES)),
         ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_IN_ALL)),
+        ("Per broker", "searches under way", str(finding.MAX_FINDS)),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "takes and settles of one stream", f"{popping.MAX_UNDER_WAY:,}"),
         ("Per broker", "consumers of one such stream", f"{pop_clients.MAX_CLIENTS:,}; {pop_clients.MAX_TOPICS:,}"),

@@ -26,7 +26,6 @@ from minimq_common.batch import (
     verify,
 )
 from minimq_common.batch_header import flags_of
-from minimq_common.byte_search import contains_bytes
 from minimq_common.compression import beginning
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.record_origins import HAS_ORIGINS, directory_place
@@ -65,7 +64,7 @@ def key_search(key: str) -> Search:
         if sections is None:
             return True
         keys = sections.bytes_of(Section.KEYS)
-        if not contains_bytes(keys, wanted):
+        if wanted not in keys:
             return False
         starts = memoryview(sections.bytes_of(Section.KEY_OFFSETS))
         if len(starts) % 4 or sys.byteorder == "big":
@@ -102,7 +101,7 @@ def value_search(value: str) -> Search:
 
     def may_hold(batch: memoryview) -> bool:
         sections = _opened(batch, Section.VALUES)
-        return sections is None or contains_bytes(sections.bytes_of(Section.VALUES), wanted)
+        return sections is None or wanted in sections.bytes_of(Section.VALUES)
 
     return may_hold
 

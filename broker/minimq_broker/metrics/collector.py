@@ -94,6 +94,7 @@ class BrokerMetrics:
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
         yield counter(f"{PREFIX}_messages_in_total", "Stored messages.", done.messages_in)
+        yield counter(f"{PREFIX}_messages_searched_total", "Messages that searches looked at.", done.messages_searched)
         yield counter(f"{PREFIX}_messages_out_total", "Messages sent to readers.", done.messages_out)
         yield counter(f"{PREFIX}_bytes_in_total", "Bytes of stored batches.", done.bytes_in)
         yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches sent to readers.", done.bytes_out)

@@ -18,6 +18,7 @@ class Counters:
         expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
         atomic_appends: transactions that were stored in one append.
+        messages_searched: those that searches have looked at.
         pops_missed: messages taken one by one that were deleted before their group had settled them.
         halves_ended: transactions with half messages, by their outcome.
         half_checks: how often somebody was asked how one ends.
@@ -55,6 +56,7 @@ class Counters:
     compaction_removed: int = 0
     halves_ended: Counter[str] = field(default_factory=Counter)
     half_checks: int = 0
+    messages_searched: int = 0
     replies: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)

@@ -27,7 +27,7 @@ _CALL_CPU_S = 0.025
 _CALL_S = 0.1
 _ANSWER_BYTES = 1 << 20
 #: Batches between two looks at the clock, after which other threads have their turn.
-_STEP_ROWS = 64
+_STEP_ROWS = 100
 _PAUSE_S = 0.0001
 #: Most unreadable places that one call tells.
 _MOST_UNREADABLE = 64
@@ -65,6 +65,7 @@ class FindService:
                 answer = await uncancellable(asyncio.to_thread(self._look, queue, request, search))
         finally:
             self._asked -= 1
+        self._engine.counters.messages_searched += answer.next_offset - answer.offset
         answer.from_slave = self._engine.handle.is_slave
         return answer
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minimq_broker.core.batch_search import key_search, number_search, value_search, verified
-from minimq_common import batch_builder, byte_search
+from minimq_common import batch_builder
 from minimq_common.batch import HEADER_BYTES
 from minimq_common.model import Message
 from support.batches import ALWAYS, NOW_MS, compressions, encode, messages, one
@@ -90,8 +90,3 @@ def test_what_cannot_be_looked_into_may_hold_it(version: int) -> None:
     data[0] = version
     assert key_search("other")(memoryview(bytes(data)))
     assert key_search("other")(memoryview(bytes(data[: HEADER_BYTES - 1])))
-
-
-@given(data=st.binary(max_size=60), wanted=st.binary(min_size=1, max_size=3))
-def test_bytes_are_found_as_python_finds_them(data: bytes, wanted: bytes) -> None:
-    assert byte_search.contains_bytes(data, wanted) == (wanted in data) == byte_search._with_find(data, wanted)
