@@ -8,12 +8,13 @@ import lmdb
 import pytest
 
 from minimq_broker.core.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendStatus
-from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound
+from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -262,6 +263,28 @@ def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
     assert store.recall("orders", key) == [RECALLED]
     assert store.store.remove_first(store.store.saved_position)
     assert store.recall("orders", key) == [AGAIN]
+
+
+def test_a_disk_that_fills_with_delays_refuses_more_and_loses_none(stores: Stores) -> None:
+    full = Watermarks(warn=1e-9, delete_early=1e-9, refuse=1)
+    store = stores.open(segment_bytes=1 << 17, watermarks=full)
+    store.create_topic("orders")
+    data = numbered_batch(7, 1, b"first")
+    key = store.delay("orders", 0, after(store, 100), data=data)
+    for _ in range(20):
+        store.append("orders", 0, bytes(20_000))
+    end = store.state.end(store.key("orders", 0)).offset
+    with pytest.raises(StoreFull, match="delayed messages keep its oldest data: no more are accepted"):
+        store.delay("orders", 0, after(store, 200), b"second")
+    again = store.submit("orders", 0, data, delay=Delay(delay_ms=100)).result(PATIENCE_S)
+    assert again.due == key  # that one is stored
+    store.append("orders", 0, b"not delayed")
+    store.clock.now_ms += 100
+    store.publish_due()
+    assert store.bodies("orders", 0, end) == [b"not delayed", b"first"]
+    store.close()
+    store = stores.open(segment_bytes=1 << 17, watermarks=full)  # all is saved
+    store.delay("orders", 0, after(store, 200), b"second")
 
 
 def test_what_waits_is_carried_along_by_a_rewriting(stores: Stores) -> None:
