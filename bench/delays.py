@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from processes import Meter, Workload
+from processes import Meter, Workload, anonymous_bytes
 from rich.console import Console
 from rich.table import Table
 from run import MILLION, Row, fresh_cluster, pids
@@ -68,16 +68,18 @@ def constant(count: int, ahead_s: float) -> list[Row]:
     """One due time for all: they travel in large batches."""
     with fresh_cluster() as (cluster, _):
         at = time.time() + ahead_s + count / 100_000
-        return [
-            sent(cluster, "delay_many", count, "one due time, in", at=at),
+        one = [
+            sent(cluster, "delay_many", count, "one due time, in", at=at, after_s=0),
             published(cluster, count, at, "one due time, out"),
         ]
+    with fresh_cluster() as (cluster, _):
+        return [*one, sent(cluster, "delay_many", count, "one delay, in", at=0, after_s=3_600)]
 
 
 def lone(count: int, ahead_s: float) -> list[Row]:
     """A due time for each, and all of these before a moment at which they are overdue: batches of one message."""
     with fresh_cluster() as (cluster, _):
-        at = time.time() + ahead_s + count / 2_000
+        at = time.time() + ahead_s + count / 1_000
         return [
             sent(cluster, "delay_lone", count, "due times of their own, in", processes=2, at=at, spread_s=0.5),
             published(cluster, count, at + 0.5, "due times of their own, out"),
@@ -88,7 +90,7 @@ def lateness(per_second: int, ahead_s: float) -> list[Row]:
     """The lateness of messages that are due one after the other."""
     count = int(per_second * SPREAD_S)
     with fresh_cluster() as (cluster, nameserver):
-        at = time.time() + ahead_s + count / 2_000
+        at = time.time() + ahead_s + count / 1_000
         sent(cluster, "delay_lone", count, "", processes=2, at=at, spread_s=SPREAD_S)
         late_ms: list[float] = []
         with Meter(pids(cluster)) as usage, PullConsumer(nameserver, group="late") as consumer:
@@ -110,10 +112,31 @@ def lateness(per_second: int, ahead_s: float) -> list[Row]:
         ]
 
 
+def waiting(count: int) -> list[Row]:
+    """What lone messages cost that wait for a day: memory of the broker, and the time of its start."""
+    rows = []
+    with fresh_cluster() as (cluster, _):
+        [broker] = cluster.brokers
+        began = time.perf_counter()
+        broker.restart()
+        note = f"{time.perf_counter() - began:.2f} s to restart, {anonymous_bytes(pids(cluster)[0]) / 1e6:.0f} MB"
+        rows.append(Row("none waits", 0, note=note))
+        sent(cluster, "delay_lone", count, "", processes=2, at=time.time() + 86_400, spread_s=86_400)
+        memory = anonymous_bytes(pids(cluster)[0])
+        began = time.perf_counter()
+        broker.restart()
+        seconds = time.perf_counter() - began
+        after = anonymous_bytes(pids(cluster)[0])
+        note = f"{seconds:.2f} s to restart, {memory / 1e6:.0f} MB before and {after / 1e6:.0f} MB after that"
+        rows.append(Row(f"{count:,} wait", 0, note=note))
+    return rows
+
+
 QUANTILES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 
 
 @click.command()
+@click.argument("names", nargs=-1, type=click.Choice(["constant", "lone", "lateness", "waiting"]))
 @click.option("--count", default=2 * MILLION, show_default=True, help="Messages with one due time.")
 @click.option("--lone", "lone_count", default=100_000, show_default=True, help="Messages with due times of their own.")
 @click.option(
@@ -122,11 +145,19 @@ QUANTILES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 @click.option("--ahead", "ahead_s", default=AHEAD_S, show_default=True, help="Seconds to spare before they are due.")
 @click.option("--security", type=click.Choice(["plain", "tls", "access"]), default="plain", show_default=True)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(count: int, lone_count: int, per_second: int, ahead_s: float, security: str, output: str) -> None:
-    """Measure delayed messages."""
+def main(
+    names: tuple[str, ...], count: int, lone_count: int, per_second: int, ahead_s: float, security: str, output: str
+) -> None:
+    """Measure NAMES, or all: one due time for all messages or one for each, how late they come, and waiting itself."""
     del security  # `fresh_cluster` looks at it
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
-    rows = [*constant(count, ahead_s), *lone(lone_count, ahead_s), *lateness(per_second, ahead_s)]
+    parts = {
+        "constant": lambda: constant(count, ahead_s),
+        "lone": lambda: lone(lone_count, ahead_s),
+        "lateness": lambda: lateness(per_second, ahead_s),
+        "waiting": lambda: waiting(lone_count),
+    }
+    rows = [row for name in names or parts for row in parts[name]()]
     if output == "json":
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -134,10 +165,10 @@ def main(count: int, lone_count: int, per_second: int, ahead_s: float, security:
     for row in rows:
         table.add_row(
             row.name,
-            f"{row.per_second:,.0f}",
+            f"{row.per_second:,.0f}" if row.per_second else "",
             "" if row.client_cpu is None else f"{row.client_cpu:.2f} s/M",
-            f"{row.broker_cpu:.2f} s/M",
-            f"{row.others_cpu_s:.1f} s",
+            "" if row.broker_cpu is None else f"{row.broker_cpu:.2f} s/M",
+            "" if row.others_cpu_s is None else f"{row.others_cpu_s:.1f} s",
             row.note,
         )
     console.print(table)

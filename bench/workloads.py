@@ -112,12 +112,14 @@ def send_async(nameserver: str, topic: str, count: int) -> Result:
         return outcome(began, count)
 
 
-def delay_many(nameserver: str, topic: str, count: int, at: float) -> Result:
-    """`send_many` of messages that are due at one time."""
+def delay_many(nameserver: str, topic: str, count: int, at: float, after_s: float) -> Result:
+    """`send_many` of messages that are due at one time, or after one delay."""
+    moment, delay_s = at or None, after_s or None
     body = b"x" * 100
     with Producer(nameserver) as producer:
         began = start_line()
-        receipts = producer.send_many(Message(topic, body, deliver_at=at) for _ in range(count))
+        given = (Message(topic, body, deliver_at=moment, deliver_after_s=delay_s) for _ in range(count))
+        receipts = producer.send_many(given)
         assert len(receipts) == count
         return outcome(began, count)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
 from support.chance import SEED, rounds
 from support.delay_world import DelayWorld
 from support.reading import check_brokers, read_all
@@ -83,3 +83,37 @@ def test_what_was_due_while_the_broker_was_away_comes_when_it_is_back(tmp_path: 
         expected = Counter(b"%d" % number for number in range(count))
         wait_until(lambda: Counter(message.body for message in read_all(cluster.nameserver, "t")) == expected)
     check_brokers(cluster)
+
+
+@pytest.mark.timeout(200)
+def test_a_crowd_that_is_due_at_once_comes_once_when_the_broker_dies_in_the_middle(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"segment_bytes": 1 << 18}) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("t", queues=4)
+            count, moment = 3_000, time.time() + 6.0
+            lone = [Message("t", b"%d" % number, deliver_at=moment, recallable=True) for number in range(count)]
+            together = [Message("t", b"%d" % number, deliver_at=moment) for number in range(count, 4 * count)]
+            producer.send_many(lone + together)
+            broker.kill()  # in the middle at times, and once before
+            wait_until(lambda: time.time() > moment)
+            for _ in range(3):
+                broker.start()
+                wait_until(lambda: stored(admin) or time.time() > moment + 60)
+                time.sleep(chance.uniform(0.0, 0.05))  # a random moment, not a wait for something
+                broker.kill()
+            broker.start()
+            wait_until(lambda: stored(admin) == 4 * count)
+            [totals] = admin.delayed_totals(["t"])
+            assert (totals.messages, totals.next_due_at) == (0, None)
+        bodies = Counter(message.body for message in read_all(cluster.nameserver, "t"))
+        assert bodies == Counter(b"%d" % number for number in range(4 * count))
+    check_brokers(cluster)
+
+
+def stored(admin: Admin) -> int:
+    try:
+        return admin.describe_topic("t").messages
+    except MiniMQError:  # the broker is away
+        return 0

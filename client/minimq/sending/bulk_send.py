@@ -348,15 +348,15 @@ def _not_sent(error: BaseException) -> SendFailed:
 
 
 def _are_alike(messages: Sequence[Message]) -> bool:
-    """Return whether messages are of one topic, with one delay or none, and without anything else that parts them."""
-    topic, delay = messages[0].topic, messages[0].deliver_after_s
-    different = [  # in one walk: each message that is sent is looked at here
+    """Return whether messages are of one topic, with one due time or none, and nothing else parts them."""
+    topic, delay, moment = messages[0].topic, messages[0].deliver_after_s, messages[0].deliver_at
+    different = [  # in one walk, and due times by their identity: each message that is sent is looked at here
         message
         for message in messages
         if message.topic != topic
         or message.message_group is not None
-        or message.deliver_after_s != delay
-        or message.deliver_at is not None
+        or message.deliver_after_s is not delay
+        or message.deliver_at is not moment
         or message.recallable
     ]
     for message in (messages[0], *different):
