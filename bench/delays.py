@@ -113,7 +113,7 @@ def lateness(per_second: int, ahead_s: float) -> list[Row]:
 
 
 def waiting(count: int) -> list[Row]:
-    """What lone messages cost that wait for a day: memory of the broker, and the time of its start."""
+    """The cost of lone messages that wait for a day: memory of the broker, and the time of its start."""
     rows = []
     with fresh_cluster() as (cluster, _):
         [broker] = cluster.brokers
