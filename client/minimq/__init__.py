@@ -4,7 +4,7 @@ Sending:    `Producer`, `Message`, `SendReceipt`, `Reply`; for asyncio `minimq.a
             `TransactionalProducer`: messages that go along with a commit elsewhere
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
-Running:    `Admin`, `LocalCluster`
+Running:    `Admin`, `Compaction`, `LocalCluster`
 Sharing: `Cluster`, a connection that several of these may share; `Credentials` for clusters with TLS
 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
@@ -48,6 +48,7 @@ __all__ = [
     "allocation",
     # Running
     "Admin",
+    "Compaction",
     "LocalCluster",
     # Shared
     "Cluster",
@@ -61,6 +62,7 @@ __all__ = [
 if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
+    from minimq.administration.compaction import Compaction
     from minimq.administration.recalls import RecallResult
     from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.connection.cluster import Cluster
@@ -91,6 +93,7 @@ else:
         "Admin": "minimq.admin",
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
+        "Compaction": "minimq.administration.compaction",
         "ConsumeResult": "minimq.receiving.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "Credentials": "minimq_common.security.credentials",

@@ -54,7 +54,7 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         part = partition.part
         columns = ArrowColumns(schema, options.tags)
         reader = range_reader(options.connection, options.timeout_s)
-        if columns.are_known:  # nothing has to be fetched
+        if columns.are_known and not reader.is_compacted(part.queue[0]):  # nothing has to be fetched
             start, end = _stored(reader, part, strict=options.fail_on_data_loss)
             yield from columns.count(MessageQueue(*part.queue), start, end)
             return

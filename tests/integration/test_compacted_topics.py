@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
-from minimq.administration.compaction import Compaction
+from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
 from minimq.connectors import RecordsSender
 from minimq.errors import InvalidArgument, MiniMQError, TopicExists
 from minimq_common.batch_builder import BatchBuilder

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer
-from minimq.administration.compaction import Compaction
+from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 

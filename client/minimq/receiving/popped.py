@@ -8,7 +8,7 @@ from itertools import pairwise, repeat
 
 from minimq.receiving.receipt_handle import ReceiptHandle
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq_common.errors import InternalError
+from minimq_common.errors import InternalError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.protocol_bounds import MAX_HAVE
 
@@ -51,6 +51,10 @@ class OpenedBatch:
         self.size = size
         self._bodies, self._tags = batch.bodies_and_tags(0)
 
+    def is_at(self, stored: EncodedBatch) -> bool:
+        """Tell whether it holds the offsets of a batch as it came."""
+        return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
+
     def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
         """Return the messages from `first` to before `end`, as far as the batch has them."""
         base, records = self.batch.base_offset, self.batch.records
@@ -91,6 +95,13 @@ class OpenedBatches:
             kept: the batches that the consumer had when it sent the take.
         """
         opened = kept.get(stored.position) or self._opened.get(stored.position)
+        if opened is not None and not opened.is_at(stored):
+            # Compaction has put another batch there.
+            opened = None
+            if gone := self._opened.pop(stored.position, None):
+                self._size -= gone.size
+            if not stored.data:
+                raise Unavailable(f"a batch of queue {queue} was compacted meanwhile: its messages are taken again")
         if opened is None:
             if not stored.data:
                 raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")

@@ -143,6 +143,12 @@ class RangeReader:
         found = self._client.wait(lambda: queue_bounds(self.places, queue, self.options.answer_timeout_s))
         return found.first, found.end
 
+    def is_compacted(self, topic: str) -> bool:
+        """Tell whether messages of a topic may be missing between two offsets. Raises as `look_up`."""
+        self.look_up(topic)
+        route = self._routes.known(topic)
+        return route is not None and bool(route.key_queues)
+
     def look_up(self, topic: str) -> None:
         """Find out where a topic is. Raises what `RouteCache.with_retries` does."""
         self._routes.with_retries(partial(self._routes.route, topic), self.options.patience_s)

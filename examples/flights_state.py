@@ -1,0 +1,54 @@
+"""A topic that holds state: the last departure of each plane. A plane whose flight was cancelled is taken out.
+
+pip install '.[demo]'
+python examples/flights_state.py
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pandas as pd
+from flights_data import departures
+
+from minimq import Admin, Compaction, LocalCluster, Message, Producer
+from minimq.connectors import RangeReader
+
+
+def write(nameserver: str, topic: str, table: pd.DataFrame) -> None:
+    """Send the state of a plane each time that it changes."""
+    known = table[table["tailnum"].notna()]
+    bodies = known.to_json(orient="records", lines=True).encode().splitlines()
+    messages = [
+        Message.tombstone(topic, tail) if is_cancelled else Message(topic, body, keys=[tail])
+        for body, tail, is_cancelled in zip(bodies, known["tailnum"], known["dep_time"].isna(), strict=True)
+    ]
+    with Producer(nameserver) as producer:
+        producer.send_many(messages)
+
+
+def read(nameserver: str, topic: str) -> dict[str, bytes]:
+    """Return the current table: read all that there is, the latest message of each key counts."""
+    table: dict[str, bytes] = {}
+    with Admin(nameserver) as admin, closing(RangeReader(nameserver)) as reader:
+        for each in admin.describe_topic(topic).queues:
+            for batch in reader.read(each.queue, each.min_offset, each.max_offset):
+                for message in batch.messages(each.min_offset):
+                    table[message.keys[0]] = message.body
+    return {key: body for key, body in table.items() if body}  # a tombstone has none
+
+
+def run(nameserver: str, topic: str, table: pd.DataFrame) -> dict[str, bytes]:
+    """Write all changes to a compacted topic, and return the table."""
+    with Admin(nameserver) as admin:
+        admin.create_topic(topic, queues=4, compaction=Compaction(tombstone_s=86_400))
+    write(nameserver, topic, table)
+    return read(nameserver, topic)
+
+
+if __name__ == "__main__":
+    with LocalCluster(brokers=2) as cluster:
+        planes = run(cluster.nameserver, "planes", departures()[:50_000])
+        latest = [json.loads(body) for body in planes.values()]
+        print(f"{len(latest)} planes; {sum(plane['dest'] == 'LAX' for plane in latest)} went to Los Angeles last")
