@@ -198,6 +198,25 @@ def test_a_request_that_waits_during_a_fail_over_is_answered_through_the_new_mas
         master.start()
 
 
+@pytest.mark.timeout(180)
+def test_requests_are_answered_through_the_new_master_while_the_former_one_hangs(tmp_path: Path) -> None:
+    with (
+        replicas(tmp_path, 2, role="sync-master") as own,
+        service(own.nameserver, "t"),
+        Producer(own.nameserver) as asker,
+        Asking(asker, "t", timeout_s=3.0) as asking,
+    ):
+        asking.wait_for_answers()
+        wait_caught_up(own)
+        master = wait_for_master(own)
+        master.pause()
+        wait_for_master(own, master)
+        asking.wait_for_answers()
+        master.resume()
+        asking.wait_for_answers()
+    assert not asking.wrong
+
+
 @pytest.mark.rounds
 @pytest.mark.timeout(120 + 60 * ROUNDS)
 def test_each_request_ends_as_it_may_while_all_three_are_killed_and_hang(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.stream import Stream
 from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import attend_pb2
 
@@ -51,7 +52,7 @@ class Attendance:
         self.error: MiniMQError | None = None
         self.events = 0
         self._outage = OutageLog(log)
-        self._stream: Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent] | None = None
+        self._ended: asyncio.Future[MiniMQError | None] | None = None
 
     async def run(self) -> None:
         """Attend until this is cancelled, or the connection is closed."""
@@ -85,12 +86,18 @@ class Attendance:
             return Unavailable(f"broker {self.broker_name} has no master now")
         self.address = address
         ended: asyncio.Future[MiniMQError | None] = asyncio.get_running_loop().create_future()
+        self._ended = ended
         stream = self._streams.open(address, self._happened, ended)
         try:
             return await ended
         finally:
             self.is_open = False
             stream.cancel()
+
+    def moved(self, address: str) -> None:
+        """Attend another master if that is where the broker is now: the former one may hang, and end no stream."""
+        if self._ended is not None and not self._ended.done() and self.address != address:
+            self._ended.set_result(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
 
     def _happened(self, event: attend_pb2.AttendEvent) -> None:
         self.events += 1
@@ -128,6 +135,7 @@ class AttendStreams:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changes: asyncio.Event | None = None
         self._is_closed = False
+        routes.on_change(self._route_changed)
 
     def attend(self, broker_name: str, topic: str) -> Attendance:
         """Begin to attend a broker that the route of a topic has, unless that is done. Raises `Closed`."""
@@ -181,6 +189,12 @@ class AttendStreams:
             task.cancel()
         self._tasks.clear()
         self._attendances.clear()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        for attendance in self._attendances.values():
+            master = route.master_of(attendance.broker_name)
+            if master is not None:
+                attendance.moved(master)
 
     # ---- for the attendances --------------------------------------------------------------------
 

@@ -1,0 +1,86 @@
+"""An attendance follows its broker to another master, also if the former one hangs and ends no stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from minimq.sending.attend_streams import Attendance, AttendStreams
+from minimq_common.errors import AccessDenied, MiniMQError
+from minimq_proto.v1 import attend_pb2
+
+ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
+
+
+class Streams:
+    """The streams of a client to a broker whose master is set here; none ends by itself."""
+
+    def __init__(self) -> None:
+        self.master: str | None = "first"
+        self.opened: list[str] = []
+        self.cancelled = 0
+        self.ended: asyncio.Future[MiniMQError | None] | None = None
+        self.was_opened = asyncio.Event()
+        self.searches = 0
+
+    def master_of(self, _: str) -> str | None:
+        return self.master
+
+    def open(self, address: str, on_event: Any, ended: asyncio.Future[MiniMQError | None]) -> Streams:  # noqa: ANN401
+        self.opened.append(address)
+        self.ended = ended
+        on_event(ATTENDING)
+        self.was_opened.set()
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def changed(self) -> None:
+        pass
+
+    def look_for(self, _: str) -> None:
+        self.searches += 1
+
+
+async def attended(streams: Streams) -> tuple[Attendance, asyncio.Task[None]]:
+    attendance = Attendance(cast("AttendStreams", streams), "broker-a")
+    task = asyncio.create_task(attendance.run())
+    await streams.was_opened.wait()
+    streams.was_opened.clear()
+    return attendance, task
+
+
+def test_a_master_that_hangs_is_left_for_the_next_one() -> None:
+    async def run() -> None:
+        streams = Streams()
+        attendance, task = await attended(streams)
+        attendance.moved("first")
+        await asyncio.sleep(0)
+        assert (attendance.is_open, attendance.address, streams.cancelled) == (True, "first", 0)
+        streams.master = "second"
+        attendance.moved("second")
+        attendance.moved("second")
+        await streams.was_opened.wait()
+        assert (attendance.is_open, attendance.address, streams.cancelled) == (True, "second", 1)
+        assert streams.opened == ["first", "second"]
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_ends_is_opened_again_and_says_why_it_could_not_be() -> None:
+    async def run() -> None:
+        streams = Streams()
+        attendance, task = await attended(streams)
+        for error in (None, AccessDenied("not you")):
+            assert streams.ended is not None
+            streams.ended.set_result(error)
+            await streams.was_opened.wait()
+            streams.was_opened.clear()
+            assert attendance.is_open
+        assert streams.opened == ["first"] * 3
+        assert streams.searches == 2
+        task.cancel()
+
+    asyncio.run(run())
