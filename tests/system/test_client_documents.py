@@ -49,7 +49,13 @@ def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> 
 
 
 def test_the_page_about_transactions_is_one_program_that_runs(tmp_path: Path) -> None:
-    assert run_page("docs/transactions.md", tmp_path) == ["stored 2", "total 17", "mailed 1", "ordered [('espresso',)]"]
+    assert run_page("docs/transactions.md", tmp_path) == [
+        "stored 2",
+        "total 17",
+        "mailed 1",
+        "sent 2 left 0",
+        "ordered [('espresso',)]",
+    ]
 
 
 def test_the_page_about_delayed_messages_is_one_program_that_runs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.large_requests import LargeRequest
 from minimq_common.names import check_group
-from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES
+from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_common.security.caller import current_caller
 from minimq_proto.v1 import broker_pb2
 
@@ -126,6 +126,9 @@ class AtomicAppendService(AppendService):
             job.refusal = error
 
     def _settles(self, group: str, progress: broker_pb2.AtomicProgress) -> PopJob:
+        spans = sum(len(settle.spans) // 2 for settle in progress.settles)
+        if spans > MAX_TAKEN:
+            raise InvalidArgument(f"the transaction settles {spans:,} spans of messages, the limit is {MAX_TAKEN:,}")
         popping = self._popping()
         steps = []
         for settle in progress.settles:

@@ -18,7 +18,7 @@ M = TypeVar("M")
 
 
 class ProducerTransaction(Generic[M]):
-    """Messages that consumers see all together, or none of them; see `minimq.ProducerTransaction`.
+    """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
     A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
     """
@@ -45,7 +45,7 @@ class ProducerTransaction(Generic[M]):
         self._opened.send(message, queue, selector)
 
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
-        """Receive messages from the consumer of the transaction, once; see `minimq.ProducerTransaction.receive`."""
+        """Receive messages from the consumer of the transaction, once; as in `minimq`."""
         source = self._opened.begin_receiving()
         return source.took(await source.receive(timeout, max_messages))
 
