@@ -63,9 +63,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         tag: one label that consumers may filter by, of at most 255 characters. In a subscription, `||` joins tags: one
             that has it in its name is found by `where="TAGS = 'a||b'"` alone.
         keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
-            queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`); and `Admin` finds them
-            by it. In a compacted topic the first one is the key of which the latest message is kept. None may contain
-            a NUL character.
+            queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`), and `Admin.find_messages` finds
+            them. In a compacted topic the first one is the key of which the latest message is kept. None may contain a
+            NUL character.
         properties: further names and values, both text.
         message_group: for a FIFO topic: messages of one group are consumed in the order in which they were sent, one
             after the other. 1 to 64 characters.

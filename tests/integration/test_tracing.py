@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq.admin import Admin
+from minimq.administration.resolutions import UNKNOWN
 from minimq.finding.message_address import MessageAddress
 from minimq.finding.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.local.local_cluster import LocalCluster
@@ -18,8 +19,12 @@ from minimq.receiving.push_consumer import PushConsumer
 from minimq.receiving.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
+from minimq.sending.transactional_producer import TransactionalProducer
+from minimq_common.batch import message_id, read_header
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Message
+from minimq_proto.v1 import halves_pb2
+from support.broker_link import BrokerLink
 from support.command import Minimq
 from support.waiting import wait_until
 
@@ -131,6 +136,44 @@ def test_a_message_of_a_push_consumer_waits_for_its_next_try(
         assert trace.tries == 1
         assert trace.copy is not None
         assert trace.copy.queue.topic == f"%RETRY%{group}"
+
+
+def test_a_delayed_message_is_traced_until_it_is_due(admin: Admin, producer: Producer, topic: str) -> None:
+    waiting = producer.send(Message(topic, b"later", deliver_after_s=3_000, recallable=True))
+    trace = admin.trace_message(waiting.message_id, topic=topic)
+    assert trace.due is not None
+    assert (trace.message, trace.is_known, trace.due.recall_handle) == (None, True, waiting.recall_handle)
+    assert waiting.recall_handle is not None
+    admin.recall(waiting.recall_handle)
+    assert not admin.trace_message(waiting.message_id, topic=topic).is_known
+
+
+def test_a_half_message_is_traced_until_it_is_committed(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], minimq: Minimq
+) -> None:
+    group = new_name()
+    with TransactionalProducer(cluster.nameserver, group=group, check=lambda _: UNKNOWN) as producer:
+        with producer.transaction() as tx:
+            tx.send(Message(topic, b"x", keys=("k",)))
+            [half] = halves(cluster, group)
+            header = read_header(half.batch)
+            wanted = message_id(header.producer_id, header.sequence, 0)
+            trace = admin.trace_message(wanted, topic=topic)
+            assert trace.message is None
+            assert trace.half is not None
+            assert (trace.half.producer_group, trace.half.number) == (group, half.number)
+            assert f"transaction {half.number} of {group}" in minimq("message", "trace", wanted, "--topic", topic)
+        wait_until(lambda: admin.trace_message(wanted, topic=topic).message is not None)
+    assert admin.trace_message(wanted, topic=topic).half is None
+
+
+def halves(cluster: LocalCluster, group: str) -> list[halves_pb2.OpenHalf]:
+    request = halves_pb2.ListHalvesRequest(producer_group=group, number=-1, most=10)
+    found: list[halves_pb2.OpenHalf] = []
+    for broker in cluster.brokers:
+        link = BrokerLink(broker.address)
+        found += link.call(link.stub.ListHalves, request, 10.0).halves
+    return found
 
 
 def test_what_is_not_there_is_not_traced(admin: Admin, topic: str, minimq: Minimq) -> None:
