@@ -14,6 +14,7 @@ from minimq_broker.store.due_rows import (
     is_recall,
     key_after,
     key_from,
+    position_in_due,
     unpack_due,
 )
 from minimq_broker.store.entry import batch_at, delay_of, delayed_batch, stored_ms_of
@@ -95,13 +96,21 @@ class DueIndex:
             index -= 1
         return segments[index:]
 
-    def waits(self, key: DueKey, mark: DueKey) -> bool:
-        """Return whether a delayed batch of the log waits: it is neither published nor recalled."""
-        return key > mark and not self.is_recalled(key)
-
     def needs(self, position: int, entry: memoryview, mark: DueKey) -> bool:
-        """Return whether the entry of a delayed batch at a log position is needed: it waits. Raises `CorruptEntry`."""
-        return self.waits(DueKey(delay_of(entry, position)[0], position), mark)
+        """Return whether the entry of a delayed batch at a log position is needed. Raises `CorruptEntry`.
+
+        It is while the batch waits: it is neither published, by the saved mark, nor recalled for good.
+        """
+        key = DueKey(delay_of(entry, position)[0], position)
+        return key > mark and not self._is_recalled_for_good(key)
+
+    def _is_recalled_for_good(self, key: DueKey) -> bool:
+        """Return whether a batch is recalled by a fact that cannot be cut off any more."""
+        for segment in self._from(key.id):
+            stored = segment.due.get_recall(key)
+            if stored is not None:
+                return position_in_due(*stored) < self._log.saved_to
+        return False
 
     def waiting_from(self, mark: DueKey) -> int | None:
         """Return where the first segment with a batch that waits starts; None when there is none."""
@@ -119,7 +128,7 @@ class DueIndex:
         if segment.due.next_key(mark) is None:
             return False
         for looked, (key, _) in enumerate(segment.due.stored_from(key_after(mark))):
-            if not is_recall(key) and (looked > _LOOKED_AT or not self.is_recalled(due_key_in(key))):
+            if not is_recall(key) and (looked > _LOOKED_AT or not self._is_recalled_for_good(due_key_in(key))):
                 return True
         return False
 

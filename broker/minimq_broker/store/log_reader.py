@@ -41,6 +41,7 @@ class LogReader:
         damage: marks of damaged segments, which are to be repaired.
         segments: all of them, in order; replaced as a whole.
         complete_from: position from which on no entry is missing. Before it segments may be rewritten.
+        saved_to: position up to which the state is saved, behind which nothing is cut off; 0 when it is not known.
         floors: first offsets of queues whose earlier messages are not shown any more, though they may be stored.
         cuts: counts what may have changed the first offsets of queues.
     """
@@ -52,6 +53,7 @@ class LogReader:
         self.archive_file = ArchiveFile(None, 0)
         self.segments: list[Segment] = []
         self.complete_from = 0
+        self.saved_to = 0
         self.floors: Mapping[QueueKey, int] = {}
         self.cuts = 0
         self._observer = observer

@@ -35,7 +35,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
     """
     started = time.monotonic()
     state = checkpoint.load()
-    behind = state.position
+    behind = commit_log.saved_to = state.position
     if not commit_log.start <= behind <= commit_log.end:
         raise DamagedFile(
             f"the checkpoint is at log position {behind}, but the log holds {commit_log.start} to {commit_log.end}: "
