@@ -218,6 +218,20 @@ def test_foreign_handles_are_refused_or_too_late(cluster: LocalCluster, producer
     assert producer.recall(str(RecallHandle(topic, queue.broker_name, far_ms, 1))) is RecallResult.TOO_LATE
 
 
+def test_a_recallable_message_that_was_due_at_once_has_a_handle_for_which_it_is_too_late(
+    producer: Producer, topic: str
+) -> None:
+    receipt = producer.send(Message(topic, b"x", deliver_at=time.time() - 1, recallable=True))
+    assert (receipt.due_at, receipt.queue_offset) == (None, 0)
+    assert producer.recall(receipt.recall_handle) is RecallResult.TOO_LATE
+
+
+def test_handles_with_numbers_out_of_range_are_none(producer: Producer, topic: str) -> None:
+    for due_ms, recall_id in ((-1, 1), (1, -1), (1 << 63, 1), (1, (1 << 64) - 1)):
+        with pytest.raises(InvalidArgument, match="is no recall handle"):
+            producer.recall(str(RecallHandle(topic, "broker-a", due_ms, recall_id)))
+
+
 def test_the_handle_of_another_topic_recalls_nothing(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -422,6 +436,8 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
     assert "Recall handle" in text
     assert handles[1] in text
     assert topic in minimq("delayed", "list")
+    lines = minimq("peek", topic, "--format", "json").splitlines()
+    assert ["due_at" in json.loads(line) for line in lines] == [False, False]  # these were due on arrival
     [row] = [row for row in minimq.json("delayed", "list") if row["topic"] == topic]
     assert row["messages"] == 3
 

@@ -11,6 +11,8 @@ from minimq_common.handle_text import from_text, to_text
 from minimq_common.names import check_broker, check_topic
 from minimq_common.words import kind_of
 
+#: The largest number that the protocol carries.
+_MAX_NUMBER = (1 << 63) - 1
 #: Characters of a text that an error shows.
 _SHOWN = 40
 
@@ -53,8 +55,8 @@ class RecallHandle(NamedTuple):
             parts = from_text(text, _RecallParts)
             check_topic(parts.topic)
             check_broker(parts.broker_name)
-            if min(parts.due_ms, parts.recall_id) < 0:
-                raise ValueError("a number is negative")
+            if not 0 <= min(parts.due_ms, parts.recall_id) <= max(parts.due_ms, parts.recall_id) <= _MAX_NUMBER:
+                raise ValueError("a number is out of range")
         except (ValueError, InvalidArgument):
             raise InvalidArgument(
                 f"{text[:_SHOWN]!r} is no recall handle, or a part of one: give it as receipt.recall_handle was"

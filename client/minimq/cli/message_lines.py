@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from minimq.cli.message_output import body_fields
+from minimq.cli.message_output import body_fields, due_field
 from minimq.cli.printable import printable
 from minimq.cli.table import Row
 
@@ -33,6 +33,7 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
         "properties": dict(message.properties),
         "born_at": message.born_at,
         "stored_at": message.stored_at,
+        **due_field(message),
         "bytes": len(message.body),
         **(body_fields(message.body) if body else {}),
     }
@@ -44,6 +45,8 @@ def message_lines(message: ReceivedMessage) -> Iterator[str]:
     yield f"id          {message.message_id}"
     yield f"stored      {message.stored_at.isoformat()}"
     yield f"born        {message.born_at.isoformat()}"
+    if message.due_at is not None:
+        yield f"due         {message.due_at.isoformat()}"
     if message.tag is not None:
         yield printable(f"tag         {message.tag}")
     for key in message.keys:

@@ -20,6 +20,7 @@ from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
     import threading
+    from datetime import datetime
 
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.model import MessageQueue
@@ -60,9 +61,15 @@ def as_json(message: ReceivedMessage) -> bytes:
             "properties": dict(message.properties),
             "born_at": message.born_at,
             "stored_at": message.stored_at,
+            **due_field(message),
             **body_fields(message.body),
         }
     )
+
+
+def due_field(message: ReceivedMessage) -> dict[str, datetime]:
+    """Return the field of a JSON object that says when a delayed message was due; no field for any other message."""
+    return {} if message.due_at is None else {"due_at": message.due_at}
 
 
 def body_fields(body: bytes) -> dict[str, str]:
