@@ -39,9 +39,9 @@ class PushConsumer(ConsumerFace):
     """Calls a listener with the messages of its assigned queues.
 
     The listener returns `ConsumeResult.SUCCESS`, `RETRY_LATER` to retry the messages, or `RetryLater(indexes=[3, 5])`
-    to retry only some; an exception counts as `RETRY_LATER`. The committed offset never passes an unfinished message,
-    so a message is never lost, but may be redelivered after a fault. Retried messages are delivered one by one, so that
-    a permanently failing message does not affect others.
+    to retry only some; an exception counts as `RETRY_LATER`. A `Reply` answers a request, and is a success, too. The
+    committed offset never passes an unfinished message, so a message is never lost, but may be redelivered after a
+    fault. Retried messages are delivered one by one, so that a permanently failing message does not affect others.
 
     A *concurrent* consumer calls the listener from several threads concurrently, even with messages of one queue.
     Failed messages are sent to the topic `%RETRY%group`, where they wait longer each time, and count as finished here;

@@ -75,9 +75,10 @@ class ReplySender:
         self._routes = routes
         self.outcomes: Counter[str] = Counter()
         self._came: deque[_WaitingReply] = deque()
-        self._is_woken = False
-        self._done = threading.Event()  # set while nothing waits or is under way
-        self._done.set()
+        #: How often the loop has looked at these, and for which of these times it was woken. As in a `Stream`, no flag
+        #: that both sides change: Ctrl-C may come between any two steps of who sends.
+        self._looks, self._woken = 0, -1
+        self._is_used = False
         self._outage = OutageLog(log)
         # What follows belongs to the event loop.
         self._lines: dict[str, _ReplyLine] = {}
@@ -85,6 +86,7 @@ class ReplySender:
         self._searches: dict[str, asyncio.Task[None]] = {}
         self._bytes = 0
         self._is_closed = False
+        self._waiters: list[threading.Event] = []
 
     def send(self, to: ReplyTo, topic: str, made: attend_pb2.RequestReply) -> None:
         """Send a reply. Returns at once.
@@ -96,25 +98,28 @@ class ReplySender:
         """
         until = time.monotonic() + min(to.wait_ms / 1000, _AGAIN_FOR_S)
         self._came.append(_WaitingReply(to, topic, made, made.ByteSize(), until))
-        if not self._is_woken:
-            self._is_woken = True
-            self._done.clear()
-            if not self._connection.call_soon(self._look):
-                self._came.clear()
-                self._done.set()
+        self._is_used = True
+        looks = self._looks
+        if self._woken != looks:
+            self._connection.call_soon(self._look)
+            self._woken = looks
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all replies are forwarded or dropped; return whether they are. Without a limit if infinite."""
-        return self._done.wait(None if timeout_s == math.inf else max(timeout_s, 0.0))
+        done = threading.Event()
+        if not self._is_used or not self._connection.call_soon(self._tell_when_done, done):
+            return True
+        return done.wait(None if timeout_s == math.inf else max(timeout_s, 0.0))
 
     def close(self) -> None:
         """End; drop what is not forwarded yet. From any thread; does not wait for that."""
-        self._connection.call_soon(self._end)
+        if self._is_used:
+            self._connection.call_soon(self._end)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._is_woken = False  # first: whoever adds one from here on wakes the loop again
+        self._looks += 1  # first: whoever adds one from here on wakes the loop again
         while self._came:
             reply = self._came.popleft()
             if self._is_closed or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
@@ -140,9 +145,16 @@ class ReplySender:
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:
-        if not self._bytes and not self._came and not self._is_woken:
-            self._outage.worked("client: replies are sent again")
-            self._done.set()
+        if self._bytes > 0 or self._came:
+            return
+        self._outage.worked("client: replies are sent again")
+        waiters, self._waiters = self._waiters, []
+        for done in waiters:
+            done.set()
+
+    def _tell_when_done(self, done: threading.Event) -> None:
+        self._waiters.append(done)
+        self._look()
 
     def open(self, broker_name: str, topic: str) -> ReplyStream:
         """Open a stream to the master of a broker. Raises `Unavailable`, and `Closed`."""
@@ -182,7 +194,8 @@ class ReplySender:
         for search in self._searches.values():
             search.cancel()
         self._came.clear()
-        self._done.set()
+        self._bytes = 0
+        self._look_whether_done()
 
 
 class _ReplyLine:
