@@ -22,6 +22,7 @@ def store_options(options: BrokerOptions) -> StoreOptions:
         sync=options.flush == "sync",
         checkpoint_interval_s=options.checkpoint_interval_s,
         retention=RetentionRules(max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes),
+        rewrite_after_s=options.rewrite_after_s,
         dead_letters=RetentionRules(
             max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
         ),

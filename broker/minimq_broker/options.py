@@ -106,6 +106,12 @@ class BrokerOptions:
     retention_bytes: int = option(
         0, "Disk space that the CommitLog may use before its oldest files are deleted; 0 sets no limit.", minimum=0
     )
+    rewrite_after_s: float = option(
+        3600.0,
+        "Age at which a file of the CommitLog may be rewritten if much of it is no longer needed, such as messages of "
+        "a topic with a shorter retention. A slave that was away for longer copies everything.",
+        minimum=0,
+    )
     dead_letter_retention_s: float = option(
         0.0,
         "Time for which dead letters are kept after their segment was deleted; 0 keeps them forever.",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from minimq_broker.core.rewriting_plan import NO_REST, SegmentRest
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
@@ -45,12 +47,14 @@ class SegmentFacts:
         end: log position after its last one.
         size_bytes: disk that its deletion gives back.
         newest_ms: when its last batch was stored, in ms since 1970; None when it holds none.
+        rest: the part of it that is needed nevertheless.
     """
 
     start: int
     end: int
     size_bytes: int
     newest_ms: int | None
+    rest: SegmentRest = NO_REST
 
 
 class Reason(StrEnum):
@@ -63,19 +67,28 @@ class Reason(StrEnum):
 
 
 class Expired(NamedTuple):
-    """A segment that is to be deleted."""
+    """A segment that is to be deleted, or rewritten so that only what is needed of it stays.
+
+    Attributes:
+        segment: the segment.
+        reason: why it goes.
+        kept_bytes: about how much of it stays; 0 only if nothing does.
+        is_removed: its file is removed: nothing stays of it, nor of those before it.
+    """
 
     segment: SegmentFacts
     reason: Reason
+    kept_bytes: int = 0
+    is_removed: bool = True
 
 
 def expired(
     segments: Sequence[SegmentFacts], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
 ) -> list[Expired]:
-    """Return the segments to be deleted now, oldest first; of those that are too old only some at once.
+    """Return the segments to be deleted or rewritten now, oldest first; of those that are too old only some at once.
 
-    The log stays in one piece: it is cut at its beginning only, so nothing goes behind a segment that has to stay. The
-    last segment, which is written to, always stays.
+    Nothing goes behind a segment that has to stay, but for what the age of segments leaves of some. The last segment,
+    which is written to, always stays.
 
     Args:
         segments: all of them, in order.
@@ -87,22 +100,35 @@ def expired(
     gone: list[Expired] = []
     left = sum(segment.size_bytes for segment in segments)
     aged = max(AGED_AT_ONCE, len(segments) // _AGED_PART)
+    is_first = True
     for segment in segments[:-1]:
         if segment.end > free_to:
             break
-        if aged and _is_over_age(segment, now_ms, rules):
+        is_old, rest = _is_over_age(segment, now_ms, rules), segment.rest
+        reason: Reason | None = None
+        if is_old and aged and not _is_left_by(rest, rest.aged_bytes, is_first=is_first):
             reason = Reason.AGE
             aged -= 1
+        elif _is_left_by(rest, rest.lasting_bytes, is_first=is_first) and rest.aged_bytes == rest.lasting_bytes:
+            pass  # nothing can be taken from it
         elif rules.max_bytes and left > rules.max_bytes:
             reason = Reason.SIZE
         elif excess_bytes > 0:
             reason = Reason.DISK
-        else:
+        kept = rest.aged_bytes if reason is Reason.AGE else rest.lasting_bytes
+        if reason is not None:
+            gone.append(Expired(segment, reason, kept, is_removed=is_first and not kept))
+            left -= segment.size_bytes - kept
+            excess_bytes -= segment.size_bytes - kept
+        elif not is_old or not rest.is_rest:
             break
-        gone.append(Expired(segment, reason))
-        left -= segment.size_bytes
-        excess_bytes -= segment.size_bytes
+        is_first = is_first and reason is not None and not kept
     return gone
+
+
+def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
+    """Return whether a segment is as a rewriting would leave it, which keeps so much of it."""
+    return rest.is_rest and (kept_bytes > 0 or not is_first)
 
 
 def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:

@@ -150,6 +150,12 @@ class TransactionTable:
         batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
         return min(self.halves.needed_from, *(batch.position for batch in batches), NOTHING_NEEDED)
 
+    def staged_positions(self) -> frozenset[int]:
+        """Return the log positions of all batches that wait for a decision. Any thread may ask."""
+        batches = [stage.batches.copy() for stage in self._stages.copy().values()]
+        batches += [half.batches.copy() for half in self.halves.halves.copy().values()]
+        return frozenset(batch.position for each in batches for batch in each.values())
+
     def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to a size, and not more than so many batches."""
         found: list[StagedBatch] = []

@@ -154,6 +154,8 @@ class BrokerMetrics:
             "Messages of compacted topics that were removed: newer ones have their keys.",
             done.compaction_removed,
         )
+        rewritten = "Files that were replaced by what is still needed of them."
+        yield counter(f"{PREFIX}_segments_rewritten_total", rewritten, done.segments_rewritten)
         yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
         yield counter(
             f"{PREFIX}_segments_repaired_total",

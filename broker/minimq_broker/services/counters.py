@@ -14,6 +14,7 @@ class Counters:
 
     Attributes:
         bytes_in, bytes_out: those of batches.
+        segments_rewritten: files that rewritings have replaced.
         refused: batches that were not taken, by the code of the error.
         expired_by_age: transactions of which something expired because of its age.
         expired_for_room: transactions that expired because they were idle and there was little room.
@@ -40,6 +41,7 @@ class Counters:
     bytes_in: int = 0
     bytes_out: int = 0
     segments_deleted: int = 0
+    segments_rewritten: int = 0
     segments_verified: int = 0
     segments_repaired: int = 0
     bytes_deleted: int = 0

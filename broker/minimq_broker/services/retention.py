@@ -1,9 +1,14 @@
-"""Retention: deletes the oldest segments when they are too old, too many, or when the disk needs them back."""
+"""Retention: deletes the oldest segments when they are too old, too many, or when the disk needs them back.
+
+Segments of which something is still needed are rewritten instead, and so are those with much garbage.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
 import struct
 from collections.abc import Callable
 
@@ -17,9 +22,12 @@ from minimq_broker.core.retention import (
     expired,
     is_outdated,
 )
+from minimq_broker.core.rewriting_plan import NO_REST, SegmentRest, is_worthwhile
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
+from minimq_broker.services.rewriter import Rewriter, Stretch, stretch_of
 from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, StoreFull, SystemBusy
@@ -57,6 +65,7 @@ class Retention:
         self._stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self._stopping or self._wake.is_set())
         self._outage = OutageLog(log)
         #: Segments whose age could not be read, so that it is logged once.
         self._unreadable: set[int] = set()
@@ -105,13 +114,44 @@ class Retention:
         for item in found:
             if self._stopping:
                 return
-            if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
+            if item.is_removed:
+                if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
+                    return
+                self._count(item)
+            elif not await self._rewrite(item.segment.start, item.reason):
                 return
-            self._count(item)
+        garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
+        if garbage is not None and not self._stopping:
+            await self._rewrite(garbage, None)
+
+    async def _rewrite(self, start: int, reason: Reason | None) -> bool:
+        """Rewrite a segment, with small neighbors; return whether it was done."""
+        stretch = await asyncio.to_thread(self._stretch, start, reason)
+        return stretch is not None and await self._rewriter.rewrite(stretch)
+
+    def _stretch(self, start: int, reason: Reason | None) -> Stretch | None:
+        with self._handle.reading() as store:
+            return stretch_of(store, start, reason, lambda segment, end: self._rest(store, segment, end))
+
+    def _find_garbage(self, needed_from: int) -> int | None:
+        """Return the start of the first segment of which enough is garbage, and which no slave may miss."""
+        with self._handle.reading() as store:
+            before_ms = self._clock_ms() - math.ceil(store.options.rewrite_after_s * 1000)
+            free_to = min(store.old.rewritable_to, needed_from)
+            for segment, following in itertools.pairwise(store.log.segments):
+                if following.start > free_to:
+                    break
+                rest = self._rest(store, segment, following.start)
+                size = min(segment.used_bytes, following.start - segment.start)
+                if not is_worthwhile(size, rest.garbage_bytes, store.options.segment_bytes):
+                    continue
+                if (segment.newest_ms() or 0) <= before_ms:
+                    return segment.start
+            return None
 
     def _look_at_topics(self) -> None:
         with self._handle.reading() as store:
-            store.topic_retention.look(store.state, self._clock_ms())
+            store.old.look(self._clock_ms())
 
     def _look_at_dead_letters(self) -> None:
         with self._handle.reading() as store:
@@ -144,24 +184,24 @@ class Retention:
             excess = store.disk.excess_bytes()
             segments = store.log.segments
             ends = [*(segment.start for segment in segments[1:]), store.state.position]
-            facts = [self._facts(segment, end) for segment, end in zip(segments, ends, strict=True)]
+            facts = [self._facts(store, segment, end) for segment, end in zip(segments, ends, strict=True)]
             if is_outdated(facts[-1], now, rules):
                 try:
                     store.call(lambda: self._seal(store))
                 except StoreFull as error:  # what is deleted below may make room
                     log.warning("retention: no segment sealed, will try again error=%s", error)
-            free_to = min(store.needed_from, needed_from)
+            free_to = min(store.old.rewritable_to, needed_from)
             return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
 
     def _seal(self, store: MessageStore) -> None:
         """On the writer's thread, where nothing comes in between: look again, and roll."""
         commit_log, position = store.log, store.end
-        facts = self._facts(commit_log.active, position)
+        facts = self._facts(store, commit_log.active, position)
         if is_outdated(facts, self._clock_ms(), store.options.retention):
             commit_log.roll(position)
             log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
 
-    def _facts(self, segment: Segment, end: int) -> SegmentFacts:
+    def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentFacts:
         about = segment.path.stat()
         try:
             newest = segment.newest_ms()
@@ -170,4 +210,14 @@ class Retention:
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)
                 log.error("retention: goes by the time of the file segment=%d error=%s", segment.start, error)
-        return SegmentFacts(segment.start, end, about.st_size, newest)
+        rest = self._rest(store, segment, end) if segment.sealed else NO_REST
+        return SegmentFacts(segment.start, end, about.st_size, newest, rest)
+
+    def _rest(self, store: MessageStore, segment: Segment, end: int) -> SegmentRest:
+        try:
+            return store.old.needed.rest(segment, end)
+        except DAMAGE as error:
+            if segment.start not in self._unreadable:
+                self._unreadable.add(segment.start)
+                log.error("retention: nothing is kept of a damaged segment segment=%d error=%s", segment.start, error)
+            return NO_REST

@@ -16,7 +16,8 @@ from minimq_broker.core.state import State
 from minimq_broker.services.damage import Damage
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
-from minimq_broker.store.message_store import MessageStore, Snapshot
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common.errors import CopyInterrupted, SystemBusy
 

@@ -25,8 +25,8 @@ from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import opened
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_broker.store.message_store import Snapshot
 from minimq_broker.store.rows import Batch, Row, row_of
+from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_common.errors import StoreError, StoreFull
 

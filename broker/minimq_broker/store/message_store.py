@@ -17,7 +17,6 @@ from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.delay_drafts import DelayLimits
 from minimq_broker.store.delay_refusal import delay_refusal
 from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
@@ -27,11 +26,12 @@ from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.jobs import AnyJob, FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.log_observer import LogObserver
+from minimq_broker.store.old_segments import OldSegments
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_broker.store.term_begin import term_begun
-from minimq_broker.store.topic_retention import TopicRetention
 from minimq_broker.store.writer import Writer, WriterHooks
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
@@ -46,19 +46,6 @@ class StoredBatch:
     count: int
     data: bytes
     due_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A saved state: what the entries of the log up to a position lead to.
-
-    Attributes:
-        position: the log position.
-        rows: keys and values as stored, each with its checksum.
-    """
-
-    position: int
-    rows: list[tuple[bytes, bytes]]
 
 
 class MessageStore:
@@ -128,9 +115,8 @@ class MessageStore:
         )
         self._closed = False
         self.options = options
-        self.topic_retention = TopicRetention(self.log, options.segment_bytes)
-        self.dead_letters = DeadLetters(self.log, options.dead_letters, lambda: self.state, self.disk)
-        self._deletion_ms = deletion_ms or clock_ms
+        self.old = OldSegments(self, deletion_ms or clock_ms)
+        self.dead_letters = self.old.dead_letters
         self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
@@ -313,22 +299,12 @@ class MessageStore:
     # ---- old segments -----------------------------------------------------------------------------------
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
-
-        Its dead letters go to the archive before. Not for concurrent use.
-
-        Raises:
-            StoreError: as `DeadLetters.keep` does; the segment is still there.
-        """
-        if not self.log.may_remove_first(min(needed_from, self.needed_from)):
-            return False
-        self.dead_letters.keep(self.log.segments[0], self._deletion_ms())
-        with self.log.kept():
-            return self.log.remove_first(min(needed_from, self.needed_from))
+        """Remove the oldest segment as `OldSegments.remove_first` does."""
+        return self.old.remove_first(needed_from)
 
     def look_at_dead_letters(self) -> None:
         """Delete expired and excess archived dead letters, and those of deleted topics."""
-        self.dead_letters.look(self._deletion_ms(), self.saved_position)
+        self.old.look_at_dead_letters()
 
     def archived(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """Return entries of the archive from one log position on up to another, with their own.

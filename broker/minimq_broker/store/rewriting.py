@@ -8,8 +8,8 @@ that wait stay, and so do recalls until the batch is due. Each replica rewrites 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import lmdb
@@ -20,8 +20,8 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.copy import verified, writing
 from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.due_rows import AnyDueRow
-from minimq_broker.store.entry import EntryHeader, EntryKind, payload_of, read_fact, read_header
-from minimq_broker.store.lmdb_file import remove_lmdb
+from minimq_broker.store.entry import EntryHeader, EntryKind, opened, payload_of, read_fact, read_header
+from minimq_broker.store.lmdb_file import DAMAGE, remove_lmdb
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError
@@ -49,9 +49,13 @@ class Rewriting:
         mark: the key up to which delayed batches are published, as it is saved.
         rest: called at the end, and before an entry that has to stay; returns the entries that take the place of the
             last ones.
+        salvages: leave out what is damaged.
 
     Attributes:
         start: log position of the first entry of the segments.
+        end: as it was given.
+        former: the segments, as they were given.
+        lost: number of damaged entries that were left out; one for all behind a damaged page.
         read_bytes: size of the entries that were looked at.
         kept_bytes: size of those in the new segment.
 
@@ -68,10 +72,13 @@ class Rewriting:
         choice: Choice,
         mark: DueKey = NO_KEY,
         rest: Callable[[], Placed] = list,
+        *,
+        salvages: bool = False,
     ) -> None:
-        self.start = segments[0].start
-        self.read_bytes = self.kept_bytes = 0
-        self._log, self._former, self._end, self._choice = log, [*segments], end, choice
+        self.start, self.end = segments[0].start, end
+        self.former = tuple(segments)
+        self.read_bytes = self.kept_bytes = self.lost = 0
+        self._log, self._choice, self._salvages = log, choice, salvages
         self._index, self._mark = DueIndex(log), mark
         self._waiting = [*segments]
         self._rest = rest
@@ -83,6 +90,11 @@ class Rewriting:
         with writing(log.path):
             remove_lmdb(self._path)
             self._made = Segment(self._path, self.start, room)
+
+    @property
+    def at(self) -> Segment:
+        """The segment whose entries are looked at next."""
+        return self._waiting[0] if self._waiting else self.former[-1]
 
     def step(self, max_bytes: int, max_entries: int) -> bool:
         """Take over the next entries, verified and synced; return whether there may be more.
@@ -98,34 +110,53 @@ class Rewriting:
         """
         if not self._waiting:
             return False
-        found: list[tuple[int, bytes]] = []
-        segment = self._waiting[0]
-        entries = segment.entries(self._position)
-        for position, entry in entries:
-            self._position = position + len(entry)
-            max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
-            self.read_bytes += len(entry)
-            header = read_header(entry, position)
-            chosen: memoryview | bytes | Placed | None = None
-            if self._has_to_stay(position, header, entry):
-                chosen = [*self._rest(), (position, bytes(entry))]
-            elif header.kind != EntryKind.FACT:
-                chosen = self._choice(position, header, entry)
-            if isinstance(chosen, list):
-                found += chosen
-            elif chosen is not None:
-                found.append((position, bytes(chosen)))
-            if found:
-                self._check_end(found[-1], self._position)
-            if max_bytes <= 0 or max_entries <= 0:
-                entries.close()
-                break
-        else:
-            self._waiting.pop(0)
-            if not self._waiting:
-                found += self._rest()
+        found: Placed = []
+        with closing(self._waiting[0].entries(self._position)) as entries:
+            while max_bytes > 0 and max_entries > 0:
+                item = self._next(entries)
+                if item is None:
+                    self._waiting.pop(0)
+                    break
+                position, entry = item
+                self._position = position + len(entry)
+                max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
+                self.read_bytes += len(entry)
+                try:
+                    found += self._taken(position, entry)
+                except DAMAGE:
+                    if not self._salvages:
+                        raise
+                    self.lost += 1
+                if found:
+                    self._check_end(found[-1], self._position)
+        if not self._waiting:
+            found += self._rest()
         self._put(found)
         return bool(self._waiting)
+
+    def _next(self, entries: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview] | None:
+        """Return the next entry of a segment; None at its end."""
+        try:
+            return next(entries, None)
+        except DAMAGE:
+            if not self._salvages:
+                raise
+            self.lost += 1
+            return None
+
+    def _taken(self, position: int, entry: memoryview) -> Placed:
+        """Return what is taken over at an entry."""
+        header = read_header(entry, position)
+        chosen: memoryview | bytes | Placed | None = None
+        if self._has_to_stay(position, header, entry):
+            chosen = [*self._rest(), (position, bytes(entry))]
+        elif header.kind != EntryKind.FACT:
+            chosen = self._choice(position, header, entry)
+        if self._salvages and chosen is not None:
+            opened(bytes(entry), position)
+        if isinstance(chosen, list):
+            return chosen
+        return [] if chosen is None else [(position, bytes(chosen))]
 
     def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
         """Return whether an entry is a delayed batch that waits, or a recall of one that is not due yet."""
@@ -166,9 +197,9 @@ class Rewriting:
         It does not when one of them was removed or repaired meanwhile. Current readers of the former ones finish.
         """
         with writing(self._log.path):
-            self._made.mark_rewritten(self._end)
+            self._made.mark_rewritten(self.end)
             self._close()
-            return self._log.replace(self._former, self._path)
+            return self._log.replace(self.former, self._path)
 
     def give_up(self) -> None:
         """Close and delete the new segment, unless it has its place by now. Idempotent."""

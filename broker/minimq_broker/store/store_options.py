@@ -21,6 +21,7 @@ class StoreOptions:
         sync: acknowledge after the sync (True), or before the commit (False).
         checkpoint_interval_s: seconds between two saves of the state; recovery applies later entries.
         retention: how long segments are kept.
+        rewrite_after_s: seconds after which a segment may be rewritten for the sake of its garbage.
         dead_letters: how long archived dead letters are kept.
         watermarks: from which fullness of the disk on something is done.
         staging: how much may be staged for transactions; by default half of the disk, because staged batches are
@@ -34,6 +35,7 @@ class StoreOptions:
     sync: bool = True
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
+    rewrite_after_s: float = 3600.0
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
     staging: StagingLimits | None = None

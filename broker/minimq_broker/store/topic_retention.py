@@ -5,7 +5,8 @@ What is shown no more is deleted when its segment is rewritten or removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator
 
 from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.state import QueueKey, State
@@ -33,18 +34,14 @@ class TopicRetention:
         self._log = log
         self._segment_bytes = segment_bytes
         self._sizes: dict[int, TopicSizes] = {}
-        #: Where rules were seen first: they count for good once the state is saved beyond that.
-        self._seen_at: dict[tuple[int, RetentionRules], int] = {}
 
-        #: Where the floor of a queue was found last: earlier segments have nothing that is shown.
+        #: Log position at which the floor of a queue was found last: nothing before it is shown.
         self._went_on_at: dict[tuple[QueueKey, RetentionRules], int] = {}
 
     def look(self, state: State, now_ms: int) -> None:
         """Show from now on what the rules of the topics keep."""
-        position = state.position
         topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(topic.retention))}
         self.rules = {topic_id: topic.retention for topic_id, topic in topics.items()}
-        self._seen_at = {item: self._seen_at.get(item, position) for item in self.rules.items()}
         self._forget_sizes()
         self._went_on_at = {
             (queue, rules): at
@@ -65,10 +62,6 @@ class TopicRetention:
             self.gone_before[topic_id] = end
         self._log.show_from(floors)
 
-    def certain(self, saved_position: int) -> Mapping[int, RetentionRules]:
-        """Return the rules that a saved state has, by which messages may be deleted."""
-        return {topic_id: rules for (topic_id, rules), seen_at in self._seen_at.items() if seen_at <= saved_position}
-
     def sizes(self, segment: Segment) -> TopicSizes:
         """Return the sizes of topics in a segment."""
         found = self._sizes.get(segment.start)
@@ -86,9 +79,9 @@ class TopicRetention:
         """Return the first offset of a queue that is shown, and its log position; None if all is."""
         offset = position = 0
         went_on_at = self._went_on_at.get((queue, rules), 0)
-        for segment in self._log.segments:
-            if segment.start < went_on_at:
-                continue
+        segments = self._log.segments
+        starts = [segment.start for segment in segments]
+        for segment in segments[max(bisect_right(starts, went_on_at) - 1, 0) :]:
             try:
                 last = segment.row_before(queue, 1 << 63)
                 if last is None:
@@ -103,7 +96,7 @@ class TopicRetention:
                 return None
             if row is None:
                 continue
-            self._went_on_at[queue, rules] = segment.start
+            self._went_on_at[queue, rules] = row.position
             return row.base_offset, row.position
         return (min(offset, end), position) if offset else None
 

@@ -26,6 +26,14 @@ class TopicSizes:
         self._sizes: dict[int, dict[int, int]] = {}
         self._seen: dict[QueueKey, int] = {}
         self._is_final: set[int] = set()
+        self._topics: frozenset[int] | None = None
+
+    @property
+    def topics(self) -> frozenset[int]:
+        """The ids of the topics that have something in the sealed segment."""
+        if self._topics is None:
+            self._topics = frozenset(self.segment.topics())
+        return self._topics
 
     def slices(self, topic_id: int) -> list[tuple[int, int]]:
         """Return slices with something of a topic, from the newest back: log position of the begin, and bytes."""
@@ -34,7 +42,7 @@ class TopicSizes:
         found = self._sizes.get(topic_id, {})
         return [(self.segment.start + number * self._slice_bytes, found[number]) for number in sorted(found)[::-1]]
 
-    def size_of(self, topic_id: int, before: int) -> int:
+    def size_of(self, topic_id: int, before: int = 1 << 63) -> int:
         """Return the bytes of a topic in the slices that begin before a log position."""
         return sum(size for start, size in self.slices(topic_id) if start < before)
 

@@ -17,7 +17,7 @@ from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_as_json
-from minimq_broker.store.message_store import Snapshot
+from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.states import rows

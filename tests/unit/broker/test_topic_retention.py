@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 
-from minimq_broker.core.facts import TopicSet
-from minimq_broker.core.state import State
 from minimq_broker.store.topic_retention import TopicRetention
 from minimq_broker.store.topic_sizes import TopicSizes
 from support.chance import SEED
 from support.stores import OpenStore, Stores
+from support.topic_rules import set_rules
 
 SEGMENT_BYTES = 64 << 10
 
 
-def set_rules(store: OpenStore, name: str, *, age_ms: int = 0, size: int = 0) -> None:
-    def decide(state: State) -> TopicSet:
-        changed = msgspec.structs.replace(state.topic(name), retention_ms=age_ms, retention_bytes=size)
-        return TopicSet(changed)
-
-    store.record(decide)
-
-
 def look(store: OpenStore) -> TopicRetention:
-    retention = store.store.topic_retention
+    retention = store.store.old.topics
     retention.look(store.state, store.clock())
     return retention
 
@@ -108,12 +98,3 @@ def test_sizes_are_counted_once(stores: Stores, monkeypatch: pytest.MonkeyPatch)
     sizes.slices(topic_id)
     monkeypatch.setattr(active, "queues_of", None)
     assert sizes.size_of(topic_id, 1 << 60) == 2 * size
-
-
-def test_rules_count_for_good_once_they_are_saved(stores: Stores) -> None:
-    store = stores.open()
-    store.create_topic("a")
-    set_rules(store, "a", age_ms=1)
-    retention = look(store)
-    assert retention.certain(store.store.saved_position) == {}
-    assert list(retention.certain(store.store.end)) == [store.key("a", 0).topic_id]

@@ -1,0 +1,80 @@
+"""The old segments of a store: removed when nothing of them is needed, rewritten when some of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minimq_broker.store.dead_letters import DeadLetters
+from minimq_broker.store.needed_entries import NeededEntries
+from minimq_broker.store.topic_retention import TopicRetention
+
+if TYPE_CHECKING:
+    from minimq_broker.store.message_store import MessageStore
+    from minimq_broker.store.rewriting import Rewriting
+
+
+class OldSegments:
+    """Removes and replaces the old segments of one store. Used by one thread at a time.
+
+    Args:
+        store: the store.
+        deletion_ms: the time for the deletion of dead letters, in ms since 1970.
+
+    Attributes:
+        dead_letters: keeps those of removed segments.
+        topics: the retention of topics with rules of their own.
+        needed: says what of old segments is needed.
+    """
+
+    def __init__(self, store: MessageStore, deletion_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._log = store.log
+        self._deletion_ms = deletion_ms
+        options = store.options
+        self.dead_letters = DeadLetters(self._log, options.dead_letters, lambda: store.state, store.disk)
+        self.topics = TopicRetention(self._log, options.segment_bytes)
+        self.needed = NeededEntries(self._log, self.topics)
+
+    @property
+    def rewritable_to(self) -> int:
+        """Log position up to which segments may be rewritten: what is needed of them is known, and stays."""
+        store = self._store
+        return min(store.saved_position, store.state.transactions.needed_from, self.needed.known_to)
+
+    def look(self, now_ms: int) -> None:
+        """Find out what is needed at a time, in ms since 1970, and show no more of topics with rules of their own."""
+        state = self._store.state
+        self.topics.look(state, now_ms)
+        self.needed.look(state, self._store.saved_position)
+
+    def remove_first(self, needed_from: int) -> bool:
+        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
+
+        Its dead letters go to the archive before.
+
+        Raises:
+            StoreError: as `DeadLetters.keep` does; the segment is still there.
+        """
+        if not self._log.may_remove_first(min(needed_from, self._store.needed_from)):
+            return False
+        self.dead_letters.keep(self._log.segments[0], self._deletion_ms())
+        with self._log.kept():
+            return self._log.remove_first(min(needed_from, self._store.needed_from))
+
+    def put_in_place(self, rewriting: Rewriting, needed_from: int, *, expired: bool) -> bool:
+        """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done.
+
+        If these are expired, their dead letters go to the archive before.
+
+        Raises:
+            StoreError: as `DeadLetters.keep` does, or the file cannot be written; the former segments are still there.
+        """
+        for segment in rewriting.former if expired else ():
+            self.dead_letters.keep(segment, self._deletion_ms())
+        with self._log.kept():
+            return rewriting.end <= min(needed_from, self.rewritable_to) and rewriting.put_in_place()
+
+    def look_at_dead_letters(self) -> None:
+        """Delete expired and excess archived dead letters, and those of deleted topics."""
+        self.dead_letters.look(self._deletion_ms(), self._store.saved_position)

@@ -1,0 +1,251 @@
+"""Topics with rules of their own, delayed and undecided batches over many segments that expire: against a model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import pytest
+
+from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.damage import Damage
+from minimq_broker.services.retention import Retention
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.store.check import check_directory
+from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.message_store import MessageStore
+from support.chance import SEED
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.topic_rules import set_rules
+from support.waiting import wait_until
+
+SEGMENT_BYTES = 64 << 10
+BROKER_AGE_MS = 20_000
+
+
+class OneStore:
+    """A handle of a store that is never replaced."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.damage = Damage()
+        self._store = store
+
+    @contextmanager
+    def reading(self) -> Iterator[MessageStore]:
+        yield self._store
+
+
+class World:
+    """A store with its retention, and all that was sent to it."""
+
+    def __init__(self, stores: Stores, name: str = "data", *, max_bytes: int = 0) -> None:
+        self.stores, self.name, self.max_bytes = stores, name, max_bytes
+        self.sent: dict[str, list[tuple[int, int, int, bytes]]] = {}
+        self.counters = Counters()
+        self.needed_from = NOTHING_NEEDED
+        self.open()
+
+    def open(self) -> None:
+        rules = RetentionRules(BROKER_AGE_MS, self.max_bytes)
+        self.store = self.stores.open(
+            self.name, segment_bytes=SEGMENT_BYTES, retention=rules, rewrite_after_s=0.0, checkpoint_interval_s=0.01
+        )
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.open()
+
+    def create(self, name: str, *, age_ms: int = 0, size: int = 0) -> None:
+        self.store.create_topic(name, 2)
+        self.sent[name] = []
+        if age_ms or size:
+            set_rules(self.store, name, age_ms=age_ms, size=size)
+
+    def send(self, name: str, queue: int, body: bytes) -> None:
+        offset = self.store.append(name, queue, body)
+        self.sent[name].append((queue, offset, self.stores.clock.now_ms, body))
+
+    def look(self, times: int = 1) -> None:
+        handle = cast("StoreHandle", OneStore(self.store.store))
+
+        async def looks() -> None:
+            retention = Retention(handle, self.counters, 1.0, lambda: self.needed_from, self.stores.clock)
+            for _ in range(times):
+                await retention._look()
+
+        for _ in range(2):  # what is needed is known once the state is saved
+            wait_until(self._is_saved, PATIENCE_S, what="the state is saved")
+            asyncio.run(looks())
+
+    def _is_saved(self) -> bool:
+        return self.store.store.saved_position >= self.store.store.end
+
+    def verify(self, name: str, max_age_ms: int, *, exact: bool) -> None:
+        """Check that all which is young enough is read in its order, and if `exact` nothing older."""
+        now = self.stores.clock.now_ms
+        for queue in range(2):
+            mine = [item for item in self.sent[name] if item[0] == queue]
+            young = [item for item in mine if item[2] + max_age_ms > now]
+            start, end = self.store.store.bounds(self.store.key(name, queue))
+            assert end == len(mine)
+            assert self.store.bodies(name, queue, start) == [body for *_, body in mine[start:]]
+            assert self.store.bodies(name, queue, 0) == [body for *_, body in mine[start:]]
+            assert start <= end - len(young)
+            if exact:
+                assert start == end - len(young)
+
+    @property
+    def starts(self) -> list[int]:
+        return [segment.start for segment in self.store.store.log.segments]
+
+
+def test_a_longer_topic_outlives_its_segments(stores: Stores) -> None:
+    world = World(stores)
+    world.create("default")
+    world.create("long", age_ms=60_000)
+    for number in range(60):
+        stores.clock.now_ms += 500
+        world.send("default", number % 2, b"%d" % number + bytes(6_000))
+        world.send("long", number % 2, b"%d" % number + bytes(500))
+    before, used = world.starts, world.store.store.log.disk_bytes
+    assert len(before) > 6
+    world.look(3)
+    world.verify("long", 60_000, exact=True)
+    world.verify("default", BROKER_AGE_MS, exact=False)
+    assert world.store.store.bounds(world.store.key("default", 0))[0] > 5
+    assert world.store.store.log.disk_bytes < used
+    assert world.store.store.log.start == 0 < world.store.store.log.complete_from
+    assert world.counters.segments_rewritten > 2
+    kept = world.starts
+    world.look(3)
+    assert world.starts == kept  # nothing is rewritten again and again
+    world.reopen()
+    world.look()
+    world.verify("long", 60_000, exact=True)
+    stores.clock.now_ms += 60_000
+    world.look(6)
+    world.verify("long", 60_000, exact=True)
+    assert len(world.starts) <= 2
+    assert world.store.store.log.start > 0
+
+
+def test_the_disk_of_a_shorter_topic_comes_back(stores: Stores) -> None:
+    world = World(stores)
+    world.create("default")
+    world.create("short", age_ms=1_000)
+    for number in range(40):
+        stores.clock.now_ms += 100
+        world.send("default", number % 2, b"%d" % number + bytes(500))
+        world.send("short", number % 2, b"%d" % number + bytes(6_000))
+    used = world.store.store.log.disk_bytes
+    world.needed_from = 0  # a slave is behind
+    world.look(10)
+    world.verify("short", 1_000, exact=True)
+    assert world.counters.segments_rewritten == 0
+    world.needed_from = NOTHING_NEEDED
+    world.look(20)
+    assert world.store.store.log.disk_bytes < 0.7 * used
+    world.verify("short", 1_000, exact=True)
+    world.verify("default", BROKER_AGE_MS, exact=True)
+
+
+def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
+    world = World(stores, max_bytes=4 * SEGMENT_BYTES)
+    world.create("long", age_ms=600_000)
+    for number in range(60):
+        world.send("long", number % 2, b"%d" % number + bytes(6_000))
+        stores.clock.now_ms += 1_000
+        if number % 20 == 19:
+            world.look(5)
+            assert world.store.store.log.disk_bytes <= 6 * SEGMENT_BYTES
+    world.verify("long", 5_000, exact=False)
+
+
+def test_deleted_topics_give_their_disk_back(stores: Stores) -> None:
+    world = World(stores)
+    world.create("default")
+    world.create("gone")
+    for number in range(30):
+        world.send("default", number % 2, b"%d" % number + bytes(500))
+        world.send("gone", number % 2, bytes(6_000))
+    used = world.store.store.log.disk_bytes
+    world.store.delete_topic("gone")
+    world.look(10)
+    assert world.store.store.log.disk_bytes < 0.7 * used
+    world.verify("default", BROKER_AGE_MS, exact=True)
+
+
+def test_what_is_undecided_stays(stores: Stores) -> None:
+    world = World(stores)
+    world.create("t")
+    world.store.stage("writer", 1, "t", 0, numbered_batch(7, 1, b"staged"))
+    for number in range(40):
+        world.send("t", 1, b"%d" % number + bytes(6_000))
+        stores.clock.now_ms += 1_000
+    world.look(4)
+    assert world.store.store.bounds(world.store.key("t", 1))[0] > 0
+    world.reopen()
+    world.look(4)
+    world.store.decide("writer", 1, {7: [1]})
+    world.store.publish("writer")
+    assert world.store.bodies("t", 0) == [b"staged"]
+    stores.clock.now_ms += 100_000
+    world.look(4)
+    assert len(world.starts) <= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_at_random(stores: Stores, seed: int) -> None:
+    chance = random.Random(SEED + seed)
+    world = World(stores)
+    ages = {"default": BROKER_AGE_MS, "long": 90_000, "longer": 200_000, "short": 4_000}
+    for name, age_ms in ages.items():
+        world.create(name, age_ms=0 if name == "default" else age_ms)
+    most = 0
+    for _ in range(14):
+        for _ in range(chance.randrange(30)):
+            name = chance.choice(list(ages))
+            world.send(name, chance.randrange(2), chance.randbytes(chance.randrange(4_000)))
+            stores.clock.now_ms += chance.randrange(1_000)
+        if chance.random() < 0.2:
+            stores.clock.now_ms += chance.randrange(60_000)
+        if chance.random() < 0.3:
+            world.reopen()
+        world.look(chance.randrange(1, 4))
+        for name, age_ms in ages.items():
+            world.verify(name, age_ms, exact=name != "default")
+        most = max(most, len(world.starts))
+    assert most < 20
+    assert world.counters.segments_rewritten > 0
+
+
+def test_replicas_rewrite_by_themselves(stores: Stores) -> None:
+    """Both have the same in the end, and what was rewritten at different times compares as the same."""
+    world = World(stores)
+    world.create("default")
+    world.create("long", age_ms=60_000)
+    slave = OpenStore(
+        stores.folder / "slave",
+        world.store.options,
+        stores.clock,
+        alone=False,
+    )
+    for number in range(50):
+        stores.clock.now_ms += 700
+        world.send("default", number % 2, bytes(6_000))
+        world.send("long", number % 2, b"%d" % number)
+        if number % 10 == 9:
+            slave.take_from(world.store)
+            slave.store.confirm(slave.store.end)
+            world.look()
+    assert world.store.store.log.complete_from > 0
+    assert slave.store.log.complete_from == 0
+    assert slave.bodies("long", 0) == world.store.bodies("long", 0)
+    slave.close()
+    world.store.close()
+    assert check_directory(slave.path).findings == []
+    assert compare_directories(slave.path, world.store.path).difference is None
