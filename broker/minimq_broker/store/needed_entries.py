@@ -109,7 +109,8 @@ class NeededEntries:
     def choice(self, reason: Reason | None) -> Choice:
         """Return what decides about the entries of segments that go for a reason; None: only garbage goes.
 
-        It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for the disk leaves only what nothing deletes.
+        It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for
+        the disk leaves only what nothing deletes.
         """
         known = self._known
         floors = {topic_id: self._floors(topic_id) for topic_id in known.rules}
