@@ -106,6 +106,10 @@ class HalfTable:
         self._order()
         return self._outcomes.copy()
 
+    def positions(self) -> frozenset[int]:
+        """Return the log positions of all batches. Any thread may ask."""
+        return frozenset(batch.position for half in self.halves.copy().values() for batch in half.in_order)
+
     def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
         """Return a batch that is staged for a transaction which is not ended; None when it is not."""
         half = self.halves.get(transaction)

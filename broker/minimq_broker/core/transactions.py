@@ -139,22 +139,18 @@ class TransactionTable:
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
         """Return how many of the batches that a decision names are not staged, or not in the log any more."""
         transaction = TransactionId(decided.name, decided.number)
-        found = (
-            self.find(transaction, part.producer_id, sequence) for part in decided.parts for sequence in part.sequences
-        )
+        found = (self.find(transaction, part.producer_id, each) for part in decided.parts for each in part.sequences)
         return sum(batch is None or batch.position < log_start for batch in found)
 
     @property
     def open_from(self) -> int:
         """Log position of the oldest batch that waits for a decision. Any thread may ask."""
-        batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
-        return min(self.halves.needed_from, *(batch.position for batch in batches), NOTHING_NEEDED)
+        return min(self.halves.needed_from, *self.staged_positions(), NOTHING_NEEDED)
 
     def staged_positions(self) -> frozenset[int]:
         """Return the log positions of all batches that wait for a decision. Any thread may ask."""
-        batches = [stage.batches.copy() for stage in self._stages.copy().values()]
-        batches += [half.batches.copy() for half in self.halves.halves.copy().values()]
-        return frozenset(batch.position for each in batches for batch in each.values())
+        batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
+        return frozenset(batch.position for batch in batches) | self.halves.positions()
 
     def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to a size, and not more than so many batches."""

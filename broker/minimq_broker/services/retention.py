@@ -25,7 +25,7 @@ from minimq_broker.core.retention import (
 from minimq_broker.core.rewriting_plan import NO_REST, SegmentRest, is_worthwhile
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.rewriter import Rewriter, Stretch, stretch_of
+from minimq_broker.services.rewriter import LogStretch, Rewriter, stretch_of
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
@@ -36,6 +36,8 @@ from minimq_common.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
+#: Pause before the next look as long as it is not known what is needed, since the state is not saved yet, in seconds.
+_SOON_S = 1.0
 _FAILED = "retention: failed, will try again error=%s"
 
 
@@ -67,6 +69,8 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
         self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self._stopping or self._wake.is_set())
         self._outage = OutageLog(log)
+        #: Whether it is known what of old segments is needed.
+        self._knows = False
         #: Segments whose age could not be read, so that it is logged once.
         self._unreadable: set[int] = set()
 
@@ -99,7 +103,7 @@ class Retention:
             except Exception as error:  # noqa: BLE001 - it has to continue: without it the disk runs full
                 self._outage.crashed(_FAILED, repr(error), cause=error)
             try:
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(self._interval_s if self._knows else min(self._interval_s, _SOON_S)):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -129,7 +133,7 @@ class Retention:
         stretch = await asyncio.to_thread(self._stretch, start, reason)
         return stretch is not None and await self._rewriter.rewrite(stretch)
 
-    def _stretch(self, start: int, reason: Reason | None) -> Stretch | None:
+    def _stretch(self, start: int, reason: Reason | None) -> LogStretch | None:
         with self._handle.reading() as store:
             return stretch_of(store, start, reason, lambda segment, end: self._rest(store, segment, end))
 
@@ -152,6 +156,7 @@ class Retention:
     def _look_at_topics(self) -> None:
         with self._handle.reading() as store:
             store.old.look(self._clock_ms())
+            self._knows = store.old.needed.known_to >= 0
 
     def _look_at_dead_letters(self) -> None:
         with self._handle.reading() as store:

@@ -33,7 +33,7 @@ _SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LogStretch:
     """Adjacent segments that are to be rewritten: by log positions, the number of bytes that about stay, and why.
 
     The reason is None if only garbage goes.
@@ -75,7 +75,7 @@ class Rewriter:
         self._lowest_needed = lowest_needed
         self._is_urged = is_urged
 
-    async def rewrite(self, stretch: Stretch, choose: Callable[[MessageStore], Choice] | None = None) -> bool:
+    async def rewrite(self, stretch: LogStretch, choose: Callable[[MessageStore], Choice] | None = None) -> bool:
         """Rewrite the segments of a stretch; return whether it was done.
 
         Args:
@@ -101,7 +101,7 @@ class Rewriter:
         finally:
             await asyncio.to_thread(work.rewriting.give_up)
 
-    def _begin(self, stretch: Stretch, choose: Callable[[MessageStore], Choice] | None) -> _Work | None:
+    def _begin(self, stretch: LogStretch, choose: Callable[[MessageStore], Choice] | None) -> _Work | None:
         with self._handle.reading() as store:
             segments = [each for each in store.log.segments[:-1] if stretch.start <= each.start < stretch.end]
             if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
@@ -129,7 +129,7 @@ class Rewriter:
                 store.log.report_damage(start, str(error))
                 raise
 
-    def _finish(self, work: _Work, stretch: Stretch, needed_from: int) -> bool:
+    def _finish(self, work: _Work, stretch: LogStretch, needed_from: int) -> bool:
         with self._handle.reading() as store:
             if store is not work.store or store.state is not work.state:
                 return False
@@ -157,7 +157,7 @@ class Rewriter:
 
 def stretch_of(
     store: MessageStore, start: int, reason: Reason | None, rest_of: Callable[[Segment, int], SegmentRest]
-) -> Stretch | None:
+) -> LogStretch | None:
     """Return a segment with the neighbors that are rewritten with it; None if it is there no more, or written to.
 
     Args:
@@ -181,7 +181,7 @@ def stretch_of(
             kept.append((rest.aged_bytes if reason is Reason.AGE else rest.lasting_bytes, False))
     part = with_neighbors(kept, index, store.options.segment_bytes)
     total = sum(kept[number][0] for number in part)
-    return Stretch(segments[part.start].start, segments[index + 1].start, total, reason)
+    return LogStretch(segments[part.start].start, segments[index + 1].start, total, reason)
 
 
 def _goes_with(aged_bytes: int, lasting_bytes: int, reason: Reason | None) -> bool:
