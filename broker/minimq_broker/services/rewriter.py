@@ -46,7 +46,7 @@ class LogStretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _StoreRewriting:
     """A rewriting, and what it is of: after a truncation or a copy that is another one."""
 
     store: MessageStore
@@ -101,7 +101,7 @@ class Rewriter:
         finally:
             await asyncio.to_thread(work.rewriting.give_up)
 
-    def _begin(self, stretch: LogStretch, choose: Callable[[MessageStore], Choice] | None) -> _Work | None:
+    def _begin(self, stretch: LogStretch, choose: Callable[[MessageStore], Choice] | None) -> _StoreRewriting | None:
         with self._handle.reading() as store:
             segments = [each for each in store.log.segments[:-1] if stretch.start <= each.start < stretch.end]
             if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
@@ -115,9 +115,9 @@ class Rewriter:
             choice = store.old.needed.choice(stretch.reason) if choose is None else choose(store)
             salvages = stretch.reason is not None and any(each.start in self._handle.damage.known for each in segments)
             made = Rewriting(store.log, segments, stretch.end, choice, store.old.needed.mark, salvages=salvages)
-            return _Work(store, store.state, made)
+            return _StoreRewriting(store, store.state, made)
 
-    def _step(self, work: _Work) -> bool:
+    def _step(self, work: _StoreRewriting) -> bool:
         """Take the next slice; return whether there may be more."""
         with self._handle.reading() as store:
             if store is not work.store or store.state is not work.state:
@@ -129,7 +129,7 @@ class Rewriter:
                 store.log.report_damage(start, str(error))
                 raise
 
-    def _finish(self, work: _Work, stretch: LogStretch, needed_from: int) -> bool:
+    def _finish(self, work: _StoreRewriting, stretch: LogStretch, needed_from: int) -> bool:
         with self._handle.reading() as store:
             if store is not work.store or store.state is not work.state:
                 return False
