@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -23,7 +24,10 @@ from minimq import (
     aio,
     by_hash,
 )
-from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, MiniMQError, TopicNotFound
+from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, MiniMQError, StaleSequence, TopicNotFound
+from minimq_common.batch_builder import BatchBuilder
+from minimq_common.rpc import open_channel
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from support.waiting import wait_until
 
 
@@ -341,3 +345,85 @@ def stored_at(cluster: LocalCluster, topic: str, broker_name: str) -> list[bytes
         while not reader.at_end():
             found += [message.body for message in reader.poll(1.0)]
         return found
+
+
+# ---- requests as no client of ours makes them -------------------------------------------------------------
+
+
+@pytest.fixture
+def append(pair: LocalCluster) -> Iterator[Callable[..., list[broker_pb2.AtomicAppendResult]]]:
+    """Return a function that sends one request to a broker, and returns the results."""
+    with closing(open_channel(pair.brokers[0].address)) as channel:
+        stub = broker_pb2_grpc.BrokerStub(channel)
+
+        def call(*appends: broker_pb2.AtomicAppend) -> list[broker_pb2.AtomicAppendResult]:
+            for number, each in enumerate(appends, 1):
+                each.request_id = number
+            answers = stub.AppendAtomic(iter([broker_pb2.AtomicAppendRequest(appends=appends)]), timeout=30.0)
+            return [result for answer in answers for result in answer.results]
+
+        yield call
+
+
+def numbered(topic: str, *numbers: int, body: bytes = b"x", producer_id: int = 77) -> broker_pb2.AtomicAppend:
+    """Return an append of a batch for each number."""
+    made = broker_pb2.AtomicAppend()
+    for number in numbers:
+        builder = BatchBuilder(32 << 20)
+        builder.add([Message(topic, body)])
+        made.batches.add(topic=topic, queue_id=0, batch=builder.build(1_600_000_000_000, producer_id, number, 1 << 20))
+    return made
+
+
+def test_each_append_of_a_request_stands_by_itself(
+    append: Callable[..., list[broker_pb2.AtomicAppendResult]], topics: tuple[str, str]
+) -> None:
+    topic = topics[0]
+    too_large = numbered(topic, *range(10, 15), body=bytes(4 << 20))
+    many_spans = numbered(topic, 20)
+    many_spans.progress.group = "g"
+    for _ in range(5):
+        many_spans.progress.settles.add(topic=topic, spans=[1, 1] * 2_400)
+    results = append(
+        numbered(topic, 1, 2),
+        numbered(topic, 3, 3),
+        numbered(topic, 4, producer_id=0),
+        broker_pb2.AtomicAppend(),
+        many_spans,
+        numbered(topic, 5),
+    )
+    said = {result.request_id: result.failure.message for result in results}
+    assert said.pop(1) == said.pop(6) == ""
+    for number, text in {
+        2: "two batches of an atomic append have the same number",
+        3: "a batch without a number",
+        4: "an atomic append has batches, or",
+        5: "settles 12,000 spans",
+    }.items():
+        assert text in said[number]
+    [refused] = append(too_large)
+    assert "over the limit of 16,777,216" in refused.failure.message
+    [empty] = append()
+    assert "at least one" in empty.failure.message
+
+
+def test_what_is_stored_is_found_although_the_lease_has_ended(
+    append: Callable[..., list[broker_pb2.AtomicAppendResult]], topics: tuple[str, str]
+) -> None:
+    topic = topics[0]
+
+    def fenced(*numbers: int) -> broker_pb2.AtomicAppend:
+        made = numbered(topic, *numbers)
+        made.progress.commit.group, made.progress.commit.client_id = "g", "nobody"
+        made.progress.commit.offsets.add(topic=topic, queue_id=0, offset=0, epoch=5)
+        made.progress.begins.append(0)
+        return made
+
+    [stored_first] = append(numbered(topic, 1, 2))
+    [again] = append(fenced(1, 2))
+    assert [each.base_offset for each in again.batches] == [each.base_offset for each in stored_first.batches]
+    assert {each.status for each in again.batches} == {broker_pb2.SEND_STATUS_ALREADY_STORED}
+    [refused] = append(fenced(3, 4))
+    assert refused.failure.code == Fenced.code
+    [partly] = append(numbered(topic, 2, 3))
+    assert partly.failure.code == StaleSequence.code
