@@ -68,6 +68,8 @@ MAX_WATCHED = 20_000
 MAX_BROKERS = 1_000
 MAX_PRODUCERS = 10_000
 MAX_SEQUENCES = 200_000
+#: Transactions with half messages that one request ends.
+MAX_ENDS = 1_000
 #: Producer groups of one client that attends, and bytes of the key of its inbox.
 MAX_PRODUCER_GROUPS = 64
 MAX_INBOX_KEY = 64
@@ -245,6 +247,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "DescribeTransactionResponse": {},
     # ---- halves.proto ---------------------------------------------------------------------------
     "EndHalfRequest": {"producer_group": GROUP, "number": COUNT, "batches": Range(0, MAX_SEQUENCES)},
+    "EndHalvesRequest": {"ends": Items(MAX_ENDS)},
     "EndHalfResult": {},
     "EndHalfResponse": {"results": FRAME_ITEMS},
     "CheckHalf": {"producer_group": GROUP, "topic": TOPIC, "batch": FRAME_BYTES},

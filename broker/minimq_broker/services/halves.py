@@ -36,8 +36,10 @@ from minimq_proto.v1 import halves_pb2
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[halves_pb2.EndHalfRequest, halves_pb2.EndHalfResponse]
+Context = grpc.aio.ServicerContext[halves_pb2.EndHalvesRequest, halves_pb2.EndHalfResponse]
 
+#: An end, and what is called once it is on disk, or cannot be.
+_Waiting = tuple[EndStep, Callable[[MiniMQError | None], None]]
 #: Ends in one commit.
 _MOST_ENDS = 1_000
 #: Batches of more bytes are not in lists, which have not more than so many bytes of batches.
@@ -84,12 +86,12 @@ class HalfService:
         self._engine = engine
         self._options = options
         self._publish_rest = publish_rest
-        self._waiting: list[tuple[EndStep, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
         self._recording: asyncio.Task[None] | None = None
 
     # ---- ends -------------------------------------------------------------------------------------
 
-    async def serve(self, requests: AsyncIterator[halves_pb2.EndHalfRequest], context: Context) -> None:
+    async def serve(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], context: Context) -> None:
         """Take ends and send answers until the client closes its side and all is answered."""
         answers = AppendAnswers(halves_pb2.EndHalfResponse)
         writer: StreamWriter[halves_pb2.EndHalfResponse] = StreamWriter(context, self._engine.unsent)
@@ -101,20 +103,23 @@ class HalfService:
             receiver.cancel()
         raise_failure(receiver)
 
-    async def _receive(self, requests: AsyncIterator[halves_pb2.EndHalfRequest], answers: AppendAnswers) -> None:
+    async def _receive(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], answers: AppendAnswers) -> None:
         try:
             async for request in requests:
-                self._take(request, answers)
-                answers.expect()
+                wrong = _breach(request)
+                for end in request.ends:
+                    self._take(end, answers, wrong)
+                    answers.expect()
                 if answers.are_too_many:
                     await answers.fewer()
         finally:
             answers.end()
 
-    def _take(self, request: halves_pb2.EndHalfRequest, answers: AppendAnswers) -> None:
+    def _take(self, request: halves_pb2.EndHalfRequest, answers: AppendAnswers, wrong: MiniMQError | None) -> None:
         request_id = request.request_id
         try:
-            check_bounds(request)
+            if wrong is not None:
+                raise wrong
             current_caller().check(request, ("end-half", request.producer_group))
             step = _step_of(request)
             self._engine.writes.check(to_sender=True)  # nothing is committed that could not be published
@@ -123,29 +128,29 @@ class HalfService:
             answers.add(halves_pb2.EndHalfResult(request_id=request_id, failure=rpc.to_failure(error)))
             return
 
-        def done(recorded: asyncio.Future[None]) -> None:
-            error = recorded.exception() if not recorded.cancelled() else None
-            if isinstance(error, MiniMQError):
-                answers.add(halves_pb2.EndHalfResult(request_id=request_id, failure=rpc.to_failure(error)))
-            elif step.stands is None:
-                failure = rpc.to_failure(_unknown(step.transaction))
-                answers.add(halves_pb2.EndHalfResult(request_id=request_id, failure=failure))
-            else:
+        def done(error: MiniMQError | None) -> None:
+            if error is None and step.stands is not None:
                 answers.add(halves_pb2.EndHalfResult(request_id=request_id, outcome=_TOLD[step.stands]))
+                return
+            failure = rpc.to_failure(error or _unknown(step.transaction))
+            answers.add(halves_pb2.EndHalfResult(request_id=request_id, failure=failure))
 
-        self._submit(step).add_done_callback(done)
+        self._submit(step, done)
 
     async def end(self, steps: Sequence[EndStep]) -> None:
         """End transactions; return when that is on disk. Raises what `Writes.end_halves` raises."""
-        await asyncio.gather(*map(self._submit, steps))
+        recorded: asyncio.Queue[MiniMQError | None] = asyncio.Queue()
+        for step in steps:
+            self._submit(step, recorded.put_nowait)
+        for _ in steps:
+            if (error := await recorded.get()) is not None:
+                raise error
 
-    def _submit(self, step: EndStep) -> asyncio.Future[None]:
+    def _submit(self, step: EndStep, done: Callable[[MiniMQError | None], None]) -> None:
         """Have a transaction ended, together with all others that come before the next commit."""
-        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((step, recorded))
+        self._waiting.append((step, done))
         if self._recording is None:
             self._recording = asyncio.create_task(self._record(), name="half-ends")
-        return recorded
 
     async def _record(self) -> None:
         try:
@@ -159,9 +164,8 @@ class HalfService:
                 self._count(job.steps)
                 if job.leaves_some:
                     self._publish_rest()
-                for _, recorded in taken:
-                    if not recorded.done():
-                        recorded.set_result(None)
+                for _, done in taken:
+                    done(None)
         finally:
             self._recording = None
 
@@ -247,10 +251,18 @@ def _unknown(transaction: TransactionId) -> MiniMQError:
     )
 
 
-def _refuse(taken: Sequence[tuple[EndStep, asyncio.Future[None]]], error: Exception) -> None:
+def _breach(request: halves_pb2.EndHalvesRequest) -> MiniMQError | None:
+    """Return the bound that a request breaks, None if it breaks none."""
+    try:
+        check_bounds(request)
+    except MiniMQError as error:
+        return error
+    return None
+
+
+def _refuse(taken: Sequence[_Waiting], error: Exception) -> None:
     if not isinstance(error, MiniMQError):
         log.error("half messages: ends were not recorded count=%d", len(taken), exc_info=error)
         error = InternalError(f"the broker failed while it ended transactions: {error!r}")
-    for _, recorded in taken:
-        if not recorded.done():
-            recorded.set_exception(copy.copy(error))  # each its own: it keeps a traceback
+    for _, done in taken:
+        done(copy.copy(error))  # each its own: it keeps a traceback

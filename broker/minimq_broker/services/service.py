@@ -198,7 +198,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         return await _answer(self._delays.list_delayed(request), context)
 
     async def EndHalves(  # type: ignore[override]
-        self, requests: AsyncIterator[halves_pb2.EndHalfRequest], context: Any
+        self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], context: Any
     ) -> None:
         await self._halves.serve(requests, context)
 

@@ -159,6 +159,11 @@ def _half(request: Any) -> Requirement:  # noqa: ANN401
     return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.producer_group))
 
 
+def _halves(request: Any) -> Requirement:  # noqa: ANN401
+    groups = dict.fromkeys(each.producer_group for each in request.ends)
+    return _all(*(Need(Verb.WRITE, Resource.TRANSACTION, group) for group in groups))
+
+
 def _list_halves(request: Any) -> Requirement:  # noqa: ANN401
     if not request.producer_group:
         return SIGNED_IN  # the answer is filtered
@@ -213,6 +218,7 @@ _RULES: dict[str, _Rule] = {
             "CommitTransactionRequest": _transaction,
             "DescribeTransactionRequest": _transaction,
             "EndHalfRequest": _half,
+            "EndHalvesRequest": _halves,
             "ListHalvesRequest": _list_halves,
             "CommitOffsetsRequest": lambda request: _reads(request.group, (each.topic for each in request.offsets)),
             "GetCommittedRequest": _get_committed,

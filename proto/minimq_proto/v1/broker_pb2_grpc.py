@@ -115,7 +115,7 @@ class BrokerStub(object):
                 _registered_method=True)
         self.EndHalves = channel.stream_stream(
                 '/minimq.v1.Broker/EndHalves',
-                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.SerializeToString,
+                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
                 _registered_method=True)
         self.ListHalves = channel.unary_unary(
@@ -486,7 +486,7 @@ def add_BrokerServicer_to_server(servicer, server):
             ),
             'EndHalves': grpc.stream_stream_rpc_method_handler(
                     servicer.EndHalves,
-                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.FromString,
+                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.SerializeToString,
             ),
             'ListHalves': grpc.unary_unary_rpc_method_handler(
@@ -1005,7 +1005,7 @@ class Broker(object):
             request_iterator,
             target,
             '/minimq.v1.Broker/EndHalves',
-            minimq__proto_dot_v1_dot_halves__pb2.EndHalfRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.SerializeToString,
             minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
             options,
             channel_credentials,

@@ -99,7 +99,7 @@ class BrokerStub:
     ]
 
     EndHalves: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.halves_pb2.EndHalfRequest,
+        minimq_proto.v1.halves_pb2.EndHalvesRequest,
         minimq_proto.v1.halves_pb2.EndHalfResponse,
     ]
 
@@ -265,7 +265,7 @@ class BrokerAsyncStub:
     ]
 
     EndHalves: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.halves_pb2.EndHalfRequest,
+        minimq_proto.v1.halves_pb2.EndHalvesRequest,
         minimq_proto.v1.halves_pb2.EndHalfResponse,
     ]
 
@@ -463,7 +463,7 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def EndHalves(
         self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.halves_pb2.EndHalfRequest],
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.halves_pb2.EndHalvesRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.halves_pb2.EndHalfResponse], collections.abc.AsyncIterator[minimq_proto.v1.halves_pb2.EndHalfResponse]]: ...
 

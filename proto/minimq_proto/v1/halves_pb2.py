@@ -25,27 +25,29 @@ _sym_db = _symbol_database.Default()
 from minimq_proto.v1 import errors_pb2 as minimq__proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/halves.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\"\x86\x01\n\x0e\x45ndHalfRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\'\n\x07outcome\x18\x04 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x05\"q\n\rEndHalfResult\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure\"<\n\x0f\x45ndHalfResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.minimq.v1.EndHalfResult\"a\n\tCheckHalf\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hecks\x18\x05 \x01(\x05\"I\n\x11ListHalvesRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04most\x18\x03 \x01(\x05\"\xac\x01\n\x08OpenHalf\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x05 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\x06 \x01(\x05\x12\x14\n\x0cis_undecided\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x08 \x01(\x0c\x12\x12\n\nexpires_ms\x18\t \x01(\x03\"q\n\x12ListHalvesResponse\x12#\n\x06halves\x18\x01 \x03(\x0b\x32\x13.minimq.v1.OpenHalf\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome*\x7f\n\x0bHalfOutcome\x12\x1c\n\x18HALF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16HALF_OUTCOME_COMMITTED\x10\x01\x12\x1c\n\x18HALF_OUTCOME_ROLLED_BACK\x10\x02\x12\x18\n\x14HALF_OUTCOME_EXPIRED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/halves.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\"\x86\x01\n\x0e\x45ndHalfRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\'\n\x07outcome\x18\x04 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x05\";\n\x10\x45ndHalvesRequest\x12\'\n\x04\x65nds\x18\x01 \x03(\x0b\x32\x19.minimq.v1.EndHalfRequest\"q\n\rEndHalfResult\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure\"<\n\x0f\x45ndHalfResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.minimq.v1.EndHalfResult\"a\n\tCheckHalf\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05topic\x18\x03 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hecks\x18\x05 \x01(\x05\"I\n\x11ListHalvesRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04most\x18\x03 \x01(\x05\"\xac\x01\n\x08OpenHalf\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x05 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\x06 \x01(\x05\x12\x14\n\x0cis_undecided\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x08 \x01(\x0c\x12\x12\n\nexpires_ms\x18\t \x01(\x03\"q\n\x12ListHalvesResponse\x12#\n\x06halves\x18\x01 \x03(\x0b\x32\x13.minimq.v1.OpenHalf\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome*\x7f\n\x0bHalfOutcome\x12\x1c\n\x18HALF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16HALF_OUTCOME_COMMITTED\x10\x01\x12\x1c\n\x18HALF_OUTCOME_ROLLED_BACK\x10\x02\x12\x18\n\x14HALF_OUTCOME_EXPIRED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.halves_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HALFOUTCOME']._serialized_start=851
-  _globals['_HALFOUTCOME']._serialized_end=978
+  _globals['_HALFOUTCOME']._serialized_start=912
+  _globals['_HALFOUTCOME']._serialized_end=1039
   _globals['_ENDHALFREQUEST']._serialized_start=74
   _globals['_ENDHALFREQUEST']._serialized_end=208
-  _globals['_ENDHALFRESULT']._serialized_start=210
-  _globals['_ENDHALFRESULT']._serialized_end=323
-  _globals['_ENDHALFRESPONSE']._serialized_start=325
-  _globals['_ENDHALFRESPONSE']._serialized_end=385
-  _globals['_CHECKHALF']._serialized_start=387
-  _globals['_CHECKHALF']._serialized_end=484
-  _globals['_LISTHALVESREQUEST']._serialized_start=486
-  _globals['_LISTHALVESREQUEST']._serialized_end=559
-  _globals['_OPENHALF']._serialized_start=562
-  _globals['_OPENHALF']._serialized_end=734
-  _globals['_LISTHALVESRESPONSE']._serialized_start=736
-  _globals['_LISTHALVESRESPONSE']._serialized_end=849
+  _globals['_ENDHALVESREQUEST']._serialized_start=210
+  _globals['_ENDHALVESREQUEST']._serialized_end=269
+  _globals['_ENDHALFRESULT']._serialized_start=271
+  _globals['_ENDHALFRESULT']._serialized_end=384
+  _globals['_ENDHALFRESPONSE']._serialized_start=386
+  _globals['_ENDHALFRESPONSE']._serialized_end=446
+  _globals['_CHECKHALF']._serialized_start=448
+  _globals['_CHECKHALF']._serialized_end=545
+  _globals['_LISTHALVESREQUEST']._serialized_start=547
+  _globals['_LISTHALVESREQUEST']._serialized_end=620
+  _globals['_OPENHALF']._serialized_start=623
+  _globals['_OPENHALF']._serialized_end=795
+  _globals['_LISTHALVESRESPONSE']._serialized_start=797
+  _globals['_LISTHALVESRESPONSE']._serialized_end=910
 # @@protoc_insertion_point(module_scope)

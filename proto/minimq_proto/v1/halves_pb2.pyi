@@ -74,6 +74,24 @@ class EndHalfRequest(google.protobuf.message.Message):
 global___EndHalfRequest = EndHalfRequest
 
 @typing.final
+class EndHalvesRequest(google.protobuf.message.Message):
+    """Ends that have gathered meanwhile; each stands by itself."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENDS_FIELD_NUMBER: builtins.int
+    @property
+    def ends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndHalfRequest]: ...
+    def __init__(
+        self,
+        *,
+        ends: collections.abc.Iterable[global___EndHalfRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ends", b"ends"]) -> None: ...
+
+global___EndHalvesRequest = EndHalvesRequest
+
+@typing.final
 class EndHalfResult(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
