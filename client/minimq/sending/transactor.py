@@ -227,7 +227,7 @@ class Transactor:
             single = encode_single(item.message, options.max_body_bytes, item.born_ms, self._producer_id, *number)
             if single is not None:
                 return single
-        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group)
+        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group, tombstones=True)
         builder.add([item.message for item in items])
         return builder.build([item.born_ms for item in items], self._producer_id, *number)
 
