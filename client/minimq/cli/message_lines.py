@@ -116,7 +116,7 @@ def trace_lines(trace: MessageTrace) -> Iterator[str]:
         yield f"stored      {trace.message.stored_at.isoformat()}"
         yield f"born        {trace.message.born_at.isoformat()}"
     if trace.due is not None:
-        recall = f", recalled by {trace.due.recall_handle}" if trace.due.recall_handle else ""
+        recall = f", recall handle {trace.due.recall_handle}" if trace.due.recall_handle else ""
         yield f"delayed     due at {trace.due.due_at.isoformat()}, for queue {trace.due.queue}{recall}"
     if trace.half is not None:
         asked = "undecided: decide it by hand" if trace.half.is_undecided else f"checked {trace.half.checks} times"
