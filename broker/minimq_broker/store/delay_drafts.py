@@ -163,7 +163,7 @@ class DelayDrafts:
     def _outcome(self, key: DueKey, topic_id: int, row: DueRow | None, index: DueIndex) -> RecallOutcome:
         if row is not None and row.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
-        if key in self._recalled or index.is_recalled(key):
+        if key in self._recalled or index.is_recalled(key, self._mark):
             return RecallOutcome.ALREADY_RECALLED
         if row is None or key <= self._mark:
             return RecallOutcome.TOO_LATE

@@ -84,9 +84,17 @@ class DueIndex:
                 return row_in(segment, *stored)
         return None
 
-    def is_recalled(self, key: DueKey) -> bool:
-        """Return whether there is a recall of a batch, which comes later in the log than the batch."""
-        return any(segment.due.get_recall(key) is not None for segment in self._from(key.id))
+    def is_recalled(self, key: DueKey, mark: DueKey) -> bool:
+        """Return whether there is a recall of a batch."""
+        return self._recall_of(key, mark) is not None
+
+    def _recall_of(self, key: DueKey, mark: DueKey) -> tuple[bytes, bytes] | None:
+        """Return the row of the recall of a batch, which comes later in the log than the batch; None without one."""
+        for segment in self._from(key.id):
+            first = segment.due.next_key(mark) if key > mark else key
+            if first is not None and first <= key and (stored := segment.due.get_recall(key)) is not None:
+                return stored
+        return None
 
     def _from(self, position: int) -> list[Segment]:
         """Return the segment that may have an entry of a position, and those after it."""
@@ -102,15 +110,12 @@ class DueIndex:
         It is while the batch waits: it is neither published, by the saved mark, nor recalled for good.
         """
         key = DueKey(delay_of(entry, position)[0], position)
-        return key > mark and not self._is_recalled_for_good(key)
+        return key > mark and not self._is_recalled_for_good(key, mark)
 
-    def _is_recalled_for_good(self, key: DueKey) -> bool:
+    def _is_recalled_for_good(self, key: DueKey, mark: DueKey) -> bool:
         """Return whether a batch is recalled by a fact that cannot be cut off any more."""
-        for segment in self._from(key.id):
-            stored = segment.due.get_recall(key)
-            if stored is not None:
-                return position_in_due(*stored) < self._log.saved_to
-        return False
+        stored = self._recall_of(key, mark)
+        return stored is not None and position_in_due(*stored) < self._log.saved_to
 
     def waiting_from(self, mark: DueKey) -> int | None:
         """Return where the first segment with a batch that waits starts; None when there is none."""
@@ -128,7 +133,7 @@ class DueIndex:
         if segment.due.next_key(mark) is None:
             return False
         for looked, (key, _) in enumerate(segment.due.stored_from(key_after(mark))):
-            if not is_recall(key) and (looked > _LOOKED_AT or not self._is_recalled_for_good(due_key_in(key))):
+            if not is_recall(key) and (looked > _LOOKED_AT or not self._is_recalled_for_good(due_key_in(key), mark)):
                 return True
         return False
 
