@@ -94,12 +94,6 @@ class DelayedAdmin:
         found = (self._of_broker(*broker, request) for broker in self._carrying(check_topic(topic)).items())
         return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
 
-    def delayed_batches(self, topic: str) -> Iterator[tuple[DelayedMessages, bytes]]:
-        """Yield what waits for a topic, with the batches themselves; broker by broker. Raises as `delayed_messages`."""
-        request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True)
-        for broker in self._carrying(check_topic(topic)).items():
-            yield from self._of_broker(*broker, request)
-
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
 
@@ -156,6 +150,17 @@ class DelayedAdmin:
             if request.HasField("after") and behind <= (request.after.due_ms, request.after.recall_id):
                 raise InternalError(f"broker {broker} ({address}) lists its delayed messages in a circle")
             request.after.CopyFrom(page.next)
+
+
+def waiting_batches(masters: Masters, topic: str) -> Iterator[tuple[DelayedMessages, bytes]]:
+    """Yield what waits for a topic, with the batches themselves; broker by broker.
+
+    Raises as `DelayedAdmin.delayed_messages`.
+    """
+    admin = DelayedAdmin(masters)
+    request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True)
+    for broker in admin._carrying(check_topic(topic)).items():
+        yield from admin._of_broker(*broker, request)
 
 
 def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> DelayedMessages:

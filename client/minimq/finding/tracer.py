@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from minimq.administration.delayed_admin import DelayedAdmin, DelayedMessages
+from minimq.administration.delayed_admin import DelayedMessages, waiting_batches
 from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
 from minimq.dead_letters.letter_reader import LetterReader
@@ -168,7 +168,7 @@ class Tracer:
     def _waiting(self, topic: str, criterion: Criterion, *, is_needed: bool) -> DelayedMessages | None:
         """Return the delayed batch with a message; None if there is none."""
         try:
-            batches = DelayedAdmin(self._masters).delayed_batches(topic)
+            batches = waiting_batches(self._masters, topic)
             return next((about for about, data in batches if _has_number(data, criterion)), None)
         except (AccessDenied, TopicNotFound):
             if is_needed:
