@@ -93,8 +93,20 @@ OF_A_CONSUMER = {
     "subscribe",
 }
 SENDING = {"close", "flush", "recall", "send", "send_async", "send_many", "send_one_way", "statistics"}
+TRANSACTIONS = {"transaction"}
 REQUESTING = {"request", "request_async", "reply"}
-POLLING = {"assign", "at_end", "commit", "is_member", "pause", "poll", "position", "resume", "seek"}
+POLLING = {
+    "assign",
+    "at_end",
+    "commit",
+    "is_member",
+    "pause",
+    "poll",
+    "position",
+    "resume",
+    "seek",
+    "transaction_input",
+}
 
 
 def public(thing: object) -> set[str]:
@@ -105,7 +117,7 @@ def public(thing: object) -> set[str]:
 def test_a_producer_shows_what_is_for_its_user(sending: ModuleType) -> None:
     producer = sending.Producer("127.0.0.1:1")
     try:
-        assert public(producer) == SENDING | REQUESTING
+        assert public(producer) == SENDING | REQUESTING | TRANSACTIONS
     finally:
         closing = producer.close()
         if inspect.iscoroutine(closing):
