@@ -19,6 +19,7 @@ from minimq import (
     TransactionalProducer,
     TransactionResolution,
 )
+from minimq.administration.compaction import Compaction
 from minimq.errors import InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
 from minimq.sending.transactional_producer import CheckedTransaction
 from support.command import Minimq
@@ -261,6 +262,18 @@ def test_all_messages_of_a_transaction_go_to_one_broker(
             in_a_block(producer, never_sent, never_sent, queues=[queues[a], queues[b]])
     assert stored(cluster, topic) == stored(cluster, other) == [b"both"] * 4
     assert {message.queue.broker_name for message in read_all(cluster.nameserver, topic)} == {b}
+
+
+def test_a_compacted_topic_and_one_with_message_groups(quick: LocalCluster, new_name: Callable[[], str]) -> None:
+    state, fifo = new_name(), new_name()
+    with Admin(quick.nameserver) as admin:
+        admin.create_topic(state, queues=2, compaction=Compaction())
+        admin.create_topic(fifo, queues=2, fifo=True)
+    with TransactionalProducer(quick.nameserver, group=new_name(), check=never) as producer:
+        in_a_block(producer, Message(state, b"1", keys=("a",)))
+        in_a_block(producer, *(Message(fifo, b"%d" % number, message_group="g") for number in range(3)))
+    assert stored(quick, state) == [b"1"]
+    assert [message.body for message in read_all(quick.nameserver, fifo)] == [b"0", b"1", b"2"]
 
 
 def test_an_absent_topic(tmp_path: Path) -> None:

@@ -63,11 +63,13 @@ class HalfCalls:
         self._keeps_time = False
         self._closed = False
 
-    def stage(self, queue: MessageQueue, data: bytes, transaction: Transaction, outcome: HalfCallOutcome) -> None:
-        """Have a batch staged; the answer is an `AppendResult`."""
+    def stage(
+        self, queue: MessageQueue, data: bytes, transaction: Transaction, key_queues: int, outcome: HalfCallOutcome
+    ) -> None:
+        """Have a batch staged; the answer is an `AppendResult`. `key_queues` is that of a compacted topic."""
 
         def attempt(address: str, answer: Callable[[Any, MiniMQError | None], None]) -> None:
-            self._append_streams.to(address).append(queue, data, answer, transaction)
+            self._append_streams.to(address).append(queue, data, answer, transaction, key_queues=key_queues)
 
         self._begin(queue.broker_name, attempt, outcome)
 

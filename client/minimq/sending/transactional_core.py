@@ -164,7 +164,8 @@ class TransactionalCore:
 
     def stage(self, transaction: HalfTransaction, batch: HalfBatch, outcome: HalfCallOutcome) -> None:
         """Send a batch; the outcome is an `AppendResult`."""
-        self._calls.stage(batch.queue, batch.data, transaction.id, outcome)
+        route = self._client.routes.known(batch.queue.topic)
+        self._calls.stage(batch.queue, batch.data, transaction.id, route.key_queues if route else 0, outcome)
 
     def end(self, transaction: HalfTransaction, resolution: TransactionResolution, outcome: HalfCallOutcome) -> bool:
         """End a transaction; return False if there is nothing to end, and then there is no outcome."""
