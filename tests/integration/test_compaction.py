@@ -112,3 +112,24 @@ def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: Loc
                 seen[message.keys[0]] = message.body
             consumer.ack(messages)
     assert {key: body for key, body in seen.items() if body} == table
+
+
+def test_age_deletes_no_latest_message(tmp_path: Path) -> None:
+    chance, table = random.Random(4), dict[str, bytes]()
+    options = OPTIONS | {"retention_s": 1.0, "retention_check_s": 0.05}
+    with LocalCluster(data_dir=tmp_path / "data", brokers=1, broker_options=options) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("other", queues=1)
+            admin.create_topic(TOPIC, queues=2, compaction=Compaction(dirty_ratio=0.01))
+        with Producer(cluster.nameserver) as producer:
+            for _ in range(4):
+                update(cluster, table, 700, chance)
+                producer.send_many(Message("other", bytes(10_000)) for _ in range(60))
+
+            def first_of_other() -> int:
+                with Admin(cluster.nameserver) as admin:
+                    return admin.describe_topic("other").queues[0].min_offset
+
+            wait_until(lambda: first_of_other() > 60, 30.0)
+        wait_until(lambda: removed(cluster) > 300, 30.0)
+        assert read_table(cluster, "reader")[0] == table
