@@ -135,7 +135,7 @@ def status(context: click.Context, output: str) -> None:
 def can(
     context: click.Context, /, user: str, verb: str, resource: str, name: str, secrets: Path | None, output: str
 ) -> None:
-    """Show whether a USER may do something, and the rule that decides. The exit status is 0 for yes, 1 for no.
+    """Show whether a USER may do something, and by which rule. The exit status is 0 for yes, 1 for no.
 
     VERB and RESOURCE are: write, read, manage or describe and topic; read, manage or describe and group; write or
     describe and transaction; describe, manage, backup or access and cluster, which has no NAME.

@@ -67,7 +67,13 @@ def view(nameserver: str, *, address: str, output: str) -> None:
 @message.command()
 @click.argument("topic", shell_complete=complete_topics)
 @option("--key", metavar="KEY", help="Messages that have this key, as a whole.")
-@option("--id", "message_id", metavar="ID", help="The message with this id, as a receipt has it.")
+@option(
+    "--id",
+    "message_id",
+    envvar="MINIMQ_MESSAGE_FIND_ID",
+    metavar="ID",
+    help="The message with this id, as a receipt has it.",
+)
 @option(
     "--since",
     default="-1h",
@@ -77,7 +83,14 @@ def view(nameserver: str, *, address: str, output: str) -> None:
 )
 @option("--until", metavar="TIME", help="Only messages stored before this time.")
 @option(
-    "--max", "limit", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N", help="End after N."
+    "--max",
+    "limit",
+    envvar="MINIMQ_MESSAGE_FIND_MAX",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="End after N.",
 )
 @option(
     "--verify",
@@ -152,7 +165,13 @@ def _tell_unread(unread: Iterable[UnreadOffsets], away: Iterable[AwayBroker], fr
     "--last", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N", help="Begin with the last N."
 )
 @option("--tags", default="*", metavar="EXPRESSION", help="Only messages with these tags: 'paid || refunded'.")
-@option("--filter", "where", metavar="EXPRESSION", help="Only messages for which it is true: \"region = 'eu'\".")
+@option(
+    "--filter",
+    "where",
+    envvar="MINIMQ_MESSAGE_TAIL_FILTER",
+    metavar="EXPRESSION",
+    help="Only messages for which it is true: \"region = 'eu'\".",
+)
 @option(
     "--output",
     type=click.Choice(("text", "json")),

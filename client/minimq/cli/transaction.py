@@ -35,7 +35,7 @@ def _admin(nameserver: str) -> Admin:
     return Admin(nameserver)
 
 
-@click.group(short_help="List open transactions of transactional producers, or end one by hand.")
+@click.group(short_help="List open half messages, or end some by hand.")
 def transaction() -> None:
     """List transactions of transactional producers that have not ended, and end them by hand."""
 

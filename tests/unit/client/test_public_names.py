@@ -136,6 +136,10 @@ def test_a_consumer_shows_what_is_for_its_user(receiving: ModuleType) -> None:
                 asyncio.run(closing)
 
 
+#: These take what is asynchronous as well.
+ASYNCHRONOUS_TOO = {("Producer", "send_many"), ("PushConsumer", "start"), ("TransactionalProducer", "__init__")}
+
+
 @pytest.mark.parametrize("name", sorted(minimq.aio.__all__))
 def test_both_faces_are_called_alike(name: str) -> None:
     plain, other = getattr(minimq, name), getattr(minimq.aio, name)
@@ -145,7 +149,7 @@ def test_both_faces_are_called_alike(name: str) -> None:
         there, here = (inspect.signature(getattr(face, member)).parameters for face in (plain, other))
         if (name, member) == ("Producer", "send_async"):  # a future of asyncio has callbacks of its own
             there = {key: value for key, value in there.items() if key != "callback"}  # type: ignore[assignment]
-        if (name, member) in {("Producer", "send_many"), ("PushConsumer", "start")}:  # asynchronous ones are taken
+        if (name, member) in ASYNCHRONOUS_TOO:
             assert list(here) == list(there), member
         else:
             assert list(here.values()) == list(there.values()), member
