@@ -58,9 +58,21 @@ def _time_of(_context: click.Context, parameter: click.Parameter, text: str | No
 @delayed.command("list", short_help="List the delayed messages of a topic, or count those of all.")
 @option("--topic", metavar="TOPIC", help="List the messages of this topic.", shell_complete=complete_topics)
 @option(
-    "--from", "due_from", callback=_time_of, metavar="TIME", help="Only messages due from then on: 2026-12-24T18:00Z."
+    "--from",
+    "due_from",
+    envvar="MINIMQ_DELAYED_LIST_FROM",
+    callback=_time_of,
+    metavar="TIME",
+    help="Only messages due from then on: 2026-12-24T18:00Z.",
 )
-@option("--before", "due_before", callback=_time_of, metavar="TIME", help="Only messages due before that time.")
+@option(
+    "--before",
+    "due_before",
+    envvar="MINIMQ_DELAYED_LIST_BEFORE",
+    callback=_time_of,
+    metavar="TIME",
+    help="Only messages due before that time.",
+)
 @option(
     "--limit",
     type=click.IntRange(1),
