@@ -21,7 +21,7 @@ from minimq_broker.store.store_options import StoreOptions
 from minimq_common import rpc
 from minimq_common.batch import RecordBatch
 from minimq_common.model import Permission
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
 from support.observers import NO_STORE_OBSERVER, nothing
@@ -156,8 +156,13 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             take.start.at = broker_pb2.START_AT_EARLIEST
             pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
+            attend = attend_pb2.AttendRequest(client_id="somebody", inbox_key=bytes(32))
             streams = [
                 stub.Append(kept_open(over), timeout=PATIENCE_S),
+                stub.AppendAtomic(kept_open(over), timeout=PATIENCE_S),
+                stub.Attend(kept_open(over, attend), timeout=PATIENCE_S),
+                stub.EndHalves(kept_open(over), timeout=PATIENCE_S),
+                stub.Reply(kept_open(over), timeout=PATIENCE_S),
                 stub.Pull(kept_open(over, pull), timeout=PATIENCE_S),
                 stub.Pop(kept_open(over, pop), timeout=PATIENCE_S),
                 stub.Session(kept_open(over, session), timeout=PATIENCE_S),

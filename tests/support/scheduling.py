@@ -7,7 +7,16 @@ from xdist.scheduler import LoadFileScheduling
 #: Files of one folder whose tests stay together, because they share what is expensive to start: a session of Spark.
 #: Two sessions, so that neither is what all others have to wait for; the other files of the folder need none.
 TOGETHER = {
-    "tests/spark, tables": ("batch_read", "batch_write", "credentials", "limits", "outages", "slaves", "spark_job"),
+    "tests/spark, tables": (
+        "batch_read",
+        "batch_write",
+        "compacted_topic",
+        "credentials",
+        "limits",
+        "outages",
+        "slaves",
+        "spark_job",
+    ),
     "tests/spark, streams": ("flights_examples", "flights_windows", "stream_read", "stream_write"),
 }
 _GROUPS = {f"tests/spark/test_{name}.py": group for group, names in TOGETHER.items() for name in names}

@@ -30,6 +30,9 @@ from minimq_common.metrics import counter, counters, gauge, gauges, histogram, i
 
 PREFIX = "minimq_broker"
 
+#: The calls that are streams of clients, as metrics name them.
+_STREAMS = ("append", "appendatomic", "attend", "endhalves", "pop", "pull", "reply", "session")
+
 
 class BrokerMetrics:
     """The metrics of one broker. To be made on the event loop of the broker.
@@ -195,17 +198,17 @@ class BrokerMetrics:
         streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients: append and attend of producers, pull and pop of consumers, session of group "
-            "members, reply of those that answer requests.",
+            "Open streams of clients, by the call in small letters: append, appendatomic, attend and endhalves of "
+            "producers, pull and pop of consumers, session of group members, reply of those that answer requests.",
             ("call",),
-            (((call,), streams[call]) for call in ("append", "attend", "pop", "pull", "reply", "session")),
+            (((call,), streams[call]) for call in _STREAMS),
         )
         refused = engine.counters.streams_refused
         yield counters(
             f"{PREFIX}_streams_refused_total",
             "Streams refused because too many were open.",
             ("call",),
-            (((call,), refused[call]) for call in ("append", "attend", "pop", "pull", "replicate", "reply", "session")),
+            (((call,), refused[call]) for call in (*_STREAMS, "replicate")),
         )
         yield counters(
             f"{PREFIX}_replies_total",

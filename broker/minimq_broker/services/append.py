@@ -45,11 +45,17 @@ class AppendService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
-        await self._serve(requests, context, AppendAnswers(broker_pb2.AppendResponse))
+        await self._serve("append", requests, context, AppendAnswers(broker_pb2.AppendResponse))
 
-    async def _serve(self, requests: AsyncIterator[Any], context: Any, answers: AppendAnswers) -> None:  # noqa: ANN401
+    async def _serve(
+        self,
+        call: str,
+        requests: AsyncIterator[Any],
+        context: Any,  # noqa: ANN401
+        answers: AppendAnswers,
+    ) -> None:
         writer: StreamWriter[Any] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, answers), "append-receiver")
+        receiver = self._engine.streams.receive(self._receive(requests, answers), f"{call}-receiver")
         try:
             while await answers.some():
                 await writer.write_alone(answers.take)

@@ -39,7 +39,7 @@ class AtomicAppendService(AppendService):
 
     async def serve(self, requests: AsyncIterator[Any | LargeRequest], context: Any) -> None:  # noqa: ANN401
         """Take requests and send answers until the client closes its side and all is answered."""
-        await self._serve(requests, context, AppendAnswers(broker_pb2.AtomicAppendResponse))
+        await self._serve("appendatomic", requests, context, AppendAnswers(broker_pb2.AtomicAppendResponse))
 
     async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> int:
         try:

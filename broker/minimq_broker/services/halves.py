@@ -95,7 +95,7 @@ class HalfService:
         """Take ends and send answers until the client closes its side and all is answered."""
         answers = AppendAnswers(halves_pb2.EndHalfResponse)
         writer: StreamWriter[halves_pb2.EndHalfResponse] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, answers), "end-halves-receiver")
+        receiver = self._engine.streams.receive(self._receive(requests, answers), "endhalves-receiver")
         try:
             while await answers.some():
                 await writer.write_alone(answers.take)

@@ -15,14 +15,12 @@ import grpc
 import lmdb
 import pytest
 
-from minimq_broker.core.state import QueueKey
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.snapshot import Snapshot
 from minimq_common import rpc
@@ -178,11 +176,9 @@ def test_a_slave_says_that_it_has_what_is_on_its_disk(
     gate.set()
     put, acknowledgement = Segment.put, follower._Intake._acknowledgement
 
-    def slowly(
-        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def slowly(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
         assert not segment.path.is_relative_to(tmp_path / "1") or gate.wait(20)
-        put(segment, txn, entries, rows)
+        put(segment, txn, *added)
 
     def note(intake: follower._Intake) -> replication_pb2.ReplicaRequest:
         request = acknowledgement(intake)
@@ -215,12 +211,10 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
     broken: list[Path] = []
     put = Segment.put
 
-    def put_or_fail(
-        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
         if any(segment.path.is_relative_to(path) for path in broken):
             raise OSError(errno.EIO, "no more")
-        put(segment, txn, entries, rows)
+        put(segment, txn, *added)
 
     monkeypatch.setattr(Segment, "put", put_or_fail)
 
@@ -252,12 +246,10 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
     put, after = Segment.put, Pauses.after
     tries: list[tuple[Break, float]] = []
 
-    def put_or_fail(
-        segment: Segment, txn: lmdb.Transaction, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]]
-    ) -> None:
+    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
         if any(segment.path.is_relative_to(path) for path in full):
             raise OSError(errno.ENOSPC, "no more")
-        put(segment, txn, entries, rows)
+        put(segment, txn, *added)
 
     def note(pauses: Pauses, cause: Break, followed_s: float) -> float:
         tries.append((cause, after(pauses, cause, followed_s)))
