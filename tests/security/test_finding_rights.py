@@ -40,17 +40,17 @@ def test_groups_are_traced_for_those_who_may_describe_them(
             "seen",
             "secret",
         }
-        finder, watcher = (
+        finder, describer = (
             credentials_of(secure, authority, tmp_path, name, admin.add_user(name, rules))
             for name, rules in (
                 ("finder", ["allow read topic traced", "allow read group seen"]),
-                ("watcher", ["allow describe topic traced"]),
+                ("describer", ["allow describe topic traced"]),
             )
         )
     with Admin(credentials=finder) as admin:
         assert [each.body for each in admin.find_messages("traced", key="k").messages] == [b"x"]
         assert [each.group for each in admin.trace_message(receipt.message_id).groups] == ["seen"]
-    with Admin(credentials=watcher) as admin:
+    with Admin(credentials=describer) as admin:
         for refused in (
             lambda: admin.find_messages("traced", key="k"),
             lambda: admin.message_at(f"{receipt.queue}@{receipt.queue_offset}"),

@@ -203,11 +203,11 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
 ) -> None:
     assert len(calls) > 45
     expired = key_of(admin.add_user("expired", lifetime_s=0.001))
-    revoked = key_of(admin.add_user("revoked", roles=["admin"]))
-    admin.rotate_key("revoked", drop_old=True)
+    revoked = key_of(admin.add_user("rotated", roles=["admin"]))
+    admin.rotate_key("rotated", drop_old=True)
     disabled = key_of(admin.add_user("disabled", roles=["admin"]))
     admin.disable_user("disabled")
-    misplaced = keys.channels(key_of(admin.add_user("other", roles=["admin"])))  # beside the certificate of admin
+    misplaced = keys.channels(key_of(admin.add_user("misplaced", roles=["admin"])))  # beside the certificate of admin
     unknown = {
         "none": None,
         "garbage": UserKey("", "garbage"),
