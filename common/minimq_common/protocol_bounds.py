@@ -46,6 +46,8 @@ MAX_SPANS = 5_000
 MAX_TAKES = 64
 MAX_SETTLES = 1_000
 MAX_HAVE = 16
+#: Requests that travel with another.
+MAX_JOINED_APPENDS = 255
 #: Batches of one atomic append, and bytes of all of them: they go to the replicas in one frame.
 MAX_ATOMIC_BATCHES = 1_000
 #: Atomic appends that one request has.
@@ -128,7 +130,12 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     # ---- errors.proto ---------------------------------------------------------------------------
     "Failure": {"code": CODE, "message": FRAME_TEXT},
     # ---- broker.proto: sending and reading ------------------------------------------------------
-    "AppendRequest": {"topic": TOPIC, "batch": FRAME_BYTES, "key_queues": KEY_QUEUES},
+    "AppendRequest": {
+        "topic": TOPIC,
+        "batch": FRAME_BYTES,
+        "key_queues": KEY_QUEUES,
+        "joined": Items(MAX_JOINED_APPENDS, walked=False),
+    },
     "Transaction": {"name": TRANSACTION, "number": COUNT},
     "AppendResult": {},
     "AppendResponse": {"results": FRAME_ITEMS},

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from minimq_broker.core.delays import Delay
 from minimq_broker.services.engine import Engine
@@ -19,6 +21,7 @@ from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
 from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
+from minimq_common.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2, delay_pb2
@@ -45,7 +48,8 @@ class AppendService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
-        await self._serve("append", requests, context, AppendAnswers(broker_pb2.AppendResponse))
+        answers = AppendAnswers(partial(broker_pb2.AppendResponse, takes_joined=True))
+        await self._serve("append", requests, context, answers)
 
     async def _serve(
         self,
@@ -91,7 +95,17 @@ class AppendService:
         return refused_bytes
 
     async def _take(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
-        """Process a request. Returns the bytes of one that no client of ours makes, 0 of any other."""
+        """Process a request, and those that came with it. Returns the bytes of what no client of ours makes."""
+        joined = request.joined
+        if len(joined) > MAX_JOINED_APPENDS:  # nobody knows which they are: the stream ends
+            raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
+        refused_bytes = await self._take_one(request, answers)
+        for data in joined:
+            answers.expect()
+            refused_bytes += await self._take_one(_opened(data), answers)
+        return refused_bytes
+
+    async def _take_one(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
         data = request.batch  # each look at it is a copy
         try:
             check_bounds(request)
@@ -153,6 +167,15 @@ class AppendService:
         if delay is not None and transaction is not None:
             raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
         return AppendJob(request.topic, request.queue_id, data, header, done, transaction, delay)
+
+
+def _opened(data: bytes) -> broker_pb2.AppendRequest:
+    """Return a request that came with another. Raises `InvalidArgument`."""
+    try:
+        return broker_pb2.AppendRequest.FromString(data)
+    except DecodeError as error:
+        reason = f"{len(data)} bytes that came with a request are none: {error}"
+    raise InvalidArgument(reason)
 
 
 def _delay_of(wire: delay_pb2.Delay) -> Delay:

@@ -44,6 +44,8 @@ class Stream(Generic[Request, Response]):
         method: picks the method of a stub.
         on_response: called on the loop for each answer; it has to be quick. What it raises ends the stream.
         on_end: called there once, when no further answer will come: with None after a clean end.
+        join: called with the next request and those that wait behind it; returns what is written, and takes of the
+            others those which that has, from the left.
 
     Raises:
         Closed: the connection is closed, or this is a fork.
@@ -56,6 +58,7 @@ class Stream(Generic[Request, Response]):
         method: StreamMethod[Request, Response],
         on_response: Callable[[Response], None],
         on_end: Callable[[MiniMQError | None], None],
+        join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
         self._connection = connection
         self._address = address
@@ -63,6 +66,7 @@ class Stream(Generic[Request, Response]):
         self._peer = f"broker {address}"
         self._on_response = on_response
         self._on_end = on_end
+        self._join = join
         self._requests: deque[Request | None] = deque()  # None: no further one will come
         #: How often the loop has begun to wait for requests, and for which of these times it was woken. No flag that
         #: both sides change: Ctrl-C may come between any two steps of who sends, and must not leave the loop asleep.
@@ -182,7 +186,7 @@ class Stream(Generic[Request, Response]):
             self._wake()
 
     def _write(self) -> bool:
-        """Write what waits to be sent, one request at a time; return True if some is left behind one under way.
+        """Write what waits to be sent, one write at a time; return True if some is left behind one under way.
 
         No task does that, which would take each step in a round of the loop of its own. Nor does anybody look for the
         end of a write when nothing waits behind it, but the next request.
@@ -195,7 +199,7 @@ class Stream(Generic[Request, Response]):
                         if not self._step.done():
                             break
                     elif self._requests:
-                        request = self._requests.popleft()
+                        request = self._next()
                         self._writing = self._call.done_writing() if request is None else self._call.write(request)
                     else:
                         self._waits += 1
@@ -217,6 +221,12 @@ class Stream(Generic[Request, Response]):
                 self._call = None
                 self.cancel()
                 raise
+
+    def _next(self) -> Request | None:
+        request = self._requests.popleft()
+        if request is not None and self._join is not None and self._requests:
+            return self._join(request, self._requests)
+        return request
 
     def _wake(self, _: object = None) -> None:
         """Write, and once more when what is under way is written, if anything is left then."""
@@ -269,6 +279,7 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         address: HOST:PORT of the broker.
         method: picks the method of a stub.
         parts: returns the answers that a response carries.
+        join: as that of a `Stream`.
 
     Raises:
         Closed: the connection is closed, or this is a fork.
@@ -280,6 +291,7 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         address: str,
         method: StreamMethod[Request, Response],
         parts: Callable[[Response], Iterable[Part[Answer]]],
+        join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
         self._peer = f"broker {address}"
         self._parts = parts
@@ -287,7 +299,9 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         self._lock = threading.Lock()  # protects what follows; never held while a receiver is called
         self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], None]] = {}
         self._end: MiniMQError | None = None
-        self._stream: Stream[Request, Response] = Stream(connection, address, method, self._respond, self._conclude)
+        self._stream: Stream[Request, Response] = Stream(
+            connection, address, method, self._respond, self._conclude, join
+        )
 
     @property
     def ended(self) -> bool:

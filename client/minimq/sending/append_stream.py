@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from minimq.connection.connection import Connection
@@ -19,6 +20,10 @@ from minimq_proto.v1 import broker_pb2
 Answer = Callable[[broker_pb2.AppendResult | None, MiniMQError | None], None]
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
+_JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
+#: Requests travel together up to so many, and so many bytes: a write costs as much as ten small ones.
+_MOST_JOINED = 64
+_MOST_JOINED_BYTES = 32 << 10
 
 
 class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse, broker_pb2.AppendResult]):
@@ -33,7 +38,8 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
     """
 
     def __init__(self, connection: Connection, address: str) -> None:
-        super().__init__(connection, address, lambda stub: stub.Append, lambda _: ())  # type: ignore[arg-type, return-value]
+        self._takes_joined = False  # until the broker says so
+        super().__init__(connection, address, lambda stub: stub.Append, lambda _: (), self._join)  # type: ignore[arg-type, return-value]
 
     def append(
         self,
@@ -71,7 +77,22 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
 
         self.request(request, answer)
 
+    def _join(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
+        """Add small requests that wait to one that is written."""
+        size = sum(map(len, request))
+        if not self._takes_joined or size > _MOST_JOINED_BYTES:
+            return request
+        pieces = list(request)
+        for _ in range(_MOST_JOINED):
+            other = others[0] if others else None
+            if other is None or (size := size + sum(map(len, other))) > _MOST_JOINED_BYTES:
+                break
+            others.popleft()
+            pieces += (field_head(_JOINED, sum(map(len, other))), *other)
+        return tuple(pieces)
+
     def _respond(self, response: broker_pb2.AppendResponse) -> None:
+        self._takes_joined = response.takes_joined
         for result in response.results:
             with self._lock:
                 answer = self._receivers.pop(result.request_id, None)

@@ -154,6 +154,7 @@ class AppendRequest(google.protobuf.message.Message):
     TRANSACTION_FIELD_NUMBER: builtins.int
     DELAY_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
+    JOINED_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
@@ -169,6 +170,12 @@ class AppendRequest(google.protobuf.message.Message):
     def delay(self) -> minimq_proto.v1.delay_pb2.Delay:
         """Set when the batch is to be in its queue later. Not for FIFO topics, nor in a transaction."""
 
+    @property
+    def joined(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Further requests of this type, each encoded: small ones that waited to be sent when this one was. They have none
+        themselves. Only for brokers that say that they take them.
+        """
+
     def __init__(
         self,
         *,
@@ -179,9 +186,10 @@ class AppendRequest(google.protobuf.message.Message):
         transaction: global___Transaction | None = ...,
         delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
         key_queues: builtins.int = ...,
+        joined: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -261,14 +269,18 @@ class AppendResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
+    TAKES_JOINED_FIELD_NUMBER: builtins.int
+    takes_joined: builtins.bool
+    """Several requests may travel as one from now on."""
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AppendResult]: ...
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___AppendResult] | None = ...,
+        takes_joined: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results", "takes_joined", b"takes_joined"]) -> None: ...
 
 global___AppendResponse = AppendResponse
 

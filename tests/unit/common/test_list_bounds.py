@@ -13,7 +13,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.large_fields import field_head
 from minimq_common.list_bounds import ListCut, lists_of
 from minimq_common.protocol_bounds import MAX_NAMED
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, find_pb2
 from support.chance import SEED
 
 QUEUE = broker_pb2.QueueName(topic="t", broker_name="b", queue_id=300)
@@ -63,7 +63,7 @@ def test_items_that_come_in_several_parts_count_together() -> None:
 
 
 def test_requests_without_lists_are_not_looked_at() -> None:
-    assert lists_of(broker_pb2.AppendRequest.FromString) is None
+    assert lists_of(find_pb2.FindRequest.FromString) is None
     assert lists_of(bytes) is None
 
 

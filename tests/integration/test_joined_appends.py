@@ -1,0 +1,95 @@
+"""Several appends in one request: a client joins small ones that wait for brokers that take them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+
+import grpc
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer
+from minimq.connection.connection import Connection
+from minimq.sending.append_stream import AppendStream
+from minimq_common.protocol_bounds import MAX_JOINED_APPENDS
+from minimq_proto.v1 import broker_pb2
+from support.raw_sender import PATIENCE_S, RawSender
+from support.stores import numbered_batch
+
+Pieces = tuple[bytes, ...]
+
+
+def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:
+    return broker_pb2.AppendRequest(request_id=number, topic=topic, batch=batch)
+
+
+def answered(sender: RawSender, request: broker_pb2.AppendRequest) -> dict[int, broker_pb2.AppendResult]:
+    responses = list(sender.stub.Append(iter([request]), timeout=PATIENCE_S))
+    assert all(response.takes_joined for response in responses)
+    return {result.request_id: result for response in responses for result in response.results}
+
+
+def test_each_of_them_is_stored_or_refused_by_itself(cluster: LocalCluster, topic: str) -> None:
+    request = append(1, topic, numbered_batch(77, 0, b"first"))
+    others = (
+        append(2, f"no-{topic}", numbered_batch(77, 1, b"lost")),
+        append(3, topic, b"no batch at all"),
+        append(4, "x" * 1_000, numbered_batch(77, 2, b"lost")),
+        append(5, topic, numbered_batch(77, 3, b"last")),
+    )
+    request.joined.extend(each.SerializeToString() for each in others)
+    with RawSender(cluster.brokers[0].address) as sender:
+        results = answered(sender, request)
+    assert sorted(results) == [1, 2, 3, 4, 5]
+    assert {number for number, result in results.items() if result.HasField("failure")} == {2, 3, 4}
+    assert results[5].base_offset == results[1].base_offset + 1
+
+
+@pytest.mark.parametrize("joined", [[b"\xff\xff"], [b""] * (MAX_JOINED_APPENDS + 1)], ids=["no message", "too many"])
+def test_a_stream_with_others_ends_and_nobody_else_notices(
+    cluster: LocalCluster, topic: str, joined: list[bytes]
+) -> None:
+    request = append(1, topic, numbered_batch(78, 0, b"x"))
+    request.joined.extend(joined)
+    with RawSender(cluster.brokers[0].address) as sender:
+        with pytest.raises(grpc.RpcError) as caught:
+            answered(sender, request)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert not answered(sender, append(1, topic, numbered_batch(79, 0, b"x")))[1].HasField("failure")
+
+
+def test_a_producer_joins_what_waits(
+    cluster: LocalCluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    join = AppendStream._join
+
+    def observed(stream: AppendStream, request: Pieces, others: deque[Pieces | None]) -> Pieces:
+        waiting = len(others)
+        joined = join(stream, request, others)
+        left.append(waiting - len(others))
+        return joined
+
+    monkeypatch.setattr(AppendStream, "_join", observed)
+    due = time.time() + 3_600
+    with Producer(cluster.nameserver, window=128) as producer:
+        producer.send(Message(topic, b"so that the broker has said what it takes"))
+        sent = [producer.send_async(Message(topic, b"%d" % each, deliver_at=due + each)) for each in range(1_000)]
+        assert len({future.result(PATIENCE_S).message_id for future in sent}) == 1_000
+    assert max(left) > 1, left
+    assert len(list(admin.delayed_messages(topic))) == 1_000
+
+
+def test_a_broker_that_does_not_say_so_gets_one_by_one(cluster: LocalCluster) -> None:
+    with contextlib.closing(Connection([cluster.nameserver])) as connection:
+        stream = AppendStream(connection, cluster.brokers[0].address)
+        others: deque[Pieces | None] = deque([(b"2",), (b"3",)])
+        assert stream._join((b"1",), others) == (b"1",)
+        stream._respond(broker_pb2.AppendResponse(takes_joined=True))
+        assert stream._join((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
+        others.extend([(b"x" * (40 << 10),), None])
+        assert stream._join((b"1",), others) == (b"1",)
+        others.popleft()
+        assert stream._join((b"1",), others) == (b"1",)
+        stream.close()
