@@ -5,6 +5,9 @@ ARGS ?=
 # Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
 WORKERS ?= $(if $(ARGS),0,4)
 VENV := .venv
+KAFKA_VERSION ?= 4.1.0
+# Of Spark's Kafka source, the first that Maven finds: that of Spark, else one that works with it.
+KAFKA_SOURCE_VERSIONS ?= $(shell sed -n 's/^pyspark==//p' constraints.txt) 4.2.0
 PROTO_VENV := .venv-proto
 COMPOSE_FILE := docker/docker-compose.yml
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -18,7 +21,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
-.PHONY: bench bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
+.PHONY: bench bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +102,9 @@ bench-spark: setup ## Measure what Spark reads and writes, in batches and as a s
 	$(VENV)/bin/python bench/spark_stream.py $(ARGS)
 	$(VENV)/bin/python bench/spark_sink.py $(ARGS)
 
+bench-spark-kafka: setup $(VENV)/kafka/.done ## Compare with Spark's Kafka source and sink, side by side; needs Maven once, for their jars
+	$(VENV)/bin/python bench/spark_kafka.py --jars $(VENV)/kafka $(ARGS)
+
 dist: $(VENV)/.done ## Build the sdist and the wheel, check them, and run the README with the wheel alone
 	PYTHON=$(PYTHON) scripts/check-dist.sh
 
@@ -143,6 +149,14 @@ $(VENV)/.done: pyproject.toml constraints.txt
 $(VENV)/spark.jsa: scripts/archive-spark-classes.py $(VENV)/.done | java
 	$(VENV)/bin/python scripts/archive-spark-classes.py $@ || touch $@
 
+# Spark's Kafka source, and a broker for it. Only the comparison needs them, no test.
+$(VENV)/kafka/.done: bench/kafka/pom.xml constraints.txt
+	@command -v mvn >/dev/null || { echo "install Maven: on Debian, apt-get install maven" >&2; exit 1; }
+	rm -rf $(@D)
+	$(call copy_jars,server,-Dkafka.version=$(KAFKA_VERSION))
+	for version in $(KAFKA_SOURCE_VERSIONS); do $(call copy_jars,source,-Dspark.version=$$version) && exit; done; exit 1
+	@touch $@
+
 # On a new machine each worker of a parallel run would compile all tests, with asserts rewritten, which is a third of a
 # minute: two processes do it once. Later runs compile what has changed.
 $(VENV)/.collected: $(VENV)/.done
@@ -163,4 +177,9 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
   || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
 $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+endef
+
+define copy_jars
+mvn -q -B -f bench/kafka/pom.xml -P $(1) $(2) dependency:copy-dependencies -DincludeScope=runtime \
+  -DoutputDirectory=$(CURDIR)/$(@D)/$(1)
 endef

@@ -29,17 +29,11 @@ from minimq.connectors import (
     Section,
     message_id,
 )
+from pyspark_minimq.gathering import MERGED_BYTES, MERGED_RECORDS, gathered
 from pyspark_minimq.sections import fixed_array, variable_array
 
 #: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
 SMALL_BATCH: Final = 32
-#: How many records, and how many bytes of bodies, are put together at most.
-MERGED_RECORDS: Final = 4096
-MERGED_BYTES: Final = 1 << 20
-#: Arrow batches with fewer rows and fewer bytes than this are put together as well: each costs Java as much as some
-#: hundred rows, or as much as it costs to copy so many bytes.
-ENOUGH_ROWS: Final = 1024
-ENOUGH_BYTES: Final = 256 << 10
 #: Rows in an Arrow batch that is made without a stored one, or of a part of one, whose records may take far less room.
 MOST_ROWS: Final = 1 << 16
 
@@ -115,7 +109,15 @@ class ArrowColumns:
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def convert(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records with offsets from `start` up to but not including `end`, in order.
+        """Yield the records with offsets from `start` up to but not including `end`, in order; see `pieces`."""
+        return self.gathered(self.pieces(batches, start, end))
+
+    def gathered(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of Arrow batches in their order, those of small ones together."""
+        return gathered(pieces, self.schema)
+
+    def pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the records with offsets from `start` up to but not including `end`, batch by batch, in order.
 
         Args:
             batches: of one queue; the first and the last may hold records outside of the range.
@@ -125,31 +127,6 @@ class ArrowColumns:
         Raises:
             CorruptBatch: a column contradicts itself.
         """
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        for piece in self._pieces(batches, start, end):
-            is_enough = piece.num_rows >= ENOUGH_ROWS or piece.nbytes >= ENOUGH_BYTES
-            if not is_enough:
-                waiting.append(piece)
-                rows, size = rows + piece.num_rows, size + piece.nbytes
-                if rows < MERGED_RECORDS and size < MERGED_BYTES:
-                    continue
-            if waiting:
-                yield self._together(waiting)
-                waiting, rows, size = [], 0, 0
-            if is_enough:
-                yield piece
-        if waiting:
-            yield self._together(waiting)
-
-    def _together(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-        if len(parts) == 1:
-            return parts[0]
-        [whole] = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
-        return whole
-
-    def _pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield what is wanted of each batch, of those with few records together."""
         small: list[ReceivedMessage] = []
         size = 0
         for batch in batches:

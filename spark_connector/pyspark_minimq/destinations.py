@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from minimq import MessageQueue, errors
 from pyspark_minimq.arrow_hash import key_hashes
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.kafka_columns import renamed
 from pyspark_minimq.text_columns import checked_text, refused
 
 #: Returns the queues of a topic over which rows are spread, sorted.
@@ -50,11 +51,11 @@ class Destinations:
             MinimqSparkError: a row says no topic, or a queue that there cannot be.
             MiniMQError: the queues of a topic cannot be looked up.
         """
-        named = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-        if "value" in named:
-            named["body"] = named.pop("value")
+        named = renamed({name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
         content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
-        where = {name: named[name] for name in ("queue_id", "broker_name", "sharding_key") if name in named}
+        where: dict[str, pa.Array] = {
+            name: named[name] for name in ("queue_id", "broker_name", "sharding_key") if name in named
+        }
         if self._topic is not None:
             yield from self._by_queue(self._topic, content, where)
             return

@@ -33,6 +33,7 @@ OPTIONS = (
     Option("failOnDataLoss", "true", "true"),
     Option("readTimeout", "60s", "60s"),
     Option("minPartitions"),
+    Option("minRecordsPerPartition", "10000", "10000"),
     Option("maxRecordsPerPartition", "1000000", "1000000"),
     Option("maxOffsetsPerTrigger", None, ""),
     Option("maxBytesPerTrigger", None, ""),
@@ -55,6 +56,7 @@ class ReadOptions:
         starting: the first message to read.
         ending: the first message not to read.
         min_partitions: the least number of partitions.
+        min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: most messages in one partition.
         fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
             planned, instead of reading the others.
@@ -67,6 +69,7 @@ class ReadOptions:
     starting: Position
     ending: Position
     min_partitions: int | None
+    min_records_per_partition: int
     max_records_per_partition: int
     fail_on_data_loss: bool
     timeout_s: float
@@ -152,6 +155,7 @@ def _common(values: Values) -> ReadOptions:
         starting=values.required("startingOffsets", option_values.offsets) if starting is None else starting,
         ending=ending or (LATEST if ending_offsets is None else ending_offsets),
         min_partitions=values.get("minPartitions", option_values.count),
+        min_records_per_partition=values.required("minRecordsPerPartition", option_values.count),
         max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
         timeout_s=values.required("readTimeout", option_values.time_above_zero),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -274,3 +274,39 @@ def split_ranges(
 def _cut(part: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [part.start + len(part) * number // count for number in range(count + 1)]
     return (OffsetRange(part.queue, start, end, part.term) for start, end in pairwise(edges))
+
+
+def group_ranges(
+    ranges: Sequence[OffsetRange],
+    min_records: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[tuple[OffsetRange, ...]]:
+    """Let small ranges share a partition, since a task costs as much as reading thousands of messages.
+
+    Ranges stay whole and in order, also those of a partition.
+
+    Args:
+        ranges: as `split_ranges` returns them.
+        min_records: ranges with fewer offsets share a partition, until it has about that many.
+        min_partitions: the least number of partitions, as far as there are that many ranges.
+        max_records: most offsets in one partition.
+    """
+    small = [index for index, part in enumerate(ranges) if len(part) < min_records]
+    groups = [[index] for index, part in enumerate(ranges) if len(part) >= min_records]
+    total = sum(len(ranges[index]) for index in small)
+    count = min(max(total // min_records, (min_partitions or 0) - len(groups), 1), len(small))
+    # The largest first, each into the partition that has the least: so they end up about equal.
+    shared = [(0, number) for number in range(count)]
+    members: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(small, key=lambda index: -len(ranges[index])):
+        size, number = shared[0]
+        if max_records is not None and size and size + len(ranges[index]) > max_records:
+            number = len(members)
+            members.append([])
+            heapq.heappush(shared, (len(ranges[index]), number))
+        else:
+            heapq.heapreplace(shared, (size + len(ranges[index]), number))
+        members[number].append(index)
+    groups += [sorted(group) for group in members if group]
+    return [tuple(ranges[index] for index in group) for group in sorted(groups)]

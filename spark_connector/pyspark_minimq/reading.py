@@ -1,4 +1,4 @@
-"""The work of a reading task: a part of one queue."""
+"""The work of a reading task: a part of one queue, or of several that have few messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from minimq import MessageQueue, errors
 from minimq.connectors import RangeReader, ReceivedBatch
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
-from pyspark_minimq.planning import OffsetRange, split_ranges
+from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pyspark_minimq.arrow import ArrowColumns
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +29,18 @@ MOST_TAGS = 1000
 
 
 class RangePartition(InputPartition):
-    """The part of a queue that one task reads."""
+    """The ranges that one task reads, of one queue or of several."""
 
-    def __init__(self, part: OffsetRange) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, *ranges: OffsetRange) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 def cut(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartition]:
     """Return the parts of ranges that tasks read."""
-    parts = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-    return [RangePartition(part) for part in parts]
+    fewest, most = options.min_partitions, options.max_records_per_partition
+    parts = split_ranges(ranges, fewest, most)
+    return [RangePartition(*group) for group in group_ranges(parts, options.min_records_per_partition, fewest, most)]
 
 
 @without_traceback
@@ -51,16 +54,20 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     if isinstance(partition, RangePartition):
         from pyspark_minimq.arrow import ArrowColumns
 
-        part = partition.part
         columns = ArrowColumns(schema, options.tags)
-        reader = range_reader(options.connection, options.timeout_s)
-        if columns.are_known and not reader.is_compacted(part.queue[0]):  # nothing has to be fetched
-            start, end = _stored(reader, part, strict=options.fail_on_data_loss)
-            yield from columns.count(MessageQueue(*part.queue), start, end)
-            return
-        # Closed when Spark needs no more, which ends the pull at the broker.
-        with closing(_stored_batches(reader, part, options)) as batches:
-            yield from columns.convert(batches, part.start, part.end)
+        yield from columns.gathered(piece for part in partition.ranges for piece in _pieces(options, columns, part))
+
+
+def _pieces(options: ReadOptions, columns: ArrowColumns, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range, batch by batch. Raises as `read` does."""
+    reader = range_reader(options.connection, options.timeout_s)
+    if columns.are_known and not reader.is_compacted(part.queue[0]):  # nothing has to be fetched
+        start, end = _stored(reader, part, strict=options.fail_on_data_loss)
+        yield from columns.count(MessageQueue(*part.queue), start, end)
+        return
+    # Closed when Spark needs no more, which ends the pull at the broker.
+    with closing(_stored_batches(reader, part, options)) as batches:
+        yield from columns.pieces(batches, part.start, part.end)
 
 
 def _stored_batches(

@@ -17,6 +17,8 @@ WRITE_COLUMNS: Final = {
     "topic": ("string",),
     "body": ("binary", "string"),
     "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>", "map<string,string>"),
     "tag": ("string",),
     "keys": ("array<string>", "string"),
     "properties": ("map<string,string>",),
@@ -28,7 +30,9 @@ WRITE_COLUMNS: Final = {
 #: What a broker says of a message.
 _READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
 #: What other sinks call it.
-_ELSEWHERE: Final = {"key": "keys", "headers": "properties", "partition": "queue_id"}
+_ELSEWHERE: Final = {"partition": "queue_id"}
+#: What stands for others, as in Spark's Kafka sink.
+_STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -51,8 +55,9 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         if actual not in WRITE_COLUMNS[name]:
             wanted = " or ".join(WRITE_COLUMNS[name][:2]) if name != "sharding_key" else "string, binary or int"
             raise MinimqSparkError(f"column {name!r} is of type {actual}: cast it to {wanted}")
-    if "body" in names and "value" in names:
-        raise MinimqSparkError("there is a column 'body' and a column 'value', which both mean the body: drop one")
+    for alias, name in _STANDS_FOR:
+        if alias in names and name in names:
+            raise MinimqSparkError(f"there is a column {name!r} and a column {alias!r}, which stands for it: drop one")
     if "body" not in names and "value" not in names:
         raise MinimqSparkError(
             "there is no column 'body': make one, for example with selectExpr('to_json(struct(*)) AS body')"

@@ -262,6 +262,18 @@ def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> N
     assert Counter(row.part for row in small.collect()) == {0: 250, 1: 250, 2: 250, 3: 250}
 
 
+def test_queues_with_few_messages_share_a_task(load: Load, send: Send, topic: str) -> None:
+    queues = [MessageQueue(topic, broker, queue) for broker in ("broker-a", "broker-b") for queue in range(4)]
+    for number, queue in enumerate(queues):
+        send(numbered(topic, range(1, number + 2)), queue)
+    together = load()
+    assert together.rdd.getNumPartitions() == 1
+    wanted = {(queue.broker_name, queue.queue_id): list(range(at + 1)) for at, queue in enumerate(queues)}
+    assert offsets_of(together) == offsets_of(load("broker_name string, queue_id int, offset bigint")) == wanted
+    assert load(minRecordsPerPartition="1").rdd.getNumPartitions() == 8
+    assert load(minPartitions="3").rdd.getNumPartitions() == 3
+
+
 # ---- What is refused ----------------------------------------------------------------------------
 
 

@@ -84,6 +84,20 @@ def test_value_and_one_key_as_text(spark: SparkSession, save: Save, stored: Stor
     assert all(message.keys == (("1",) if int(message.body) % 2 else ()) for message in found)
 
 
+def test_rows_as_for_kafka(spark: SparkSession, save: Save, stored: Stored, topic: str, admin: Admin) -> None:
+    headers = "array(named_struct('key', 'n', 'value', CAST(string(id) AS binary)))"
+    key = "CAST(concat('k-', id % 3) AS binary) AS key"
+    save(spark.range(0, 30, 1, 1).selectExpr("string(id) AS value", key, f"{headers} AS headers"))
+    queues = admin.route(topic).write_queues()
+    found = stored()
+    assert numbers(found) == list(range(30))
+    for message in found:
+        [key] = message.keys
+        assert key == f"k-{int(message.body) % 3}"
+        assert message.properties == {"n": message.body.decode()}
+        assert message.queue == queues[abs(java_hash(key)) % 8]
+
+
 def test_rows_are_spread_over_all_queues_in_full_batches(spark: SparkSession, save: Save, stored: Stored) -> None:
     save(spark.range(0, 60_000, 1, 2).selectExpr("lpad(string(id), 1000, '0') AS body"), compression="zstd")
     found = stored()

@@ -146,7 +146,8 @@ _READ_KEYS: Final = (
         "startingTimestamp",
         "endingOffsets",
     ),
-    *("endingTimestamp", "failOnDataLoss", "readTimeout", "minPartitions", "maxRecordsPerPartition", "consumerGroup"),
+    *("endingTimestamp", "failOnDataLoss", "readTimeout", "minPartitions", "minRecordsPerPartition"),
+    *("maxRecordsPerPartition", "consumerGroup"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "nameserver", "none"),
 )
 _WRITE_KEYS: Final = (

@@ -57,7 +57,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(**options: str) -> list[OffsetRange]:
     which = {} if {"subscribePattern", "assign"} & options.keys() else {"topic": "t"}
     reader = MinimqBatchReader(parse_read_options({**which, **options}), MESSAGE_SCHEMA)
-    return [partition.part for partition in reader.partitions()]
+    return [part for partition in reader.partitions() for part in partition.ranges]
 
 
 def test_queues_that_consumers_do_not_see_are_left_out() -> None:

@@ -60,6 +60,7 @@ def test_defaults() -> None:
         starting=EARLIEST,
         ending=LATEST,
         min_partitions=None,
+        min_records_per_partition=10_000,
         max_records_per_partition=1_000_000,
         fail_on_data_loss=True,
         timeout_s=60.0,

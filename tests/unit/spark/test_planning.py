@@ -16,6 +16,7 @@ from pyspark_minimq.planning import (
     Offsets,
     QueueName,
     StoredOffsets,
+    group_ranges,
     plan_ranges,
     split_ranges,
 )
@@ -144,3 +145,43 @@ def test_partitions_cover_every_offset_once_within_the_limits(
 @given(ranges=ranges_of_queues, min_partitions=st.integers(1, 300))
 def test_no_more_is_cut_than_asked_for(ranges: list[OffsetRange], min_partitions: int) -> None:
     assert len(split_ranges(ranges, min_partitions)) <= max(len(ranges), min_partitions)
+
+
+# ---- Small ranges share a partition -------------------------------------------------------------
+
+
+def test_small_ranges_share_a_partition_and_large_ones_have_one_each() -> None:
+    large, small = OffsetRange(A0, 0, 1000), [OffsetRange(A1, 0, 1), OffsetRange(B0, 5, 6)]
+    assert group_ranges([large, *small], 100) == [(large,), tuple(small)]
+    assert group_ranges([small[0], large, small[1]], 100) == [tuple(small), (large,)]
+    assert group_ranges([], 100, 3, 5) == []
+
+
+def test_partitions_that_share_are_about_equal() -> None:
+    ranges = [OffsetRange(QueueName("t", "a", queue), 0, 50) for queue in range(8)]
+    assert [sum(map(len, group)) for group in group_ranges(ranges, 100)] == [100] * 4
+    assert [sum(map(len, group)) for group in group_ranges(ranges, 1000)] == [400]
+
+
+@settings(deadline=None)
+@given(
+    ranges=ranges_of_queues,
+    min_records=st.integers(1, 1000),
+    min_partitions=st.none() | st.integers(1, 300),
+    max_records=st.none() | st.integers(1, 700),
+)
+def test_each_range_is_in_one_partition_within_the_limits(
+    ranges: list[OffsetRange], min_records: int, min_partitions: int | None, max_records: int | None
+) -> None:
+    parts = split_ranges(ranges, min_partitions, max_records)
+    groups = group_ranges(parts, min_records, min_partitions, max_records)
+
+    assert sorted(part for group in groups for part in group) == sorted(parts)
+    assert len(groups) >= min(min_partitions or 0, len(parts))
+    place = {part: number for number, part in enumerate(parts)}
+    assert groups == sorted(groups, key=lambda group: place[group[0]])
+    for group in groups:
+        assert list(group) == sorted(group, key=place.__getitem__)
+        assert len(group) == 1 or max_records is None or sum(map(len, group)) <= max_records
+        assert len(group) == 1 or all(len(part) < min_records for part in group)
+        assert len(group) == 1 or sum(map(len, group)) < 3 * min_records

@@ -31,8 +31,22 @@ def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
 def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
     def sizes(**options: str) -> list[int]:
         start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 5}, {T0: 0, T1: 5})
-        return [len(partition.part) for partition in reader(**options).partitions(start.to_json(), end.to_json())]
+        planned = reader(**options).partitions(start.to_json(), end.to_json())
+        return [len(part) for partition in planned for part in partition.ranges]
 
     assert sizes() == [100]
     assert sizes(minPartitions="4") == [25] * 4
     assert sizes(maxRecordsPerPartition="20") == [20] * 5
+
+
+def test_small_queues_share_a_task_unless_more_tasks_are_wanted() -> None:
+    def sizes(**options: str) -> list[list[int]]:
+        start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 9}, {T0: 0, T1: 5})
+        planned = reader(**options).partitions(start.to_json(), end.to_json())
+        return [list(map(len, partition.ranges)) for partition in planned]
+
+    assert sizes() == [[100, 4]]
+    assert sizes(minPartitions="2") == [[100], [4]]
+    assert sizes(minRecordsPerPartition="1") == [[100], [4]]
+    assert sizes(minRecordsPerPartition="50") == [[100], [4]]
+    assert sizes(maxRecordsPerPartition="103") == [[100], [4]]

@@ -37,6 +37,7 @@ TYPES: dict[str, DataType] = {
     for kind in (
         *(BinaryType(), ByteType(), DoubleType(), IntegerType(), LongType(), ShortType(), StringType()),
         *(TimestampType(), ArrayType(StringType()), ArrayType(IntegerType()), MapType(StringType(), StringType())),
+        ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
     )
 }
 
@@ -191,7 +192,10 @@ def test_columns_that_can_be_written(ddl: str) -> None:
     ("ddl", "text"),
     [
         ("tag string", "there is no column 'body': make one, for example with selectExpr("),
-        ("body binary, value binary", "there is a column 'body' and a column 'value', which both mean the body"),
+        ("body binary, value binary", "there is a column 'body' and a column 'value', which stands for it: drop one"),
+        ("body string, keys string, key string", "there is a column 'keys' and a column 'key', which stands for it"),
+        ("body string, sharding_key string, key string", "there is a column 'sharding_key' and a column 'key'"),
+        ("body string, headers array<string>", "column 'headers' is of type array<string>: cast it to array<struct<"),
         ("body int", "column 'body' is of type int: cast it to binary or string"),
         ("body string, keys array<int>", "column 'keys' is of type array<int>: cast it to array<string> or string"),
         ("body string, queue_id double", "column 'queue_id' is of type double: cast it to int or bigint"),
@@ -200,7 +204,6 @@ def test_columns_that_can_be_written(ddl: str) -> None:
         ("body string, broker_name string", "there is a column 'broker_name' without 'queue_id'"),
         ("body string, customer string", "column 'customer' cannot be written: a message has topic, body, "),
         ("body string, tags string", "column 'tags' cannot be written: did you mean 'tag'? "),
-        ("value string, key string", "column 'key' cannot be written: did you mean 'keys'? "),
         ("value string, partition int", "column 'partition' cannot be written: did you mean 'queue_id'? "),
     ],
 )

@@ -1,0 +1,414 @@
+"""Spark with minimq and with Kafka, side by side: the same rows, one session, in turn.
+
+    make bench-spark-kafka [ARGS="--runs 5 --only stream"]
+
+`read` are batch queries, `stream` is a query with `availableNow` in four micro-batches, `write` a stream of files that
+is written in four micro-batches, `floor` a micro-batch with one message, or with one in each of eight queues, of a
+query that is warm. Each line is the median of its runs. `spark` is the time of processors that Java and Python take
+together, `python` what the workers of Python take of it, `broker` that of the servers. Rows go nowhere (`noop`) but in
+`write` and in the last line.
+
+Kafka has its defaults: it acknowledges before anything is on disk, and its sink writes at least once. minimq syncs
+first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from kafka_server import KafkaServer
+from process_tree import descendants
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from rich.console import Console
+from rich.table import Table
+from spark_scan import QUEUES, discard, fill
+
+from minimq import Admin, LocalCluster, Producer
+
+#: Bytes of a body, and how many messages.
+SIZES = {"100 B": (100, 4_000_000), "1 KiB": (1024, 1_000_000)}
+PAIR = "offset bigint, body binary"
+FILES = 4
+#: Micro-batches of `floor` that are not counted, and those that there may be when others are.
+WARM = 15
+#: Of the jars, those that Spark does not have.
+_JARS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
+_GIVE_UP_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one run.
+
+    Attributes:
+        seconds: from the call to the end.
+        java: CPU seconds of Spark's Java.
+        python: CPU seconds of this process and of the workers.
+        broker: CPU seconds of the servers.
+    """
+
+    seconds: float
+    java: float
+    python: float
+    broker: float
+
+    def since(self, before: Cost) -> Cost:
+        """Return what was taken since then."""
+        return Cost(
+            self.seconds - before.seconds,
+            self.java - before.java,
+            self.python - before.python,
+            self.broker - before.broker,
+        )
+
+    def per(self, count: int) -> Cost:
+        """Return the share of one of so many."""
+        return Cost(self.seconds / count, self.java / count, self.python / count, self.broker / count)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same work for both.
+
+    Attributes:
+        kind: of work.
+        name: what is done.
+        minimq: does it with minimq and returns what it has cost, given a number that no other run has.
+        kafka: the same with Kafka.
+    """
+
+    kind: str
+    name: str
+    minimq: Callable[[int], Cost]
+    kafka: Callable[[int], Cost]
+    costs: dict[str, list[Cost]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Stopwatch:
+    """Times of processors by who takes them.
+
+    Args:
+        servers: ids of the processes of both brokers and all that belongs to them.
+    """
+
+    def __init__(self, servers: list[int]) -> None:
+        self._servers = servers
+
+    def now(self) -> Cost:
+        """Return what was taken so far."""
+        java = python = 0.0
+        servers = {*self._servers}
+        for process in descendants(os.getpid()):  # parents first
+            if process.pid in servers or process.parent in servers:
+                servers.add(process.pid)
+            elif process.command.split(" ", 1)[0].endswith("java"):
+                java += _cpu_s(process.pid)
+            else:
+                python += _cpu_s(process.pid)
+        return Cost(time.monotonic(), java, python + _cpu_s(os.getpid()), sum(map(_cpu_s, servers)))
+
+    def measure(self, work: Callable[[], object]) -> Cost:
+        """Return the cost of some work."""
+        before = self.now()
+        work()
+        return self.now().since(before)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return CPU seconds of a process and of its children that have ended; 0 when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+class Sides:
+    """Sources and sinks of both.
+
+    Args:
+        spark: the session.
+        nameserver: of minimq.
+        kafka: HOST:PORT of Kafka.
+        folder: for checkpoints and files.
+    """
+
+    def __init__(self, spark: SparkSession, nameserver: str, kafka: str, folder: Path) -> None:
+        self.spark = spark
+        self._minimq = {"nameserver": nameserver}
+        self._kafka = {"kafka.bootstrap.servers": kafka}
+        self._folder = folder
+
+    def read(self, topic: str, columns: str | None) -> tuple[DataFrame, DataFrame]:
+        """Return a batch query for minimq and one for Kafka."""
+        source = self.spark.read.format("minimq").options(**self._minimq).option("topic", topic)
+        other = self.spark.read.format("kafka").options(**self._kafka).option("subscribe", topic).load()
+        return (source.schema(columns) if columns else source).load(), _chosen(other, columns)
+
+    def follow(self, topic: str, columns: str | None, most: int) -> tuple[DataFrame, DataFrame]:
+        """Return streams of a topic."""
+        limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(most)}
+        source = self.spark.readStream.format("minimq").options(**self._minimq, **limits).option("topic", topic)
+        other = self.spark.readStream.format("kafka").options(**self._kafka, **limits).option("subscribe", topic)
+        return (source.schema(columns) if columns else source).load(), _chosen(other.load(), columns)
+
+    def files(self) -> DataFrame:
+        """Return a stream of the files, one in each micro-batch."""
+        rows = self.spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
+        return rows.parquet(str(self._folder / "files"))
+
+    def write_files(self, rows: int) -> None:
+        """Make the files."""
+        frame = self.spark.range(0, rows, 1, FILES).selectExpr("concat('key-', id) key", "lpad(id, 100, '0') value")
+        frame.write.parquet(str(self._folder / "files"))
+
+    def fill_kafka(self, topic: str, count: int, size: int, queues: int) -> None:
+        """Send messages to some queues of Kafka, in batches as large as those of minimq."""
+        frame = self.spark.range(0, count, 1, queues).selectExpr(
+            "concat('key-', id) AS key", f"lpad(id, {size}, '0') AS value", "spark_partition_id() AS partition"
+        )
+        large = {"kafka.batch.size": "1000000", "kafka.linger.ms": "100", "kafka.buffer.memory": "67108864"}
+        frame.write.format("kafka").options(**self._kafka, **large).option("topic", topic).save()
+
+    def noop(self, frame: DataFrame) -> DataStreamWriter:
+        """Return a query whose rows go nowhere."""
+        return frame.writeStream.format("noop")
+
+    def to_minimq(self, frame: DataFrame, *, transactional: bool) -> DataStreamWriter:
+        """Return a query into a topic of minimq."""
+        options = {**self._minimq, "topic": "out", "transactional": str(transactional).lower()}
+        return frame.writeStream.format("minimq").options(**options)
+
+    def to_kafka(self, frame: DataFrame) -> DataStreamWriter:
+        """Return a query into a topic of Kafka."""
+        return frame.writeStream.format("kafka").options(**self._kafka).option("topic", "out")
+
+    def start(self, writer: DataStreamWriter, number: int, *, ends: bool) -> StreamingQuery:
+        """Start a query, which ends with what there is or goes on."""
+        writer = writer.option("checkpointLocation", str(self._folder / f"checkpoint-{number}"))
+        return (writer.trigger(availableNow=True) if ends else writer).start()
+
+
+def _chosen(frame: DataFrame, columns: str | None) -> DataFrame:
+    return frame.select("offset", "value") if columns else frame
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when it is true. Raises `TimeoutError` when that takes too long."""
+    give_up = time.monotonic() + _GIVE_UP_S
+    while not condition():
+        if time.monotonic() >= give_up:
+            raise TimeoutError(f"not within {_GIVE_UP_S:.0f} s")
+        time.sleep(0.02)
+
+
+class Cases:
+    """All work that there is.
+
+    Args:
+        sides: what it is done with.
+        watch: measures it.
+        batches: micro-batches of each run of `floor`.
+    """
+
+    def __init__(self, sides: Sides, watch: Stopwatch, batches: int) -> None:
+        self._sides = sides
+        self._watch = watch
+        self._batches = batches
+
+    def all(self) -> Iterator[Case]:
+        """Yield all of it."""
+        for size, (_, count) in SIZES.items():
+            for columns in (PAIR, None):
+                name = f"{size}, {'offset and body' if columns else 'all columns'}"
+                read = partial(self._read, topic_of(size), columns)
+                yield Case("read", name, partial(read, 0), partial(read, 1))
+                follow = partial(self._follow, topic_of(size), columns, count // 4)
+                yield Case("stream", name, partial(follow, 0), partial(follow, 1))
+        kafka = partial(self._write, self._sides.to_kafka)
+        for name, exactly in (("at least once", False), ("exactly once, Kafka at least once", True)):
+            yield Case(
+                "write", name, partial(self._write, partial(self._sides.to_minimq, transactional=exactly)), kafka
+            )
+        for most, name in ((1, "one message"), (QUEUES, "a message in each of 8 queues")):
+            floor = partial(self._floor, most, self._sides.noop, self._sides.noop)
+            yield Case("floor", name, partial(floor, 0), partial(floor, 1))
+        copy = partial(self._floor, QUEUES, partial(self._sides.to_minimq, transactional=True), self._sides.to_kafka)
+        yield Case("floor", "8 messages into its own sink, exactly once", partial(copy, 0), partial(copy, 1))
+
+    def _read(self, topic: str, columns: str | None, side: int, _: int) -> Cost:
+        return self._watch.measure(lambda: discard(self._sides.read(topic, columns)[side]))
+
+    def _follow(self, topic: str, columns: str | None, most: int, side: int, number: int) -> Cost:
+        return self._to_its_end(lambda: self._sides.noop(self._sides.follow(topic, columns, most)[side]), number)
+
+    def _write(self, sink: Callable[[DataFrame], DataStreamWriter], number: int) -> Cost:
+        return self._to_its_end(lambda: sink(self._sides.files()), number)
+
+    def _to_its_end(self, make: Callable[[], DataStreamWriter], number: int) -> Cost:
+        def work() -> None:
+            query = self._sides.start(make(), number, ends=True)
+            if not query.awaitTermination(round(_GIVE_UP_S)):
+                query.stop()
+                raise TimeoutError(f"a query has not ended within {_GIVE_UP_S:.0f} s")
+
+        return self._watch.measure(work)
+
+    def _floor(
+        self,
+        most: int,
+        minimq: Callable[[DataFrame], DataStreamWriter],
+        kafka: Callable[[DataFrame], DataStreamWriter],
+        side: int,
+        number: int,
+    ) -> Cost:
+        """Measure micro-batches of a query that goes on, once it has had some."""
+        frame = self._sides.follow(f"few-{most}", PAIR, most)[side]
+        if side:
+            frame = frame.select("value")
+        elif minimq != self._sides.noop:
+            frame = frame.select("body")
+        query = self._sides.start((kafka if side else minimq)(frame), number, ends=False)
+        try:
+            wait_for(lambda: _done(query) >= WARM)
+            before, first = self._watch.now(), _done(query)
+            wait_for(lambda: _done(query) >= first + self._batches)
+            return self._watch.now().since(before).per(_done(query) - first)
+        finally:
+            query.stop()
+
+
+def _done(query: StreamingQuery) -> int:
+    """Return the number of the last micro-batch. Raises when the query has failed."""
+    error = query.exception()
+    if error is not None:
+        raise error
+    progress = query.lastProgress
+    return -1 if progress is None else progress.batchId
+
+
+def topic_of(size: str) -> str:
+    """Return the topic with bodies of a size."""
+    return "size-" + size.replace(" ", "").lower()
+
+
+def run(cases: list[Case], runs: int) -> None:
+    """Do all work once to warm up, and then so often, in turn."""
+    number = 0
+    for turn in range(runs + 1):
+        for case in cases:
+            for side in ("minimq", "kafka") if turn % 2 else ("kafka", "minimq"):
+                number += 1
+                cost = getattr(case, side)(number)
+                if turn:
+                    case.costs[side].append(cost)
+
+
+def result(case: Case) -> dict[str, object]:
+    """Return the medians of a case, in seconds, and what minimq takes in proportion to Kafka."""
+    shown: dict[str, object] = {"kind": case.kind, "case": case.name}
+    totals: dict[str, dict[str, float]] = {}
+    for side, costs in case.costs.items():
+        totals[side] = {
+            "s": statistics.median(cost.seconds for cost in costs),
+            "spark": statistics.median(cost.java + cost.python for cost in costs),
+            "python": statistics.median(cost.python for cost in costs),
+            "broker": statistics.median(cost.broker for cost in costs),
+        }
+    for side in ("minimq", "kafka"):
+        shown |= {f"{side}_{name}": round(value, 3) for name, value in totals[side].items()}
+    return shown | {
+        f"{name}_ratio": round(totals["minimq"][name] / max(totals["kafka"][name], 0.001), 2) for name in ("s", "spark")
+    }
+
+
+def show(results: list[dict[str, object]]) -> None:
+    """Print a table."""
+    table = Table("", "", *(f"{side} {name}" for side in ("minimq", "kafka") for name in ("s", "spark", "broker")))
+    for name in ("s", "spark"):
+        table.add_column(f"{name} ratio", justify="right")
+    for line in results:
+        values = [line[f"{side}_{name}"] for side in ("minimq", "kafka") for name in ("s", "spark", "broker")]
+        table.add_row(str(line["kind"]), str(line["case"]), *map(str, [*values, line["s_ratio"], line["spark_ratio"]]))
+    Console(width=160).print(table)
+
+
+@contextmanager
+def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
+    """Start Spark with its Kafka source."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    found = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(found))
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "ERROR")
+    # A query with a hundred micro-batches ends no sooner because it remembers them.
+    session = builder.config("spark.sql.streaming.numRecentProgressUpdates", "200").getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def main() -> None:
+    """Print the results as a line of JSON each, or as a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jars", type=Path, required=True, help="folder with those of Spark's source and of a server")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=40, help="micro-batches of each run of `floor`")
+    parser.add_argument("--share", type=float, default=1.0, help="of the messages that there are otherwise")
+    parser.add_argument("--only", help="a kind, or a part of the name of a case")
+    parser.add_argument("--output", choices=["table", "json"], default="table")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that nothing is left running
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-kafka-")))
+        (folder / "kafka").mkdir()
+        kafka = stack.enter_context(KafkaServer(given.jars / "server", folder / "kafka", QUEUES))
+        cluster = stack.enter_context(LocalCluster(brokers=1))
+        spark = stack.enter_context(spark_with(given.jars / "source", given.cores))
+        sides = Sides(spark, cluster.nameserver, kafka.address, folder)
+        servers = [server.pid for server in (*cluster.brokers, *cluster.nameservers) if server.pid]
+        watch = Stopwatch([*servers, kafka.pid])
+        chosen = [
+            case
+            for case in Cases(sides, watch, given.batches).all()
+            if given.only is None or given.only == case.kind or given.only in case.name
+        ]
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("out", queues=QUEUES)
+            topics = {topic_of(size): (count, length) for size, (length, count) in SIZES.items()}
+            topics |= {f"few-{most}": ((given.batches + 2 * WARM) * most, 100) for most in (1, QUEUES)}
+            for topic, (count, length) in topics.items():
+                admin.create_topic(topic, queues=QUEUES)
+                share = count if topic.startswith("few") else round(count * given.share)
+                # With one message in a micro-batch: Kafka's source reads at least one of each queue that has any.
+                queues = 1 if topic == "few-1" else QUEUES
+                fill(producer, topic, share, length, queues)
+                sides.fill_kafka(topic, share, length, queues)
+        sides.write_files(round(SIZES["100 B"][1] / 2 * given.share))
+        run(chosen, given.runs)
+        results = [result(case) for case in chosen]
+    if given.output == "table":
+        show(results)
+    for line in results if given.output == "json" else ():
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
