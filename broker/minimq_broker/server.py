@@ -193,10 +193,8 @@ class Broker:
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics  # noqa: PLC0415
         from minimq_common.metrics import MetricsServer  # noqa: PLC0415
 
-        options = self._options
-        metrics = BrokerMetrics(
-            engine, identity, standing, options.metrics_series, clock, half_checks=options.half_checks
-        )
+        options, control = self._options, self._control
+        metrics = BrokerMetrics(engine, identity, standing, clock, control, options)
         self._metrics = MetricsServer(metrics.collect, PREFIX)
         self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
 

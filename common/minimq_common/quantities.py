@@ -32,6 +32,15 @@ def bytes_of(text: str) -> int | None:
     return None if match is None or factor is None else round(Decimal(match[1]) * factor)
 
 
+def size_text(size: int) -> str:
+    """Return a size as `bytes_of` reads it, exactly, by the largest unit that divides it: "10MiB", "1500B"."""
+    for ending, base in (("iB", 1024), ("B", 1000)):
+        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K" if base == 1024 else "k")):
+            if size and size % base**power == 0:
+                return f"{size // base**power}{letter}{ending}"
+    return f"{size}B"
+
+
 class Unit(NamedTuple):
     """The unit of an option whose value is a number, or text with a unit.
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from minimq_common import rpc
+from minimq_common.security.byte_rate import ByteRate
 from minimq_common.unsent import Unsent, Write
 
 
@@ -29,9 +30,11 @@ class StreamWriter(Generic[Message]):
     Args:
         context: of the call.
         unsent: has room for what is written.
+        rate: each write waits for its turn there, and counts; None for a stream that has no bound.
     """
 
-    def __init__(self, context: Any, unsent: Unsent) -> None:  # noqa: ANN401 - the context of any stream
+    def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:  # noqa: ANN401 - the context of any stream
+        self._rate = rate
         self._context = context
         self._unsent = unsent
         self._peer: str = context.peer()
@@ -52,6 +55,8 @@ class StreamWriter(Generic[Message]):
         """
         await self._turn.acquire()
         try:
+            if self._rate is not None:
+                await self._rate.turn()
             if self._unsent.is_tight:
                 await self._unsent.room(expected() if expected else 0)
             data = _encoded(make())
@@ -61,6 +66,8 @@ class StreamWriter(Generic[Message]):
         if data is None:
             self._turn.release()
             return False
+        if self._rate is not None:
+            self._rate.moved(len(data))
         taken = self._unsent.begin(self._peer, len(data))
         write = asyncio.ensure_future(rpc.write(self._context, data))
         write.add_done_callback(partial(self._written, taken))
@@ -77,9 +84,13 @@ class StreamWriter(Generic[Message]):
             make: as for `write`.
             expected: as for `write`.
         """
+        if self._rate is not None:
+            await self._rate.turn()
         if self._unsent.is_tight:
             await self._unsent.room(expected() if expected else 0)
         data = make().SerializeToString()
+        if self._rate is not None:
+            self._rate.moved(len(data))
         taken = self._unsent.begin(self._peer, len(data))
         try:
             await rpc.write(self._context, data)

@@ -18,6 +18,7 @@ from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.delays import delays
 from minimq_broker.metrics.halves import halves
 from minimq_broker.metrics.replication import replication_metrics
+from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
@@ -27,6 +28,7 @@ from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
 from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
+from minimq_common.security.access_control import AccessControl
 
 PREFIX = "minimq_broker"
 
@@ -41,9 +43,9 @@ class BrokerMetrics:
         engine: open for as long as metrics are collected.
         identity: which broker it is.
         standing: its place among its replicas.
-        most_series: topics, groups, and pairs of both, that have series of their own.
         clock: for the deletion of old data.
-        half_checks: how often it is asked how a transaction with half messages ends.
+        control: knows the users; None without.
+        options: of the broker.
     """
 
     def __init__(
@@ -51,19 +53,19 @@ class BrokerMetrics:
         engine: Engine,
         identity: Identity,
         standing: ReplicationView,
-        most_series: int,
         clock: DeletionClock,
-        *,
-        half_checks: int,
+        control: AccessControl | None,
+        options: BrokerOptions,
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._standing = standing
-        self._most_series = most_series
+        self._most_series = options.metrics_series
         self._clock = clock
-        self._half_checks = half_checks
+        self._half_checks = options.half_checks
+        self._control = control
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, most_series)
+        self._backlog = Backlog(lambda: engine.store, options.metrics_series)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. What cannot be looked at is left out: the rest may tell why."""
@@ -222,6 +224,14 @@ class BrokerMetrics:
             "Requests and streams that a limit of this broker refused, by the limit.",
             ("limit",),
             (((limit,), refusals[limit]) for limit in LIMITS),
+        )
+        yield counters(
+            f"{PREFIX}_throttled_seconds_total",
+            "Time that streams of users with limits have waited, by user and direction.",
+            ("user", "direction"),
+            (((user, way), waited_s) for user, way, waited_s in self._control.rates.waited())
+            if self._control is not None
+            else (),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(

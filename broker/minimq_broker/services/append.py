@@ -70,6 +70,9 @@ class AppendService:
     async def _receive(self, requests: AsyncIterator[Any], answers: AppendAnswers) -> None:
         try:
             async for request in requests:
+                if (rate := current_caller().received) is not None:
+                    await rate.turn()
+                    rate.moved(request.size if isinstance(request, LargeRequest) else request.ByteSize())
                 if isinstance(request, LargeRequest):
                     refused_bytes = await self._take_in_turn(request, answers)
                 else:

@@ -96,7 +96,7 @@ class PopService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
         """Answer takes and settles until the client closes its side and the last one is answered."""
         stream = PopClientStream(PopAnswers(self._reader))
-        writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent)
+        writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent, current_caller().sent)
         receiver = self._engine.streams.receive(self._receive(requests, stream), "pop-receiver")
         try:
             while await stream.answers.some():

@@ -10,6 +10,7 @@ import grpc.aio
 from minimq_broker.services.attendants import Attendants
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
+from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import attend_pb2
 
@@ -60,6 +61,9 @@ class ReplyService:
         self, requests: AsyncIterator[attend_pb2.ReplyRequest], writer: StreamWriter[attend_pb2.ReplyResponse]
     ) -> None:
         async for request in requests:
+            if (rate := current_caller().received) is not None:
+                await rate.turn()
+                rate.moved(request.ByteSize())
             outcomes = [self._forward(item) for item in request.inboxes]
             response = attend_pb2.ReplyResponse(request_id=request.request_id, outcomes=outcomes)
             await writer.write(response.SerializeToString)

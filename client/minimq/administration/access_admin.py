@@ -134,6 +134,18 @@ class AccessAdmin:
         """Admit a disabled user again. Raises as `change_access`."""
         self.change_access(edits.set_disabled(name, disabled=False))
 
+    def limit_user(self, name: str, *, in_bytes_per_s: int | None = None, out_bytes_per_s: int | None = None) -> None:
+        """Limit the bytes that a user sends to each broker, and reads from each, in a second.
+
+        Raises as `change_access`.
+
+        Args:
+            name: of the user.
+            in_bytes_per_s: of messages that the user sends; 0 for any number, None leaves the limit as it is.
+            out_bytes_per_s: of messages that the user reads, likewise.
+        """
+        self.change_access(edits.set_limits(name, in_bytes_per_s, out_bytes_per_s))
+
     def remove_user(self, name: str) -> None:
         """Remove a user with its keys and rules. Raises as `change_access`."""
         self.change_access(edits.remove_user(name))

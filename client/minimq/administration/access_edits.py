@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.access_document import AccessDocument, StoredKey, User, decode
+from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User, decode
 from minimq_common.security.access_policy import Policy, check_decides
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
 
@@ -89,6 +90,19 @@ def remove_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> 
         return _with(
             document, name, replace(user, rules=kept, roles=tuple(role for role in user.roles if role not in left))
         )
+
+    return edit
+
+
+def set_limits(name: str, in_bytes_per_s: int | None, out_bytes_per_s: int | None) -> AccessEdit:
+    """Return the change that sets limits of a user; 0 removes one, and None leaves it as it is."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        user = _user(document, name)
+        former = NO_LIMITS if user.limits is UNSET else user.limits
+        given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
+        limits = replace(former, **{field: rate for field, rate in given.items() if rate is not None})
+        return _with(document, name, replace(user, limits=UNSET if limits == NO_LIMITS else limits))
 
     return edit
 

@@ -16,16 +16,16 @@ from minimq.cli.base import confirm, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.moments import moment
-from minimq_common.quantities import seconds_of
+from minimq_common.quantities import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from minimq.administration.access_edits import AccessEdit
     from minimq.administration.issued_key import IssuedKey
-    from minimq_common.security.access_document import AccessDocument, StoredKey
+    from minimq_common.security.access_document import AccessDocument, StoredKey, User
 
 _USERS = Table(
     "no users",
-    {"user": "User", "state": "State", "keys": "Keys", "roles": "Roles", "rules": "Rules"},
+    {"user": "User", "state": "State", "keys": "Keys", "roles": "Roles", "rules": "Rules", "limits": "Limits"},
 )
 
 #: The rules of the options, without "allow" or "deny".
@@ -213,6 +213,51 @@ def enable(context: click.Context, name: str, secrets: Path | None) -> None:
     _change(context, secrets, set_disabled(name, disabled=False), f"user {name} is enabled")
 
 
+@user.command(short_help="Limit the bytes that a user sends and reads in a second.")
+@_NAME
+@option(
+    "--in",
+    "in_rate",
+    metavar="SIZE",
+    envvar="MINIMQ_USER_LIMIT_IN",
+    help="Bytes sent in a second, such as 10MiB; 0 for any number.",
+)
+@option(
+    "--out",
+    "out_rate",
+    metavar="SIZE",
+    envvar="MINIMQ_USER_LIMIT_OUT",
+    help="Bytes read in a second; 0 for any number.",
+)
+@secrets_option
+@click.pass_context
+def limit(context: click.Context, name: str, secrets: Path | None, in_rate: str | None, out_rate: str | None) -> None:
+    """Limit the bytes of messages that a user sends to each broker, and reads from each, in a second.
+
+    Nothing is refused: a broker reads slower from all streams of the user together, and writes slower. Servers of
+    former releases cannot read a document with limits: upgrade all of them first.
+
+    Example: minimq user limit alice --in 10MiB --out 50MiB
+    """
+    from minimq.administration.access_edits import set_limits
+    from minimq_common.security.access_document import NO_LIMITS, shown_limits
+
+    if in_rate is None and out_rate is None:
+        raise InvalidArgument("nothing to change: give --in or --out, such as --in 10MiB; 0 removes a limit")
+    edit = set_limits(name, _rate("--in", in_rate), _rate("--out", out_rate))
+    with open_source(context, secrets) as source:
+        later = source.change(edit)
+    limits = later.users[name].limits or NO_LIMITS
+    click.echo(f"user {name}: limits {shown_limits(limits)}; users and rules have version {later.version} now")
+
+
+def _rate(flag: str, text: str | None) -> int | None:
+    size = None if text is None else bytes_of(text)
+    if text is not None and size is None:
+        raise InvalidArgument(f"{flag} is {text!r}: write a size, such as 10MiB, or 0 for no limit")
+    return size
+
+
 @user.command()
 @_NAME
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -260,9 +305,19 @@ def list_users(context: click.Context, secrets: Path | None, output: str) -> Non
                 "keys": keys,
                 "roles": lists[0],
                 "rules": lists[1],
+                "limits": _limits_of(found, output),
             }
         )
     show(output, _USERS, rows)
+
+
+def _limits_of(user: User, output: str) -> object:
+    from minimq_common.security.access_document import NO_LIMITS, shown_limits
+
+    limits = user.limits or NO_LIMITS
+    if output == "table":
+        return None if limits == NO_LIMITS else shown_limits(limits)
+    return {"in_bytes_per_s": limits.in_bytes_per_s or None, "out_bytes_per_s": limits.out_bytes_per_s or None}
 
 
 def _change_rules(

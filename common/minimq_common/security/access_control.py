@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
-from minimq_common.security.access_document import AccessDocument
+from minimq_common.security.access_document import NO_LIMITS, AccessDocument
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.caller import Decide, KnownCaller, ServerCaller
@@ -19,6 +19,7 @@ from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, hash_of, id_of
+from minimq_common.security.user_rates import UserRates
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class AccessControl:
     Attributes:
         shared: the users and rules.
         refusals: what was refused.
+        rates: of users that have limits.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class AccessControl:
         self._now_ms = now_ms
         self._only_reports = shared.only_reports
         self.refusals = RefusalLog(only_reports=shared.only_reports)
+        self.rates = UserRates()
         self._denied = self.refusals.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
@@ -149,7 +152,11 @@ class AccessControl:
         if known is None:
             decide, sees_all = self._decider(policy, found.user), self._sees_all(policy, found.user)
             known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._denied, sees_all=sees_all)
+            self._limit(policy, known[1])
         return known[1]
+
+    def _limit(self, policy: Policy, caller: KnownCaller) -> None:
+        self.rates.apply(caller, NO_LIMITS if self._only_reports else policy.limits_of(caller.user))
 
     def _refusal(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
         self.refusals.caller_refused(reason, id_of(key))
@@ -165,6 +172,7 @@ class AccessControl:
         self._let_go()
         if policy is not None:
             for _, caller in self._users.values():
+                self._limit(policy, caller)
                 if former is None or former.rights_of(caller.user) != policy.rights_of(caller.user):
                     caller.decide_anew(self._decider(policy, caller.user), sees_all=self._sees_all(policy, caller.user))
 

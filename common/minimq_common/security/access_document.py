@@ -16,6 +16,7 @@ import msgspec
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
+from minimq_common.quantities import size_text
 from minimq_common.security.access_rule import parse_rule
 
 MAX_VERSION = (1 << 63) - 1
@@ -24,6 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[a-z2-7]{8}")
 _MOST_KEYS = 8
+#: The lowest limit of a user, in bytes a second: one frame of messages, about 1 MiB, takes ten seconds then.
+LEAST_RATE = 100 << 10
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +53,22 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{'expired' if self.is_over(now_ms) else 'until'} {moment(self.expires_ms):%Y-%m-%d %H:%M} UTC"
 
 
+class UserLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bounds of what a user moves in a second, at each broker.
+
+    Attributes:
+        in_bytes_per_s: bytes of messages that the user sends in a second; 0 for any number.
+        out_bytes_per_s: bytes of messages that the user reads in a second; 0 for any number.
+    """
+
+    in_bytes_per_s: int = 0
+    out_bytes_per_s: int = 0
+
+
+#: Of users without any.
+NO_LIMITS = UserLimits()
+
+
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A user.
 
@@ -58,12 +77,14 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         roles: whose rules hold for the user.
         rules: of the user alone.
         disabled: whether nothing lets the user in.
+        limits: unset for none; then the document is as earlier releases write and read it.
     """
 
     keys: dict[str, StoredKey] = {}
     roles: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     disabled: bool = False
+    limits: UserLimits | msgspec.UnsetType = msgspec.UNSET
 
 
 class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +137,8 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
             f"{field} = {_listed(given)}" for field, given in (("roles", user.roles), ("rules", user.rules)) if given
         ]
         lines += ["disabled = true"] if user.disabled else []
+        if user.limits is not msgspec.UNSET:
+            lines += [f"limits.{name} = {rate}" for name, rate in msgspec.structs.asdict(user.limits).items() if rate]
         lines += [f"keys.{key_id} = {_inline(key, now_ms)}" for key_id, key in user.keys.items()]
     return "\n".join(lines) + "\n"
 
@@ -167,7 +190,14 @@ def _shown(value: User | tuple[str, ...]) -> str:
         f"{key_id}{f' until {key.expires_ms}' if key.expires_ms else ''}" for key_id, key in value.keys.items()
     )
     parts = (f"keys {keys or '-'}", f"roles {', '.join(value.roles) or '-'}", f"rules {'; '.join(value.rules) or '-'}")
-    return f"{', '.join(parts)}{', disabled' if value.disabled else ''}"
+    limits = "" if value.limits is msgspec.UNSET else f", limits {shown_limits(value.limits)}"
+    return f"{', '.join(parts)}{limits}{', disabled' if value.disabled else ''}"
+
+
+def shown_limits(limits: UserLimits) -> str:
+    """Return limits as people read them; "-" for none."""
+    given = (("in", limits.in_bytes_per_s), ("out", limits.out_bytes_per_s))
+    return ", ".join(f"{way} {size_text(rate)}/s" for way, rate in given if rate) or "-"
 
 
 def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
@@ -203,6 +233,11 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
             raise InvalidArgument(f"user {name} has the role {role!r}, which the document does not have")
     if len(user.keys) > _MOST_KEYS:
         raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MOST_KEYS}")
+    for rate in () if user.limits is msgspec.UNSET else msgspec.structs.astuple(user.limits):
+        if rate and not LEAST_RATE <= rate <= MAX_VERSION:
+            raise InvalidArgument(
+                f"user {name} has a limit of {rate} bytes a second: the lowest one is {LEAST_RATE}, and 0 is none"
+            )
     for key_id, key in user.keys.items():
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
         if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:

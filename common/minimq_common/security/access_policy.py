@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import UNSET
+
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.access_document import ADMIN, AccessDocument, User
+from minimq_common.security.access_document import ADMIN, NO_LIMITS, AccessDocument, User, UserLimits
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
@@ -178,6 +180,11 @@ class Policy:
         if found is None or found.disabled:
             return None
         return tuple(self._rules(user, found)), ADMIN in found.roles
+
+    def limits_of(self, user: str) -> UserLimits:
+        """Return what a user may move at most."""
+        found = self.document.users.get(user)
+        return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 
     def sees_all(self, user: str) -> bool:
         """Return whether there is nothing that a user may not describe."""

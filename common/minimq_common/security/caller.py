@@ -14,6 +14,7 @@ from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, Sy
 from minimq_common.security.access_advice import refused
 from minimq_common.security.access_policy import AccessDecision
 from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.byte_rate import ByteRate
 from minimq_common.security.needs import CallerKind, Requirement, requirement_of
 
 #: Decisions that are remembered of one caller.
@@ -34,6 +35,9 @@ class Caller:
     user = ""
     #: True if nothing has to be left out of a list.
     sees_all = True
+    #: Bounds of what the user sends, and of what is sent to the user; None for callers that are no users.
+    received: ByteRate | None = None
+    sent: ByteRate | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401 - of the generated classes
         """Raise `AccessDenied` unless the caller may make a request.

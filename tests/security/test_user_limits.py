@@ -1,0 +1,96 @@
+"""Users with limits are served, at their rate and not faster; others are served meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
+from support.scraping import metrics_address
+from support.secure_scraping import scrape, trust_of
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+RATE = 1 << 20
+BODY = bytes(64 << 10)
+#: Three seconds' worth, of which one second's is free.
+COUNT = 3 * RATE // len(BODY)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("limits")
+    with LocalCluster(
+        brokers=1, data_dir=folder, secure=True, broker_options={"metrics": "127.0.0.1:0", "log_format": "json"}
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(secure: LocalCluster) -> Iterator[Admin]:
+    with Admin(credentials=secure.credentials) as made:
+        yield made
+
+
+def throttled(secure: LocalCluster, folder: Path) -> dict[tuple[str, str], float]:
+    """Seconds that users have waited at the broker, by user and direction."""
+    address = metrics_address(secure.brokers[0].log_path)
+    shown = text_string_to_metric_families(scrape(address, trust_of(secure.credentials), folder))
+    return {
+        (sample.labels["user"], sample.labels["direction"]): sample.value
+        for family in shown
+        for sample in family.samples
+        if sample.name == "minimq_broker_throttled_seconds_total"
+    }
+
+
+def test_a_user_sends_at_the_limit_and_others_as_fast_as_they_can(
+    secure: LocalCluster, admin: Admin, new_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic, slow, other = new_name(), new_name(), new_name()
+    admin.create_topic(topic, queues=2)
+    users = {
+        name: Credentials.from_text(admin.add_user(name, [f"allow write topic {topic}"])) for name in (slow, other)
+    }
+    admin.limit_user(slow, in_bytes_per_s=RATE)
+    began = time.monotonic()
+    with Producer(credentials=users[slow], batch_bytes=len(BODY), compression="none") as producer:
+        futures = [producer.send_async(Message(topic, BODY)) for _ in range(COUNT)]
+        with Producer(credentials=users[other], compression="none") as quick:
+            assert len(quick.send_many([Message(topic, BODY)] * COUNT)) == COUNT
+        for future in futures:
+            future.result(PATIENCE_S)
+    assert time.monotonic() - began > 1.5  # nothing on the way is faster than the limit
+    waited = throttled(secure, tmp_path)
+    assert waited[slow, "in"] > 1
+    assert (other, "in") not in waited
+
+
+def test_a_user_reads_at_the_limit_until_it_is_lifted(
+    secure: LocalCluster, admin: Admin, new_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic, group, user = new_name(), new_name(), new_name()
+    admin.create_topic(topic, queues=1)
+    reads = Credentials.from_text(admin.add_user(user, [f"allow read topic {topic}", f"allow read group {group}"]))
+    with Producer(credentials=secure.credentials, compression="none") as producer:
+        producer.send_many([Message(topic, BODY)] * 40 * COUNT)
+    admin.limit_user(user, out_bytes_per_s=RATE)
+    with PullConsumer(group=group, credentials=reads) as consumer:
+        consumer.subscribe(topic)
+        received = 0
+
+        def received_all() -> bool:
+            nonlocal received
+            received += len(consumer.poll(timeout=0.2))
+            return received >= 40 * COUNT
+
+        wait_until(lambda: received_all() or throttled(secure, tmp_path).get((user, "out"), 0) > 1, PATIENCE_S)
+        assert received < 40 * COUNT  # which would take two minutes
+        admin.limit_user(user, out_bytes_per_s=0)
+        wait_until(received_all, PATIENCE_S)

@@ -1,0 +1,78 @@
+"""The bytes that one user may move in a second, by a clock that is set."""
+
+from __future__ import annotations
+
+import pytest
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import (
+    LEAST_RATE,
+    AccessDocument,
+    User,
+    UserLimits,
+    decode,
+    from_toml,
+    to_toml,
+)
+from minimq_common.security.byte_rate import ByteRate
+
+RATE = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_is_moved_in_the_long_run_is_the_rate_and_one_second_more() -> None:
+    clock = Clock()
+    rate = ByteRate(RATE, clock)
+    moved = 0
+    for _ in range(10_000):  # ten seconds
+        while not rate.owes_s():
+            rate.moved(30_000)
+            moved += 30_000
+        clock.now += 0.001
+    assert 11 * RATE <= moved <= 11 * RATE + 30_000
+
+
+def test_a_message_larger_than_the_rate_passes_and_the_next_one_waits_for_it() -> None:
+    clock = Clock()
+    rate = ByteRate(RATE, clock)
+    assert rate.owes_s() == 0
+    rate.moved(5 * RATE)
+    assert rate.owes_s() == pytest.approx(4.0)  # a second was saved
+    clock.now += 4.0
+    assert rate.owes_s() == 0
+
+
+def test_nothing_is_owed_after_a_change_nor_without_a_limit() -> None:
+    rate = ByteRate(RATE, Clock())
+    rate.moved(100 * RATE)
+    assert rate.owes_s() > 90
+    rate.change(2 * RATE)
+    assert rate.owes_s() == 0
+    rate.change(0)
+    rate.moved(1 << 60)
+    assert rate.owes_s() == 0
+
+
+def test_a_document_without_limits_travels_as_before_them() -> None:
+    assert AccessDocument(1, {"alice": User()}).encoded() == (
+        b'{"roles":{},"users":{"alice":{"disabled":false,"keys":{},"roles":[],"rules":[]}},"version":1}'
+    )
+
+
+def test_limits_are_read_as_they_are_written() -> None:
+    document = AccessDocument(1, {"alice": User(limits=UserLimits(LEAST_RATE, 0)), "bob": User()})
+    assert decode(document.encoded()) == document
+    assert from_toml(to_toml(document).encode()) == document
+
+
+@pytest.mark.parametrize("rate", [-1, 1, LEAST_RATE - 1, 1 << 63])
+def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
+    with pytest.raises(InvalidArgument, match="the lowest one is 102400"):
+        decode(AccessDocument(1, {"alice": User(limits=UserLimits(0, rate))}).encoded())
