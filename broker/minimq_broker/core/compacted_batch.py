@@ -30,9 +30,10 @@ from minimq_common.batch_columns import little, narrow, tag_section
 from minimq_common.compression import Compression
 from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
-#: A batch that is joined of several has at most so many records, and about so many bytes.
+#: A batch that is joined of several has at most so many records, and about so many bytes: what producers make at most
+#: by default.
 JOINED_RECORDS = 8192
-JOINED_BYTES = 512 << 10
+JOINED_BYTES = 1 << 20
 #: Born times within a batch differ by less, in ms.
 _BORN_SPAN_MS = 1 << 32
 
@@ -65,15 +66,26 @@ class BatchPart(msgspec.Struct, frozen=True):
         """Number of records that remain."""
         return sum(self.remains)
 
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of the records that remain, about: as if all were equally large."""
+        return self.records.size * self.count // max(self.records.remaining, 1)
+
     def joins(self, parts: Sequence[BatchPart], size: int, count: int) -> bool:
-        """Tell whether it may follow other parts in one batch, which have so many bytes and records that remain."""
+        """Tell whether it may follow other parts in one batch.
+
+        Args:
+            parts: of the batch.
+            size: bytes of all of them that remain, and of this one.
+            count: records of all of them that remain, and of this one.
+        """
         first = parts[0]
         header = self.records.header
         born = [each.records.header.born_first_ms for each in (*parts, self)]
         return (
             parts[-1].end == self.base_offset
-            and size + self.records.size <= JOINED_BYTES
-            and count + header.remaining <= JOINED_RECORDS
+            and size <= JOINED_BYTES
+            and count <= JOINED_RECORDS
             and self.end - first.base_offset <= MAX_RECORDS
             and header.born_last_ms - min(born) < _BORN_SPAN_MS
             and max(each.records.header.born_last_ms for each in parts) - min(born) < _BORN_SPAN_MS

@@ -25,12 +25,14 @@ _LEVELS = (1, 6, 19)
 
 
 class _Source(NamedTuple):
-    """An entry with a batch of a compacted topic."""
+    """An entry with a batch of a compacted topic, and how much of that remains."""
 
     position: int
     header: EntryHeader
     entry: bytes
     part: BatchPart
+    left: int
+    left_bytes: int
 
 
 class CompactionChoice:
@@ -119,7 +121,7 @@ class CompactionChoice:
         tombstones = are_tombstones(records)
         if any(tombstones):
             self._let_vanish(header.queue, part, names, tombstones, rules.tombstone_ms)
-        return _Source(position, header, bytes(entry), part)
+        return _Source(position, header, bytes(entry), part, part.count, part.left_bytes)
 
     def _let_vanish(
         self, queue: QueueKey, part: BatchPart, names: list[bytes], tombstones: list[bool], stay_ms: int
@@ -141,9 +143,9 @@ class CompactionChoice:
         return self._record.since_ms(earlier, self._now_ms) != self._record.since_ms(position, self._now_ms)
 
     def _joins(self, waiting: Collection[_Source], source: _Source) -> bool:
-        parts = [each.part for each in waiting]
+        size = sum(each.left_bytes for each in waiting) + source.left_bytes
         return source.part.joins(
-            parts, sum(part.records.size for part in parts), sum(part.records.remaining for part in parts)
+            [each.part for each in waiting], size, sum(each.left for each in waiting) + source.left
         )
 
     def _placed(self, sources: list[_Source]) -> list[tuple[int, bytes]]:
