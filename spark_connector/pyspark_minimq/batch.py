@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from minimq.connectors import QueueFinder
 from pyspark_minimq import reading
+from pyspark_minimq.connections import range_reader
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions
-from pyspark_minimq.planning import plan_ranges
+from pyspark_minimq.planning import OffsetRange, QueueName, StoredOffsets, plan_ranges
+from pyspark_minimq.pushed_filters import PushedFilters, combine
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+log = logging.getLogger(__name__)
+
+#: Spark's module of the process that hands filters down, which runs only if the session has that switched on.
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def batch_reader(options: ReadOptions, schema: StructType) -> MinimqBatchReader:
+    """Return what plans and reads a batch query; Spark refuses one that takes filters unless it hands them down."""
+    if not options.pushes_filters:
+        return MinimqBatchReader(options, schema)
+    if _PUSHING in sys.modules:
+        return FilteredBatchReader(options, schema)
+    log.info("option pushFilters has no effect here: spark.sql.python.filterPushdown.enabled is false, or no filter")
+    return MinimqBatchReader(options, schema)
 
 
 class MinimqBatchReader(DataSourceReader):
@@ -32,6 +53,7 @@ class MinimqBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._pushed = PushedFilters()
 
     @without_traceback
     def partitions(self) -> list[reading.RangePartition]:
@@ -42,14 +64,38 @@ class MinimqBatchReader(DataSourceReader):
             MiniMQError: a topic does not exist; or a server does not answer, or is away, for as long as is waited.
         """
         options = self._options
+        if self._pushed.excludes_all:
+            return []
         with closing(QueueFinder(options.connection.nameserver, credentials=options.connection.credentials)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
             bounds = lookup.with_retries(lambda: lookup.whole(partial=not options.fail_on_data_loss))
             starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))
             ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
-        ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
+            ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
+            ranges = lookup.with_retries(lambda: self._within_times(lookup, bounds, ranges))
         TagAdvice(options, self._schema).consider(ranges)
         return reading.cut(ranges, options)
+
+    def _within_times(
+        self, lookup: Lookup, bounds: Mapping[QueueName, StoredOffsets], ranges: list[OffsetRange]
+    ) -> list[OffsetRange]:
+        """Return of ranges what was stored in the time that pushed filters want."""
+        pushed, connection = self._pushed, self._options.connection
+        if pushed.first_ms is None and pushed.end_ms is None:
+            return ranges
+        reader = range_reader(connection, self._options.timeout_s)
+        # A compacted batch holds messages of different times, and counts as stored at one of them.
+        read = {part.queue: bounds[part.queue] for part in ranges if not reader.is_compacted(part.queue.topic)}
+        first = {} if pushed.first_ms is None else lookup.first_stored_at(pushed.first_ms, read)
+        end = {} if pushed.end_ms is None else lookup.first_stored_at(pushed.end_ms, read)
+        cut = (
+            part._replace(
+                start=max(part.start, first.get(part.queue, part.start)),
+                end=min(part.end, end.get(part.queue, part.end)),
+            )
+            for part in ranges
+        )
+        return [part for part in cut if part.start < part.end]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches.
@@ -58,3 +104,21 @@ class MinimqBatchReader(DataSourceReader):
             MiniMQError: messages are no longer stored or damaged, or their broker is gone.
         """
         return reading.read(self._options, self._schema, partition)
+
+
+class FilteredBatchReader(MinimqBatchReader):
+    """Takes filters on tag and store_timestamp from Spark, and reads less; arguments as above.
+
+    A class of its own: its only difference is a method which Spark does not allow unless filters are handed down.
+    """
+
+    @without_traceback
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what filters spare, and return all of them, so that Spark applies them to what it gets."""
+        self._pushed = combine(filters)
+        tags = self._pushed.tags
+        if tags is not None:
+            given = self._options.tags
+            self._options = replace(self._options, tags=tags if given is None else given & tags)
+            self._pushed = replace(self._pushed, tags=self._options.tags)
+        return filters

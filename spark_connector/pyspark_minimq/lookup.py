@@ -11,7 +11,16 @@ from minimq import MessageQueue, MiniMQError, errors
 from minimq.connectors import QueueFinder, describe_away, with_retries
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
-from pyspark_minimq.planning import Carrier, LookupResult, Offsets, QueueName, StoredOffsets, Subscription, TopicId
+from pyspark_minimq.planning import (
+    Carrier,
+    LookupResult,
+    Offsets,
+    QueueName,
+    StoredOffsets,
+    Subscription,
+    TimesByQueue,
+    TopicId,
+)
 
 log = logging.getLogger(__name__)
 
@@ -112,12 +121,30 @@ class Lookup:
             log.warning("reading what is there: %s", what)
 
     def offsets_at(self, position: Position, bounds: Mapping[QueueName, StoredOffsets]) -> Offsets:
-        """Turn a moment into offsets; what is an offset already stays as it is. Raises `MiniMQError`."""
-        if not isinstance(position, datetime):
+        """Turn moments into offsets; what is an offset already stays as it is.
+
+        Raises:
+            MinimqSparkError: there is no moment for a queue, or one for a queue that there is not.
+            MiniMQError: a server does not answer.
+        """
+        if isinstance(position, datetime):
+            moments = dict.fromkeys(bounds, position)
+        elif isinstance(position, TimesByQueue):
+            position.check(bounds)
+            moments = dict(position.times)
+        else:
             return position
-        found = self._finder.offsets_at((MessageQueue(*queue) for queue in bounds), position)
+        found: dict[MessageQueue, int] = {}
+        for moment in dict.fromkeys(moments.values()):
+            queues = [MessageQueue(*queue) for queue in bounds if moments[queue] == moment]
+            found |= self._finder.offsets_at(queues, moment)
         # Messages that came after the bounds were looked up are not part of the query, and those before are gone.
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
+
+    def first_stored_at(self, time_ms: int, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, int]:
+        """Return the first offset of each queue that was stored at a time (ms since 1970) or later, or its end."""
+        found = self._finder.offsets_at([MessageQueue(*queue) for queue in bounds], max(time_ms, 0))
+        return {queue: found[MessageQueue(*queue)] for queue in bounds}
 
     def commit(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
         """Record how far a group is. Returns what could not be recorded, with the reason.

@@ -12,6 +12,12 @@ from pyspark_minimq.errors import MinimqSparkError
 
 T = TypeVar("T")
 
+#: What Spark keeps about a table, and how it marks options among that.
+_PROPERTIES_OF_TABLE = frozenset(
+    {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location", "path"}
+)
+_OPTION_OF_TABLE = "option."
+
 
 class Mode(Enum):
     """The two ways to read or to write."""
@@ -120,6 +126,18 @@ class Values:
         value = self.get(name, parse)
         assert value is not None
         return value
+
+
+def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a table that is created, without what Spark adds to them; None if it is something else.
+
+    Spark hands on the properties of the table, and each option once more with a prefix.
+    """
+    named = {name.lower(): value for name, value in given.items()}
+    if "provider" not in named:
+        return None
+    options = {name.removeprefix(_OPTION_OF_TABLE): value for name, value in named.items()}
+    return {name: value for name, value in options.items() if name not in _PROPERTIES_OF_TABLE}
 
 
 def _has(given: Iterable[str], key: str) -> bool:

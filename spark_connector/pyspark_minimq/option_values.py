@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from minimq import MiniMQError
 from minimq.connectors import TagFilter, timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName
+from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _OFFSETS = '{"topic": {"broker": {"queue": offset}}}'
 _QUEUES = '{"topic": {"broker": [queue, queue]}}'
+_TIMES = '{"topic": {"broker": {"queue": time}}}'
 
 #: Seconds and bytes in the units that Spark knows.
 _SECONDS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -111,17 +113,33 @@ def offsets(option: str, text: str) -> Offsets:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     found = {}
-    for topic, brokers in _parsed(option, text, "neither earliest nor latest nor JSON", _OFFSETS):
-        for broker, queues in _members(option, topic, brokers, _OFFSETS):
-            for queue, offset in _members(option, f"{topic}/{broker}", queues, _OFFSETS):
+    for queue, offset in _by_queue(option, text, "neither earliest nor latest nor JSON", _OFFSETS):
+        if type(offset) is not int or offset < EARLIEST:
+            which = f"offset {_cut(repr(offset))} of queue {queue}"
+            _malformed(option, _OFFSETS, f"{which} is not a whole number from -2 on")
+        found[queue] = offset
+    return found
+
+
+def times(option: str, text: str) -> TimesByQueue:
+    """Return a moment for each queue, written as for `moment`; whole numbers need no quotes."""
+    found = {}
+    for queue, time_ in _by_queue(option, text, "not JSON", _TIMES):
+        if type(time_) not in {int, str}:
+            _malformed(option, _TIMES, f"time {_cut(repr(time_))} of queue {queue} is neither a whole number nor text")
+        found[queue] = moment(f"{option} for queue {queue}", str(time_))
+    return TimesByQueue(option, found)
+
+
+def _by_queue(option: str, text: str, what: str, shape: str) -> Iterator[tuple[QueueName, object]]:
+    """Yield what JSON has for each queue."""
+    for topic, brokers in _parsed(option, text, what, shape):
+        for broker, queues in _members(option, topic, brokers, shape):
+            for queue, value in _members(option, f"{topic}/{broker}", queues, shape):
                 if not _QUEUE_ID.fullmatch(queue):
                     wanted = f"queue {_shown(queue)} of {topic}/{broker} is not a number such as 0 or 12"
-                    _malformed(option, _OFFSETS, wanted)
-                if type(offset) is not int or offset < EARLIEST:
-                    which = f"offset {_cut(repr(offset))} of queue {topic}/{broker}/{queue}"
-                    _malformed(option, _OFFSETS, f"{which} is not a whole number from -2 on")
-                found[QueueName(topic, broker, int(queue))] = offset
-    return found
+                    _malformed(option, shape, wanted)
+                yield QueueName(topic, broker, int(queue)), value
 
 
 def queues(option: str, text: str) -> frozenset[QueueName]:

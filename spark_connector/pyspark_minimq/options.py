@@ -9,12 +9,13 @@ from datetime import datetime
 from pyspark_minimq import option_values
 from pyspark_minimq.connection_options import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
-from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription
+from pyspark_minimq.option_table import Mode, Option, OptionTable, Values, of_table
+from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription, TimesByQueue
 from pyspark_minimq.stream_planning import BatchLimits
 
-#: Where a read begins or ends: at offsets, or in every queue at the first message stored at or after a moment.
-Position = Offsets | datetime
+#: Where a read begins or ends: at offsets, or at the first message stored at or after a moment, one for all queues or
+#: one for each.
+Position = Offsets | datetime | TimesByQueue
 
 
 OPTIONS = (
@@ -27,9 +28,12 @@ OPTIONS = (
     Option("assign"),
     Option("tag"),
     Option("startingOffsets", "earliest", "latest"),
+    Option("startingOffsetsByTimestamp"),
     Option("startingTimestamp"),
     Option("endingOffsets", "latest", None),
+    Option("endingOffsetsByTimestamp", "", None),
     Option("endingTimestamp", "", None),
+    Option("pushFilters", "false", None),
     Option("failOnDataLoss", "true", "true"),
     Option("readTimeout", "60s", "60s"),
     Option("minPartitions"),
@@ -58,6 +62,7 @@ class ReadOptions:
         min_partitions: the least number of partitions.
         min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: most messages in one partition.
+        pushes_filters: let Spark hand filters down, where its session allows it; batch queries only.
         fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
             planned, instead of reading the others.
         timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
@@ -71,6 +76,7 @@ class ReadOptions:
     min_partitions: int | None
     min_records_per_partition: int
     max_records_per_partition: int
+    pushes_filters: bool
     fail_on_data_loss: bool
     timeout_s: float
 
@@ -93,8 +99,12 @@ class StreamOptions:
 def check_options(options: Mapping[str, str]) -> None:
     """Raise `MinimqSparkError` unless the options are right for one of the ways to read.
 
-    Spark asks for the columns before the kind of read is known.
+    Spark asks for the columns before the kind of read is known. A table need not have any option: queries have them.
     """
+    table = of_table(options)
+    if table is not None:
+        _TABLE.refuse_unknown(table, "a read")
+        return
     _TABLE.refuse_unknown(options, "a read")
     mode = _TABLE.mode_of(options)
     if mode is Mode.STREAM:
@@ -145,21 +155,29 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 
 def _common(values: Values) -> ReadOptions:
-    starting = values.get("startingTimestamp", option_values.moment)
-    ending = values.get("endingTimestamp", option_values.moment)
-    ending_offsets = values.get("endingOffsets", option_values.offsets)
     return ReadOptions(
         connection=connection_of(values),
         subscription=_subscription(values),
         tags=values.get("tag", option_values.tags),
-        starting=values.required("startingOffsets", option_values.offsets) if starting is None else starting,
-        ending=ending or (LATEST if ending_offsets is None else ending_offsets),
+        starting=_position(values, "starting", EARLIEST),
+        ending=_position(values, "ending", LATEST),
         min_partitions=values.get("minPartitions", option_values.count),
         min_records_per_partition=values.required("minRecordsPerPartition", option_values.count),
         max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
+        pushes_filters=values.get("pushFilters", option_values.flag) or False,
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
         timeout_s=values.required("readTimeout", option_values.time_above_zero),
     )
+
+
+def _position(values: Values, edge: str, default: int) -> Position:
+    """Return where a read begins or ends; the most general option counts, as with Kafka."""
+    moment = values.get(f"{edge}Timestamp", option_values.moment)
+    times = values.get(f"{edge}OffsetsByTimestamp", option_values.times)
+    offsets = values.get(f"{edge}Offsets", option_values.offsets)
+    if moment is not None:
+        return moment
+    return times or (default if offsets is None else offsets)
 
 
 def _subscription(values: Values) -> Subscription:
@@ -172,7 +190,7 @@ def _subscription(values: Values) -> Subscription:
     if not given:
         raise MinimqSparkError(
             'no topic is given: add .option("topic", "NAME"), or several, separated by commas; or one of '
-            "subscribePattern and assign"
+            "subscribePattern and assign; in SQL SELECT ... FROM table WITH (topic = 'NAME')"
         )
     if len(given) > 1:
         raise MinimqSparkError(f"{' and '.join(given)} are given: choose one of them")

@@ -6,6 +6,7 @@ import heapq
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -166,6 +167,23 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class TimesByQueue:
+    """A moment for each queue, where a read begins or ends: at the first message stored at or after it.
+
+    Attributes:
+        option: that says so.
+        times: by queue.
+    """
+
+    option: str
+    times: Mapping[QueueName, datetime]
+
+    def check(self, bounds: Mapping[QueueName, StoredOffsets]) -> None:
+        """Raise `MinimqSparkError` unless there is a moment for each queue to read, and for no other."""
+        _check_named(self.option, "time", "name every queue that is read", self.times, bounds)
+
+
 #: One offset for all queues (`EARLIEST` or `LATEST`), or one for each.
 Offsets = int | Mapping[QueueName, int]
 
@@ -216,15 +234,8 @@ def resolve(
     """
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
-    missing = sorted(bounds.keys() - offsets.keys())
-    if missing:
-        raise MinimqSparkError(
-            f"{option} has no offset for {_some(missing)}: name every queue that is read, with -2 for the earliest "
-            "offset and -1 for the latest"
-        )
-    unknown = sorted(offsets.keys() - bounds.keys())
-    if unknown:
-        raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+    remedy = "name every queue that is read, with -2 for the earliest offset and -1 for the latest"
+    _check_named(option, "offset", remedy, offsets, bounds)
     resolved = {}
     for queue, offset in offsets.items():
         first, end, *_ = bounds[queue]
@@ -238,6 +249,21 @@ def resolve(
                 "what is there with failOnDataLoss=false"
             )
     return resolved
+
+
+def _check_named(
+    option: str,
+    what: str,
+    remedy: str,
+    named: Mapping[QueueName, object],
+    bounds: Mapping[QueueName, StoredOffsets],
+) -> None:
+    missing = sorted(bounds.keys() - named.keys())
+    if missing:
+        raise MinimqSparkError(f"{option} has no {what} for {_some(missing)}: {remedy}")
+    unknown = sorted(named.keys() - bounds.keys())
+    if unknown:
+        raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
 
 
 def _some(queues: Iterable[QueueName]) -> str:

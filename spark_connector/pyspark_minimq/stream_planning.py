@@ -36,11 +36,13 @@ class StreamOffset:
         end: the first offset of each queue that is not part of the micro-batch.
         start: the first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
         topic_ids: of the topics that are read.
+        behind: messages that there were after it when it was planned; None where that is not known.
     """
 
     end: _ByQueue
     start: _ByQueue | None = None
     topic_ids: Mapping[Carrier, TopicId] = field(default_factory=dict)
+    behind: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -63,6 +65,7 @@ class StreamOffset:
                     for topic, brokers in value["topic_ids"].items()
                     for broker, topic_id in brokers.items()
                 },
+                behind=_whole(value["behind"]) if "behind" in value else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise MinimqSparkError(
@@ -76,7 +79,8 @@ class StreamOffset:
         for (topic, broker), topic_id in sorted(self.topic_ids.items()):
             ids.setdefault(topic, {})[broker] = topic_id
         begun = {} if self.start is None else {"from": to_tree(self.start)}
-        return {"v": _VERSION, **begun, "end": to_tree(self.end), "topic_ids": ids}
+        left = {} if self.behind is None else {"behind": self.behind}
+        return {"v": _VERSION, **begun, "end": to_tree(self.end), "topic_ids": ids, **left}
 
     def ranges(self) -> list[OffsetRange]:
         """Return what the micro-batch holds, sorted; queues of which it has nothing are left out."""
@@ -125,7 +129,7 @@ class AvailableOffsets:
 
     def until(self, ends: _ByQueue) -> StreamOffset:
         """Return the micro-batch that goes as far as that."""
-        return StreamOffset(ends, self.starts, self.topic_ids)
+        return StreamOffset(ends, self.starts, self.topic_ids, sum(self.ends.values()) - sum(ends.values()))
 
 
 def first_offset(

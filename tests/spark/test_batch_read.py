@@ -221,6 +221,39 @@ def test_a_task_that_is_ended_early_ends_its_pull() -> None:
         wait_until(lambda: pulls() == 0, 60)
 
 
+def test_filters_spare_messages_where_the_session_hands_them_down(
+    spark: SparkSession, load: Load, send: Send, topic: str, admin: Admin
+) -> None:
+    queue = MessageQueue(topic, "broker-b", 1)
+    for tag in ("paid", "open"):
+        send([Message(topic, b"%d" % number, tag=tag) for number in range(1000)], queue)
+    [(middle,)] = load().where("tag = 'open'").selectExpr("min(store_timestamp)").collect()
+    condition = f"store_timestamp >= timestamp_millis({round(middle.replace(tzinfo=UTC).timestamp() * 1000)})"
+
+    def delivered(where: str, **options: str) -> tuple[int, int]:
+        """Return how many messages brokers have sent for a query, and its rows."""
+
+        def sent() -> int:
+            return sum(status.report.messages_out for status in admin.broker_status() if status.report)
+
+        before = sent()
+        rows = load("tag string, store_timestamp timestamp", **options).where(where).count()
+        return sent() - before, rows
+
+    assert delivered("tag = 'paid'", pushFilters="true") == (2000, 1000)  # the session does not hand them down
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert delivered("tag = 'paid'") == (2000, 1000)
+        assert delivered("tag = 'paid'", pushFilters="true") == (1000, 1000)
+        assert delivered("tag IN ('paid', 'lost')", pushFilters="true", tag="open || paid") == (1000, 1000)
+        assert delivered("tag = 'paid'", pushFilters="true", tag="open") == (0, 0)
+        assert delivered(condition, pushFilters="true") == (1000, 1000)
+        assert delivered(f"NOT ({condition})", pushFilters="true") == (1000, 1000)
+        assert delivered("tag <> 'paid'", pushFilters="true") == (2000, 1000)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 # ---- From where to where ------------------------------------------------------------------------
 
 
@@ -252,6 +285,16 @@ def test_ranges_by_time(load: Load, send: Send, topic: str) -> None:
     assert load(endingTimestamp=str(round(middle.timestamp() * 1000))).count() == 100
     assert load(startingTimestamp="1", endingTimestamp="4102444800000").count() == 250
     assert load(startingTimestamp="4102444800000").count() == 0
+
+    def each(last_of: str) -> str:
+        times = {f"broker-{name}": {str(queue): "4102444800000" for queue in range(4)} for name in "ab"}
+        times["broker-a"]["0"] = last_of
+        return json.dumps({topic: times})
+
+    [(earlier,)] = load().where("broker_name = 'broker-a' AND queue_id = 0").selectExpr("count(*)").collect()
+    assert load(startingOffsetsByTimestamp=each("1")).count() == earlier > 0
+    assert load(startingOffsetsByTimestamp=each(middle.isoformat())).count() < earlier
+    assert load(endingOffsetsByTimestamp=each("1")).count() == 250 - earlier
 
 
 def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> None:

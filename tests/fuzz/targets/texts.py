@@ -147,6 +147,7 @@ _READ_KEYS: Final = (
         "endingOffsets",
     ),
     *("endingTimestamp", "failOnDataLoss", "readTimeout", "minPartitions", "minRecordsPerPartition"),
+    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "pushFilters"),
     *("maxRecordsPerPartition", "consumerGroup"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "nameserver", "none"),
 )

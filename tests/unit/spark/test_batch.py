@@ -89,6 +89,16 @@ def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> Non
     assert planned(startingTimestamp="2100-01-01T00:00Z") == []
 
 
+def test_each_queue_has_a_time_of_its_own() -> None:
+    times = '{"t": {"a": {"0": "1999-01-01T00:00Z", "1": 4102444800000}}}'
+    assert planned(startingOffsetsByTimestamp=times) == [OffsetRange(QueueName("t", "a", 0), 7, 10)]
+    assert [(part.start, part.end) for part in planned(endingOffsetsByTimestamp=times)] == [(5, 7), (5, 10)]
+    with pytest.raises(MinimqSparkError, match="startingOffsetsByTimestamp has no time for queue t/a/1: name every"):
+        planned(startingOffsetsByTimestamp='{"t": {"a": {"0": 5}}}')
+    with pytest.raises(MinimqSparkError, match="endingOffsetsByTimestamp names queue t/a/9, which does not exist"):
+        planned(endingOffsetsByTimestamp='{"t": {"a": {"0": 5, "1": 6, "9": 7}}}')
+
+
 def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedFinder, "is_readable", False)
     with pytest.raises(MinimqSparkError, match="topic t is not readable on a"):

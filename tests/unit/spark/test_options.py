@@ -30,7 +30,7 @@ from pyspark_minimq.options import (
     parse_read_options,
     parse_stream_options,
 )
-from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription
+from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
 from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.stream_planning import BatchLimits
 
@@ -62,6 +62,7 @@ def test_defaults() -> None:
         min_partitions=None,
         min_records_per_partition=10_000,
         max_records_per_partition=1_000_000,
+        pushes_filters=False,
         fail_on_data_loss=True,
         timeout_s=60.0,
     )
@@ -71,6 +72,26 @@ def test_a_stream_begins_at_the_end_and_has_no_limits_by_default() -> None:
     stream = parse_stream_options({"topic": "t"})
     assert (stream.read.starting, stream.limits, stream.consumer_group) == (LATEST, BatchLimits(), None)
     assert stream.limits.max_delay_s == 15 * 60
+
+
+def test_a_time_for_each_queue() -> None:
+    text = '{"t": {"a": {"0": 1000, "1": "2026-01-31T08:00:00Z"}}}'
+    read = parse_read_options({"topic": "t", "startingOffsetsByTimestamp": text, "endingOffsetsByTimestamp": text})
+    times = {
+        QueueName("t", "a", 0): datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        QueueName("t", "a", 1): datetime(2026, 1, 31, 8, tzinfo=UTC),
+    }
+    assert read.starting == TimesByQueue("startingOffsetsByTimestamp", times)
+    assert read.ending == TimesByQueue("endingOffsetsByTimestamp", times)
+    both = {"topic": "t", "startingOffsetsByTimestamp": text, "startingOffsets": "latest"}
+    assert isinstance(parse_stream_options(both).read.starting, TimesByQueue)
+    assert isinstance(parse_stream_options({**both, "startingTimestamp": "-1h"}).read.starting, datetime)
+    assert refusal(startingOffsetsByTimestamp='{"t": {"a": {"0": 1.5}}}').endswith(
+        "time 1.5 of queue t/a/0 is neither a whole number nor text"
+    )
+    assert refusal(startingOffsetsByTimestamp='{"t": {"a": {"0": "yesterday"}}}').startswith(
+        "startingOffsetsByTimestamp for queue t/a/0 is 'yesterday'"
+    )
 
 
 def test_limits_and_group_of_a_stream() -> None:
