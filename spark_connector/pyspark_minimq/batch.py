@@ -21,6 +21,7 @@ from pyspark_minimq.planning import OffsetRange, QueueName, StoredOffsets, plan_
 from pyspark_minimq.pushed_filters import PushedFilters, combine
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.worker_memory import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,7 @@ class MinimqBatchReader(DataSourceReader):
             MiniMQError: a topic does not exist; or a server does not answer, or is away, for as long as is waited.
         """
         options = self._options
+        spare_collector()
         if self._pushed.excludes_all:
             return []
         with closing(QueueFinder(options.connection.nameserver, credentials=options.connection.credentials)) as finder:
@@ -73,8 +75,9 @@ class MinimqBatchReader(DataSourceReader):
             ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
             ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
             ranges = lookup.with_retries(lambda: self._within_times(lookup, bounds, ranges))
+            parts = reading.cut(ranges, options, finder)
         TagAdvice(options, self._schema).consider(ranges)
-        return reading.cut(ranges, options)
+        return parts
 
     def _within_times(
         self, lookup: Lookup, bounds: Mapping[QueueName, StoredOffsets], ranges: list[OffsetRange]

@@ -49,14 +49,18 @@ class MicroBatchPlanner:
 
     Args:
         options: of the query.
+
+    Attributes:
+        finder: asks the brokers.
+        report: where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
     """
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._subscription = options.read.subscription
-        self._finder = QueueFinder(options.read.connection.nameserver, credentials=options.read.connection.credentials)
+        self.finder = QueueFinder(options.read.connection.nameserver, credentials=options.read.connection.credentials)
         self._timeout_s = options.read.timeout_s
-        self._lookup = Lookup(self._finder, self._subscription, self._timeout_s)
+        self._lookup = Lookup(self.finder, self._subscription, self._timeout_s)
         self._names: list[str] = []
         self._initial: StreamOffset | None = None
         self._frozen: LookupResult | None = None
@@ -68,7 +72,6 @@ class MicroBatchPlanner:
         self._away: Mapping[Carrier, str] = {}  # as was told last
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
-        #: Where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
         self.report: dict[str, Any] | None = None
 
     def initial(self) -> StreamOffset:
@@ -135,7 +138,7 @@ class MicroBatchPlanner:
 
     def close(self) -> None:
         """End all connections. Idempotent."""
-        self._finder.close()
+        self.finder.close()
 
     # ---- Looking --------------------------------------------------------------------------------
 

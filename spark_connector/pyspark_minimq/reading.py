@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.connectors import RangeReader, ReceivedBatch
+from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicRoute
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.worker_memory import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,18 +30,26 @@ MOST_TAGS = 1000
 
 
 class RangePartition(InputPartition):
-    """The ranges that one task reads, of one queue or of several."""
+    """What one task reads.
 
-    def __init__(self, *ranges: OffsetRange) -> None:
+    Args:
+        ranges: of one queue or of several.
+        routes: of their topics, as far as the plan knows them: the task need not ask a name server.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange], routes: Sequence[TopicRoute] = ()) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.routes = routes
 
 
-def cut(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartition]:
-    """Return the parts of ranges that tasks read."""
+def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder) -> list[RangePartition]:
+    """Return what tasks read of ranges, with the routes that a plan has found."""
     fewest, most = options.min_partitions, options.max_records_per_partition
-    parts = split_ranges(ranges, fewest, most)
-    return [RangePartition(*group) for group in group_ranges(parts, options.min_records_per_partition, fewest, most)]
+    groups = group_ranges(split_ranges(ranges, fewest, most), options.min_records_per_partition, fewest, most)
+    return [
+        RangePartition(group, finder.known_routes(sorted({part.queue.topic for part in group}))) for group in groups
+    ]
 
 
 @without_traceback
@@ -55,12 +64,17 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         from pyspark_minimq.arrow import ArrowColumns
 
         columns = ArrowColumns(schema, options.tags)
-        yield from columns.gathered(piece for part in partition.ranges for piece in _pieces(options, columns, part))
+        reader = range_reader(options.connection, options.timeout_s)
+        reader.learn(partition.routes)
+        spare_collector()
+        pieces = (piece for part in partition.ranges for piece in _pieces(reader, options, columns, part))
+        yield from columns.gathered(pieces)
 
 
-def _pieces(options: ReadOptions, columns: ArrowColumns, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _pieces(
+    reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range, batch by batch. Raises as `read` does."""
-    reader = range_reader(options.connection, options.timeout_s)
     if columns.are_known and not reader.is_compacted(part.queue[0]):  # nothing has to be fetched
         start, end = _stored(reader, part, strict=options.fail_on_data_loss)
         yield from columns.count(MessageQueue(*part.queue), start, end)

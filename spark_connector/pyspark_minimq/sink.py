@@ -18,6 +18,7 @@ from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.worker_memory import spare_collector
 from pyspark_minimq.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class MinimqWriter:
         Raises:
             MinimqSparkError: it does not end, or the tasks have written for another one.
         """
+        spare_collector()
         staged = [
             message for message in messages if isinstance(message, TaskCommit) and message.transaction is not None
         ]

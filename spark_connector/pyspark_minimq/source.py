@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.worker_memory import spare_collector
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -46,6 +47,7 @@ class MinimqDataSource(DataSource):
         from pyspark_minimq.schema import MESSAGE_SCHEMA
 
         check_options(self.options)
+        spare_collector()
         return MESSAGE_SCHEMA
 
     @without_traceback
@@ -104,6 +106,7 @@ class MinimqDataSource(DataSource):
         from pyspark_minimq.write_columns import check_columns
         from pyspark_minimq.write_options import parse_write_options
 
+        spare_collector()
         if overwrite:
             raise MinimqSparkError(
                 "messages are appended to a topic and never replace others: write with mode 'append', a stream with "

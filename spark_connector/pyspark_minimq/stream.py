@@ -98,7 +98,7 @@ class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the tasks of a micro-batch read, which is for `end` alone to say: see `StreamOffset`."""
         ranges = StreamOffset.from_json(end).ranges()
         self._tag_advice.consider(ranges)
-        return reading.cut(ranges, self._options.read)
+        return reading.cut(ranges, self._options.read, self._planner.finder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches.

@@ -18,6 +18,7 @@ from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.text_columns import refused
+from pyspark_minimq.worker_memory import spare_collector
 from pyspark_minimq.write_options import WriteOptions
 
 #: Bytes of rows that wait, over all destinations, until there are enough for a batch.
@@ -39,6 +40,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
     try:
         outbox = Outbox(records_sender(options.connection, options.producer), options, transaction)
         destinations = Destinations(options.topic, outbox.sender.queues)
+        spare_collector()
         try:
             for batch in batches:
                 if batch.num_rows:

@@ -212,7 +212,7 @@ def test_a_task_that_is_ended_early_ends_its_pull() -> None:
             return Scrape(metrics).value("minimq_broker_streams", call="pull")
 
         options = parse_read_options({"nameserver": own.nameserver, "topic": "t"})
-        part = RangePartition(OffsetRange(QueueName("t", "broker-a", 0), 0, 50_000))
+        part = RangePartition([OffsetRange(QueueName("t", "broker-a", 0), 0, 50_000)])
         batches = reading.read(options, MESSAGE_SCHEMA, part)
         assert next(batches).num_rows
         assert pulls() == 1

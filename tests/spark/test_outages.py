@@ -102,3 +102,27 @@ def test_a_stream_goes_on_when_its_broker_comes_back_in_time(spark: SparkSession
         assert query.awaitTermination(100)
         assert query.exception() is None
         assert [body for number in sorted(outage.rows) for body in outage.rows[number]] == sent
+
+
+def test_a_stream_goes_on_while_the_only_name_server_is_away(spark: SparkSession, tmp_path: Path) -> None:
+    with LocalCluster(brokers=1) as own, Producer(own.nameserver) as producer:
+        with Admin(own.nameserver) as admin:
+            admin.create_topic("t", queues=4)
+        producer.send(Message("t", b"before"))
+        rows: list[bytes] = []
+
+        def take(frame: DataFrame, _: int) -> None:
+            rows.extend(bytes(row.body) for row in frame.collect())
+
+        source = spark.readStream.format("minimq").option("nameserver", own.nameserver).option("topic", "t")
+        writer = source.schema("body binary").load().writeStream.foreachBatch(take)
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        try:
+            wait_until(lambda: query.lastProgress is not None, 60)  # planned, and no task has read anything
+            own.nameservers[0].kill()
+            for number in range(8):
+                producer.send(Message("t", b"%d" % number))
+            wait_until(lambda: len(rows) == 8 or query.exception() is not None, 50)
+            assert sorted(rows) == [b"%d" % number for number in range(8)]
+        finally:
+            query.stop()

@@ -284,6 +284,10 @@ class RouteCache:
         route = self._known.get(topic)
         return route if route is None or topic in self._used else self._found(route)
 
+    def learn(self, route: TopicRoute) -> None:
+        """Take a route that another process has found, unless one is known; see `Routes.learn`."""
+        self._routes.learn(route)
+
     def is_deleted(self, topic: str) -> bool:
         """Return whether name servers say that nobody carries a topic whose route is known, and that none is away.
 

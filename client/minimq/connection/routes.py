@@ -89,6 +89,12 @@ class Routes:
             self._watch.leave_silent()
         return self._keep(route, asked_at=version)
 
+    def learn(self, route: TopicRoute) -> None:
+        """Take a route that another process has found, unless one is known. It is watched like any other."""
+        if self.table.known.get(route.topic) is None:
+            self.table.put(route, asked_at=self.table.version(route.topic))
+            self._loop.call_soon(self._topics_changed)
+
     def refresh_soon(self, topic: str) -> None:
         """Refresh the route of a topic in the background, after an error that shows that it is out of date.
 

@@ -15,7 +15,7 @@ from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.model import AwayBroker, MessageQueue, Permission
+from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicRoute
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_common.security.credentials import CredentialsArgument
@@ -153,6 +153,10 @@ class QueueFinder:
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
             away,
         )
+
+    def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
+        """Return the routes of topics that are known, without asking anybody; see `RangeReader.learn`."""
+        return [route for topic in topics if (route := self._routes.known(topic)) is not None]
 
     def _ask_masters(
         self, carriers: Iterable[Carrier]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 
 #: Waits between two tries, in seconds.
@@ -152,6 +152,11 @@ class RangeReader:
     def look_up(self, topic: str) -> None:
         """Find out where a topic is. Raises what `RouteCache.with_retries` does."""
         self._routes.with_retries(partial(self._routes.route, topic), self.options.patience_s)
+
+    def learn(self, routes: Iterable[TopicRoute]) -> None:
+        """Take routes that another process has found, so that no name server need be there to read their topics."""
+        for route in routes:
+            self._routes.learn(route)
 
     def refresh(self, topic: str) -> None:
         """Ask where a topic is now; without an answer the route that is known stands."""

@@ -196,4 +196,4 @@ def read_by_spark(nameserver: str, planned: OffsetRange, strict: str) -> int:
     """Read what a task of Spark gets. Returns how many messages it hands over."""
     options = parse_read_options({"nameserver": nameserver, "topic": "t", "failOnDataLoss": strict})
     schema = StructType([field for field in MESSAGE_SCHEMA if field.name == "body"])
-    return sum(batch.num_rows for batch in read(options, schema, RangePartition(planned)))
+    return sum(batch.num_rows for batch in read(options, schema, RangePartition([planned])))

@@ -9,6 +9,7 @@ from datetime import datetime
 import pytest
 
 from minimq import Credentials, MessageQueue
+from minimq.connectors import TopicRoute
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import batch
 from pyspark_minimq.batch import MinimqBatchReader
@@ -31,6 +32,9 @@ class ScriptedFinder:
 
     def close(self) -> None:
         pass
+
+    def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
+        return []
 
     def topics(self) -> list[str]:
         return ["%RETRY%tt", "t", "tt", "u"]

@@ -6,6 +6,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.planning import QueueName
+from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 from pyspark_minimq.stream import MinimqStreamReader
 from pyspark_minimq.stream_planning import StreamOffset
@@ -15,6 +16,14 @@ T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
 
 def reader(**options: str) -> MinimqStreamReader:
     return MinimqStreamReader(parse_stream_options({"topic": "t", "tag": "paid", **options}), MESSAGE_SCHEMA)
+
+
+def partitions(start: StreamOffset, end: StreamOffset, **options: str) -> list[RangePartition]:
+    planner = reader(**options)
+    try:
+        return planner.partitions(start.to_json(), end.to_json())
+    finally:
+        planner.stop()
 
 
 def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
@@ -31,7 +40,7 @@ def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
 def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
     def sizes(**options: str) -> list[int]:
         start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 5}, {T0: 0, T1: 5})
-        planned = reader(**options).partitions(start.to_json(), end.to_json())
+        planned = partitions(start, end, **options)
         return [len(part) for partition in planned for part in partition.ranges]
 
     assert sizes() == [100]
@@ -42,7 +51,7 @@ def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
 def test_small_queues_share_a_task_unless_more_tasks_are_wanted() -> None:
     def sizes(**options: str) -> list[list[int]]:
         start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 9}, {T0: 0, T1: 5})
-        planned = reader(**options).partitions(start.to_json(), end.to_json())
+        planned = partitions(start, end, **options)
         return [list(map(len, partition.ranges)) for partition in planned]
 
     assert sizes() == [[100, 4]]
