@@ -37,7 +37,7 @@ OPTIONS = (
     Option("failOnDataLoss", "true", "true"),
     Option("readTimeout", "60s", "60s"),
     Option("minPartitions"),
-    Option("minRecordsPerPartition", "10000", "10000"),
+    Option("minRecordsPerPartition", "100000", "100000"),
     Option("maxRecordsPerPartition", "1000000", "1000000"),
     Option("maxOffsetsPerTrigger", None, ""),
     Option("maxBytesPerTrigger", None, ""),

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from pyspark_minimq.errors import MinimqSparkError
 
+#: Fewer messages are not worth a task of their own even where a core is idle.
+WORTH_A_CORE = 10_000
 #: What stands for an offset in the JSON of the options, as in Spark's Kafka source.
 EARLIEST = -2
 LATEST = -1
@@ -307,6 +309,7 @@ def group_ranges(
     min_records: int,
     min_partitions: int | None = None,
     max_records: int | None = None,
+    cores: int = 1,
 ) -> list[tuple[OffsetRange, ...]]:
     """Let small ranges share a partition, since a task costs as much as reading thousands of messages.
 
@@ -317,11 +320,13 @@ def group_ranges(
         min_records: ranges with fewer offsets share a partition, until it has about that many.
         min_partitions: the least number of partitions, as far as there are that many ranges.
         max_records: most offsets in one partition.
+        cores: so many partitions at least, too, if each of them has `WORTH_A_CORE` offsets.
     """
     small = [index for index, part in enumerate(ranges) if len(part) < min_records]
     groups = [[index] for index, part in enumerate(ranges) if len(part) >= min_records]
     total = sum(len(ranges[index]) for index in small)
-    count = min(max(total // min_records, (min_partitions or 0) - len(groups), 1), len(small))
+    for_cores = min(total // WORTH_A_CORE, cores - len(groups))
+    count = min(max(total // min_records, for_cores, (min_partitions or 0) - len(groups), 1), len(small))
     # The largest first, each into the partition that has the least: so they end up about equal.
     shared = [(0, number) for number in range(count)]
     members: list[list[int]] = [[] for _ in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
@@ -46,7 +47,9 @@ class RangePartition(InputPartition):
 def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder) -> list[RangePartition]:
     """Return what tasks read of ranges, with the routes that a plan has found."""
     fewest, most = options.min_partitions, options.max_records_per_partition
-    groups = group_ranges(split_ranges(ranges, fewest, most), options.min_records_per_partition, fewest, most)
+    parts = split_ranges(ranges, fewest, most)
+    cores = len(os.sched_getaffinity(0))
+    groups = group_ranges(parts, options.min_records_per_partition, fewest, most, cores)
     return [
         RangePartition(group, finder.known_routes(sorted({part.queue.topic for part in group}))) for group in groups
     ]

@@ -60,7 +60,7 @@ def test_defaults() -> None:
         starting=EARLIEST,
         ending=LATEST,
         min_partitions=None,
-        min_records_per_partition=10_000,
+        min_records_per_partition=100_000,
         max_records_per_partition=1_000_000,
         pushes_filters=False,
         fail_on_data_loss=True,

@@ -163,6 +163,17 @@ def test_partitions_that_share_are_about_equal() -> None:
     assert [sum(map(len, group)) for group in group_ranges(ranges, 1000)] == [400]
 
 
+def test_idle_cores_get_work_if_there_is_enough() -> None:
+    ranges = [OffsetRange(QueueName("t", "a", queue), 0, 5_000) for queue in range(8)]
+
+    def sizes(cores: int, *more: OffsetRange) -> list[int]:
+        return [sum(map(len, group)) for group in group_ranges([*ranges, *more], 100_000, cores=cores)]
+
+    assert sizes(2) == [20_000] * 2
+    assert sizes(16) == [10_000] * 4
+    assert sizes(2, OffsetRange(B0, 0, 200_000)) == [40_000, 200_000]
+
+
 @settings(deadline=None)
 @given(
     ranges=ranges_of_queues,
