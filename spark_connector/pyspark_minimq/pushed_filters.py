@@ -1,4 +1,4 @@
-"""What filters that Spark hands down spare a batch query. Decides only, asks nobody.
+"""The messages that a batch query need not read, by filters that Spark hands down. Decides only, asks nobody.
 
 Spark applies all filters once more to what it gets, so that these only need to keep every message that is wanted.
 """
@@ -26,7 +26,7 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What all filters together say.
+    """The sum of all filters.
 
     Attributes:
         tags: only messages with one of these; None for all.

@@ -31,7 +31,7 @@ MOST_TAGS = 1000
 
 
 class RangePartition(InputPartition):
-    """What one task reads.
+    """The work of one task.
 
     Args:
         ranges: of one queue or of several.

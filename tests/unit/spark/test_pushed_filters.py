@@ -1,4 +1,4 @@
-"""What filters of Spark spare, and that they spare nothing that is wanted."""
+"""Filters of Spark spare messages, and none that is wanted."""
 
 from __future__ import annotations
 
