@@ -92,9 +92,11 @@ class MinimqBatchReader(DataSourceReader):
         first = {} if pushed.first_ms is None else lookup.first_stored_at(pushed.first_ms, read)
         end = {} if pushed.end_ms is None else lookup.first_stored_at(pushed.end_ms, read)
         cut = (
-            part._replace(
-                start=max(part.start, first.get(part.queue, part.start)),
-                end=min(part.end, end.get(part.queue, part.end)),
+            OffsetRange(
+                part.queue,
+                max(part.start, first.get(part.queue, part.start)),
+                min(part.end, end.get(part.queue, part.end)),
+                part.term,
             )
             for part in ranges
         )

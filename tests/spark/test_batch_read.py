@@ -291,10 +291,13 @@ def test_ranges_by_time(load: Load, send: Send, topic: str) -> None:
         times["broker-a"]["0"] = last_of
         return json.dumps({topic: times})
 
-    [(earlier,)] = load().where("broker_name = 'broker-a' AND queue_id = 0").selectExpr("count(*)").collect()
-    assert load(startingOffsetsByTimestamp=each("1")).count() == earlier > 0
-    assert load(startingOffsetsByTimestamp=each(middle.isoformat())).count() < earlier
-    assert load(endingOffsetsByTimestamp=each("1")).count() == 250 - earlier
+    first = "broker_name = 'broker-a' AND queue_id = 0"
+    everything = load().where(first).count()
+    later = load(startingTimestamp=middle.isoformat()).where(first).count()
+    assert load(startingOffsetsByTimestamp=each("1")).count() == everything
+    assert load(startingOffsetsByTimestamp=each(middle.isoformat())).count() == later
+    assert load(endingOffsetsByTimestamp=each("1")).count() == 250 - everything
+    assert load(endingOffsetsByTimestamp=each(middle.isoformat())).count() == 250 - later
 
 
 def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> None:

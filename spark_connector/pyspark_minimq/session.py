@@ -1,0 +1,56 @@
+"""A session of Spark that finds minimq."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_minimq.errors import MinimqSparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VARIABLE = "PYSPARK_PYTHON"
+
+
+def session(builder: SparkSession.Builder | None = None) -> SparkSession:
+    """Return a session that looks for formats, minimq among them, in the Python that runs this.
+
+    Spark looks in the Python that the variable PYSPARK_PYTHON named when its Java was started, else in the `python3` on
+    PATH. That is another one in a notebook, and in a virtual environment that is not activated: so this sets the
+    variable, if nobody has, and must be called before there is any session.
+
+    Args:
+        builder: of the session, with what it is to be like.
+
+    Raises:
+        MinimqSparkError: Java was started before, and looks elsewhere.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault(_VARIABLE, sys.executable)
+    found = (SparkSession.builder if builder is None else builder).getOrCreate()
+    java = getattr(getattr(found, "sparkContext", None), "_jvm", None) if _is_here(found) else None
+    if java is not None:
+        named = java.System.getenv(_VARIABLE)
+        python = named or shutil.which("python3") or "python3"
+        if not named and Path(python).parent != Path(sys.executable).parent and not _has_minimq(python):
+            raise MinimqSparkError(
+                f"Spark looks for formats in {python}, as its Java was started without {_VARIABLE}: start this program "
+                f"with {_VARIABLE}={sys.executable}; in a notebook restart the kernel and call session() first"
+            )
+    return found
+
+
+def _has_minimq(python: str) -> bool:
+    """Tell whether another Python finds the package, as when it is installed there, too."""
+    return subprocess.run([python, "-c", "import pyspark_minimq"], capture_output=True, check=False).returncode == 0
+
+
+def _is_here(found: object) -> bool:
+    """Tell whether the driver of a session is this process, and not a Connect server."""
+    return type(found).__module__ == "pyspark.sql.session"

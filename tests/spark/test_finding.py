@@ -1,0 +1,73 @@
+"""The ways of docs/spark.md by which a program on one machine finds minimq: "Where Spark finds minimq".
+
+The way by `session` is that of the README, which test_readme.py runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from minimq import LocalCluster, Message, Producer
+from pyspark_minimq import session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).with_name("finding_job.py")
+NOT_FOUND = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: minimq"
+
+
+def run(
+    cluster: LocalCluster, topic: str, *how: str, before: Sequence[str | Path] = (), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the program with the variables of a shell in which no environment is activated, and those that are given."""
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"espresso"))
+    ours = ("PYSPARK_PYTHON", "PYTHONPATH", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    bare = [folder for folder in environment["PATH"].split(os.pathsep) if Path(folder) != Path(sys.executable).parent]
+    environment |= {"PATH": os.pathsep.join(bare), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    return subprocess.run(
+        [*(before or [sys.executable]), PROGRAM, cluster.nameserver, topic, *how],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def test_a_session_that_is_there_is_returned(spark: SparkSession) -> None:
+    assert session() is spark
+
+
+@pytest.mark.slow
+def test_without_help_spark_looks_elsewhere_and_the_helper_says_so(cluster: LocalCluster, topic: str) -> None:
+    done = run(cluster, topic, "too late")
+    assert NOT_FOUND in done.stdout, done.stderr[-3000:]
+    assert "MinimqSparkError: Spark looks for formats in " in done.stderr
+    assert f"start this program with PYSPARK_PYTHON={sys.executable}; in a notebook restart the kernel" in done.stderr
+
+
+@pytest.mark.long
+def test_a_variable_or_an_activated_environment(cluster: LocalCluster, topic: str) -> None:
+    assert "FOUND 1\n" in run(cluster, topic, PYSPARK_PYTHON=sys.executable).stdout
+    activated = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    assert "FOUND 2\n" in run(cluster, topic, before=["python"], PATH=activated).stdout
+
+
+@pytest.mark.long
+def test_a_setting_of_the_python_alone_is_not_enough(cluster: LocalCluster, topic: str) -> None:
+    submit = Path(pyspark.__file__).parent / "bin/spark-submit"
+    command: list[str | Path] = [submit, "--master", "local[1]", "--conf", f"spark.pyspark.python={sys.executable}"]
+    assert NOT_FOUND in run(cluster, topic, before=command).stdout
+    assert "FOUND 2\n" in run(cluster, topic, before=command, PYSPARK_PYTHON=sys.executable).stdout
+    late = run(cluster, topic, "helped", before=command)
+    assert "as its Java was started without PYSPARK_PYTHON" in late.stdout + late.stderr
