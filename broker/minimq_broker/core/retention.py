@@ -87,8 +87,8 @@ def expired(
 ) -> list[Expired]:
     """Return the segments to be deleted or rewritten now, oldest first; of those that are too old only some at once.
 
-    Nothing goes behind a segment that has to stay, but for what the age of segments leaves of some. The last segment,
-    which is written to, always stays.
+    Nothing goes behind a segment that has to stay, but for what a rewriting has left of some. The last segment, which
+    is written to, always stays.
 
     Args:
         segments: all of them, in order.
@@ -110,7 +110,8 @@ def expired(
             reason = Reason.AGE
             aged -= 1
         elif _is_left_by(rest, rest.lasting_bytes, is_first=is_first) and rest.aged_bytes == rest.lasting_bytes:
-            pass  # nothing can be taken from it
+            is_first = False  # nothing can be taken from it, whatever its age
+            continue
         elif rules.max_bytes and left > rules.max_bytes:
             reason = Reason.SIZE
         elif excess_bytes > 0:

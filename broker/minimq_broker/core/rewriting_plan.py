@@ -18,7 +18,7 @@ class SegmentRest:
     Attributes:
         garbage_bytes: of topics that were deleted, or keep less: needed by nobody, whatever the age of the segment.
         aged_bytes: what outlives the age of segments.
-        lasting_bytes: what nothing deletes: delayed batches that wait, and undecided ones.
+        lasting_bytes: what nothing deletes: delayed batches that wait, undecided ones, and those of compacted topics.
         is_rest: it was rewritten, and has nothing but what outlives the age of segments.
     """
 

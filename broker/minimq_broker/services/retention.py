@@ -115,15 +115,22 @@ class Retention:
         found = await asyncio.to_thread(self._find, self._lowest_needed())
         if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
             log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
+        no_room: StoreFull | None = None
         for item in found:
             if self._stopping:
                 return
-            if item.is_removed:
-                if not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
-                    return
+            if not item.is_removed:
+                try:
+                    if not await self._rewrite(item.segment.start, item.reason):
+                        return
+                except StoreFull as error:  # there may be room for another one, which makes room for this one
+                    no_room = no_room or error
+            elif await asyncio.to_thread(self._delete, item, self._lowest_needed()):
                 self._count(item)
-            elif not await self._rewrite(item.segment.start, item.reason):
+            else:
                 return
+        if no_room is not None:
+            raise no_room
         garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
         if garbage is not None and not self._stopping:
             await self._rewrite(garbage, None)

@@ -87,7 +87,11 @@ class NeededEntries:
             gone = sizes.size_of(topic_id, self._gone_before(topic_id))
             garbage += gone
             if known.outlives(topic_id) and self._has_shown(segment, topic_id):
-                aged += max(sizes.size_of(topic_id) - gone, 1)
+                left = max(sizes.size_of(topic_id) - gone, 1)
+                if topic_id in known.compacted:
+                    lasting += left
+                else:
+                    aged += left
         return SegmentRest(garbage, aged + lasting, lasting, is_rest)
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
@@ -110,16 +114,18 @@ class NeededEntries:
         """Return what decides about the entries of segments that go for a reason; None: only garbage goes.
 
         It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for
-        the disk leaves only what nothing deletes.
+        the disk leaves only what nothing deletes, such as the state in compacted topics.
         """
         known = self._known
         floors = {topic_id: self._floors(topic_id) for topic_id in known.rules}
 
         def is_kept(header: EntryHeader) -> bool:
             topic_id = header.queue.topic_id
-            if topic_id not in known.topics or reason not in (None, Reason.AGE):
+            if topic_id not in known.topics:
                 return False
             if reason is Reason.AGE and not known.outlives(topic_id):
+                return False
+            if reason not in (None, Reason.AGE) and topic_id not in known.compacted:
                 return False
             return topic_id not in floors or header.base_offset >= floors[topic_id].get(header.queue, 0)
 

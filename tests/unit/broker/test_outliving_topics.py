@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,11 +14,14 @@ from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.damage import Damage
 from minimq_broker.services.retention import Retention
+from minimq_broker.services.rewriter import LogStretch, Rewriter
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.message_store import MessageStore
+from minimq_common.errors import StoreFull
 from support.chance import SEED
+from support.compactions import Workload, compact, make_compacted
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 from support.topic_rules import set_rules
 from support.waiting import wait_until
@@ -164,6 +167,56 @@ def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
             world.look(5)
             assert world.store.store.log.disk_bytes <= 6 * SEGMENT_BYTES
     world.verify("long", 5_000, exact=False)
+
+
+def test_the_state_of_a_compacted_topic_outlives_any_size_of_the_log(stores: Stores) -> None:
+    world = World(stores, max_bytes=4 * SEGMENT_BYTES)
+    world.create("default")
+    make_compacted(world.store, "state", 2)
+    work = Workload(world.store, "state", 2, SEED)
+    for _ in range(6):
+        work.send(40, others=0.0)
+        for number in range(30):
+            world.send("default", number % 2, b"%d" % number + bytes(6_000))
+        world.look(4)
+        compact(world.store)
+        work.check()
+        assert world.store.store.bounds(world.store.key("default", 0))[0] > 0
+    world.reopen()
+    work.store = world.store
+    world.look(2)
+    work.check()
+    assert world.counters.segments_rewritten > 0
+    assert world.store.store.log.disk_bytes < 12 * SEGMENT_BYTES
+    kept = world.starts
+    world.look(3)
+    assert world.starts == kept  # nothing is rewritten again and again
+
+
+def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(stores)
+    world.create("default")
+    world.create("long", age_ms=600_000)
+    for number in range(60):
+        stores.clock.now_ms += 1_000
+        world.send("default", number % 2, bytes(5_000))
+        world.send("long", number % 2, bytes(200) if number > 20 else bytes(5_000))
+    begin = Rewriter._begin
+
+    def has_little_room(rewriter: Rewriter, stretch: LogStretch, choose: Any) -> Any:  # noqa: ANN401 - as its
+        if stretch.kept_bytes > SEGMENT_BYTES // 4:
+            raise StoreFull("no room")
+        return begin(rewriter, stretch, choose)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Rewriter, "_begin", has_little_room)
+        with pytest.raises(StoreFull):
+            world.look()
+    assert world.counters.segments_rewritten > 0
+    world.look(4)
+    world.verify("long", 600_000, exact=True)
 
 
 def test_deleted_topics_give_their_disk_back(stores: Stores) -> None:

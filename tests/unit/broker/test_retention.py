@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import accumulate, pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
 from minimq_broker.core.retention import Reason, RetentionRules, SegmentFacts, expired, is_outdated
+from minimq_broker.core.rewriting_plan import SegmentRest
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 
@@ -35,6 +37,15 @@ def starts(
 def test_what_is_over_age_goes_and_what_is_just_below_stays() -> None:
     rules = RetentionRules(max_age_ms=1000)
     assert starts(row_of(NOW_MS - 1001, NOW_MS - 1000, NOW_MS - 999, NOW_MS), rules) == [0, 100]
+
+
+@pytest.mark.parametrize("pressure", ["size", "disk"])
+def test_what_a_rewriting_has_left_keeps_no_younger_segments_that_the_disk_needs(pressure: str) -> None:
+    rest = SegmentRest(aged_bytes=10, lasting_bytes=10, is_rest=True)
+    segments = row_of(NOW_MS, NOW_MS, NOW_MS, NOW_MS)
+    segments[0] = dataclasses.replace(segments[0], rest=rest)
+    rules = RetentionRules(max_age_ms=1000, max_bytes=250 if pressure == "size" else 0)
+    assert starts(segments, rules, excess=150 if pressure == "disk" else 0) == [100, 200]
 
 
 def test_an_old_segment_behind_a_young_one_waits() -> None:
