@@ -12,7 +12,10 @@ from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsu
 from minimq.connectors import RecordsSender
 from minimq.errors import InvalidArgument, MiniMQError, TopicExists
 from minimq_common.batch_builder import BatchBuilder
+from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
+from support.compacted_batches import compacted_of
+from support.raw_sender import RawSender
 
 KEYS = 40
 
@@ -102,6 +105,16 @@ def test_a_client_that_does_not_know_compacted_topics_is_refused(
         pytest.raises(InvalidArgument, match="send with a client that knows"),
     ):
         producer.send(Message(topic, b"x", keys=("a",)))
+
+
+def test_a_compacted_batch_of_a_producer_is_refused(cluster: LocalCluster, topic: str) -> None:
+    builder = BatchBuilder(1 << 20)
+    builder.add([Message("", b"%d" % number, keys=("a",)) for number in range(3)])
+    batch = compacted_of([builder.build(1, 7, 0)], [False, False, True])
+    with RawSender(cluster.brokers[0].address) as sender:
+        request = broker_pb2.AppendRequest(topic=topic, batch=batch, key_queues=4)
+        [response] = sender.stub.Append(iter([request]), timeout=30)
+    assert "cannot be compacted" in response.results[0].failure.message
 
 
 def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluster, new_name: Callable[[], str]) -> None:

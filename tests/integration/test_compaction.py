@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, SimpleConsumer
+from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, SimpleConsumer
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -61,6 +61,10 @@ def read_table(cluster: LocalCluster, group: str) -> tuple[dict[str, bytes], int
                 if not message.is_tombstone:
                     table[message.keys[0]] = message.body
     return table, count
+
+
+def fields(message: ReceivedMessage) -> tuple[object, ...]:
+    return message.message_id, message.queue, message.queue_offset, message.stored_at, message.born_at, message.body
 
 
 def removed(cluster: LocalCluster) -> float:
@@ -133,3 +137,22 @@ def test_age_deletes_no_latest_message(tmp_path: Path) -> None:
             wait_until(lambda: first_of_other() > 60, 30.0)
         wait_until(lambda: removed(cluster) > 300, 30.0)
         assert read_table(cluster, "reader")[0] == table
+
+
+def test_a_search_finds_what_is_left_and_nothing_else(cluster: LocalCluster) -> None:
+    chance, table = random.Random(6), dict[str, bytes]()
+    update(cluster, table, 3000, chance)
+    wait_until(lambda: removed(cluster) > 2000, 30.0)
+    latest: dict[str, ReceivedMessage] = {}
+    with PullConsumer(cluster.nameserver, group="scan", start="earliest") as consumer:
+        consumer.subscribe(TOPIC)
+        while messages := consumer.poll(2.0):
+            latest |= {message.keys[0]: message for message in messages}
+    with Admin(cluster.nameserver) as admin:
+        for key in [*table][:20]:
+            found = admin.find_messages(TOPIC, key=key)
+            assert found.is_complete
+            assert fields(found.messages[-1]) == fields(latest[key])
+            assert found.messages[-1].body == table[key]
+            [by_id] = admin.find_messages(TOPIC, message_id=latest[key].message_id).messages
+            assert fields(by_id) == fields(latest[key])  # by the id that it had before
