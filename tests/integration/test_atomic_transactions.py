@@ -133,6 +133,39 @@ def test_what_cannot_be_part_of_a_transaction_is_refused(producer: Producer, top
         tx.roll_back()
 
 
+def test_what_no_transaction_can_consume_from_is_named(pair: LocalCluster, producer: Producer, group: str) -> None:
+    for wrong, text in ((5, "not from int"), (producer, "not from Producer")):
+        with pytest.raises(InvalidArgument, match=text):
+            producer.transaction(wrong)  # type: ignore[call-overload]
+
+    async def mixed() -> None:
+        with PullConsumer(pair.nameserver, group=group, auto_commit=False) as plain:
+            async with (
+                aio.Producer(pair.nameserver) as awaiting,
+                aio.SimpleConsumer(pair.nameserver, group="w") as other,
+            ):
+                with pytest.raises(InvalidArgument, match=r"takes a minimq\.aio\.PullConsumer"):
+                    awaiting.transaction(plain)
+                with pytest.raises(InvalidArgument, match=r"takes a minimq\.SimpleConsumer"):
+                    producer.transaction(other)
+
+    asyncio.run(mixed())
+
+
+def test_transactions_are_counted_by_how_they_end(producer: Producer, topics: tuple[str, str]) -> None:
+    with producer.transaction() as tx:
+        tx.send(Message(topics[0], b"1"))
+        tx.send(Message(topics[1], b"2"))
+    with pytest.raises(ZeroDivisionError), producer.transaction() as tx:
+        tx.send(Message(topics[0], b"%d" % (1 // 0)))
+    with producer.transaction() as tx:
+        tx.send(Message(topics[0], b"3"))
+        tx.roll_back()
+    with pytest.raises(TopicNotFound), producer.transaction() as tx:
+        tx.send(Message(f"no-{topics[0]}", b"4"))
+    assert producer.statistics().transactions == (1, 2, 1, 2)
+
+
 def test_one_refused_message_keeps_all_from_being_stored(
     pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], new_name: Callable[[], str]
 ) -> None:

@@ -135,8 +135,10 @@ class OpenTransaction(Generic[M]):
         try:
             self._receipts = yield from self._transactor.commit(self._messages, self.source)
             self._end = _End.COMMITTED
+            self._transactor.counters.add(committed=1, messages=len(self._messages))
         except BaseException as error:
             self._end = _End.FAILED
+            self._transactor.counters.add(failed=1)
             self._tell(error)
             yield from self._go_back(rolled_back=False)
             raise
@@ -148,6 +150,7 @@ class OpenTransaction(Generic[M]):
         if self._end is not _End.OPEN:
             return
         self._end = _End.ROLLED_BACK
+        self._transactor.counters.add(rolled_back=1)
         self._tell(SendFailed("the transaction was rolled back: nothing was sent"))
         yield from self._go_back(rolled_back=True)
 

@@ -210,7 +210,7 @@ class Producer:
             SendFailed: at the end of the block: it was not acknowledged in time. The text says if it may be stored.
             Closed: the producer was closed.
         """
-        return ProducerTransaction(self._core.transaction(consumer))
+        return ProducerTransaction(self._core.transaction(consumer, awaits=False))
 
     # ---- requests -------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
@@ -31,7 +32,7 @@ from minimq.sending.requester import Requester
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transaction_input import M, TransactionalConsumer
+from minimq.sending.transaction_input import M, TransactionalConsumer, checked_input
 from minimq.sending.transactor import Transactor
 from minimq.transport.home_process import HomeProcess
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
@@ -262,11 +263,11 @@ class ProducerCore:
 
     # ---- transactions ---------------------------------------------------------------------------
 
-    def transaction(self, consumer: TransactionalConsumer[M] | None) -> OpenTransaction[M]:
-        """Return a new transaction; see `Producer.transaction`."""
+    def transaction(self, consumer: TransactionalConsumer[M] | None, *, awaits: bool) -> OpenTransaction[M]:
+        """Return a new transaction; see `Producer.transaction`. `awaits` tells whether it is that of asyncio."""
         self._process.check()
         self._client.check_open()
-        source = None if consumer is None else consumer.transaction_input()
+        source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
 
     # ---- prepared batches -----------------------------------------------------------------------
@@ -351,7 +352,7 @@ class ProducerCore:
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
         self._process.check()
-        return self._sender.statistics()
+        return replace(self._sender.statistics(), transactions=self._transactor.counters.totals)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""

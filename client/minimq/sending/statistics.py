@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from minimq.sending.fault_table import Exclusion
 
@@ -44,6 +45,25 @@ class LatencyHistogram:
         return 0.0 if reached is None else BOUNDS_S[min(reached, len(BOUNDS_S) - 1)]
 
 
+class TransactionTotals(NamedTuple):
+    """Numbers of transactions of a producer that have ended.
+
+    Attributes:
+        committed: they are stored.
+        rolled_back: their block has raised, or rolled them back.
+        failed: their commit has failed; the error said whether it may be stored.
+        messages: of those that are stored.
+    """
+
+    committed: int = 0
+    rolled_back: int = 0
+    failed: int = 0
+    messages: int = 0
+
+
+NO_TRANSACTIONS = TransactionTotals()
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
     """Counters of a producer since it was made, and its state now.
@@ -59,6 +79,7 @@ class ProducerStatistics:
         buffered_messages: messages in flight.
         buffered_bytes: bytes that they use in the buffer.
         avoided: brokers that are left out now, with the reason.
+        transactions: those of `Producer.transaction`; their messages are not among those above.
     """
 
     acknowledged: int
@@ -71,6 +92,7 @@ class ProducerStatistics:
     buffered_messages: int
     buffered_bytes: int
     avoided: tuple[Exclusion, ...]
+    transactions: TransactionTotals = NO_TRANSACTIONS
 
 
 class SendCounters:

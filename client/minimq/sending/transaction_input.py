@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from minimq.connection.client import ClusterClient
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -49,6 +49,26 @@ class TransactionInput(Protocol[M]):
         Args:
             rolled_back: nothing was sent; otherwise the broker is asked how far the group is.
         """
+
+
+def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:
+    """Return what a transaction takes from a consumer. Raises `InvalidArgument` if it cannot.
+
+    Args:
+        consumer: as the user gave it.
+        awaits: the transaction is one of asyncio, and so has the consumer to be.
+    """
+    make = getattr(consumer, "transaction_input", None)
+    if make is None:
+        raise InvalidArgument(
+            f"a transaction consumes from a PullConsumer or a SimpleConsumer, not from {type(consumer).__name__}"
+        )
+    if awaits != hasattr(type(consumer), "__aenter__"):
+        given, wanted = ("minimq", "minimq.aio") if awaits else ("minimq.aio", "minimq")
+        name = type(consumer).__name__
+        raise InvalidArgument(f"the consumer is a {given}.{name}: this producer takes a {wanted}.{name}")
+    found: TransactionInput[M] = make()
+    return found
 
 
 class TransactionalConsumer(Protocol[M]):

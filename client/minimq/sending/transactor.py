@@ -31,6 +31,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.retry import GiveUp, next_step, try_timeout_s
 from minimq.sending.selectors import Selector
+from minimq.sending.transaction_counters import TransactionCounters
 from minimq.sending.transaction_input import TransactionInput
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
@@ -82,6 +83,9 @@ class Transactor:
         options: of the producer.
         find: returns the route of a topic, and has it made if that is allowed.
         choose: chooses the queue of a message group, or of a key in a compacted topic.
+
+    Attributes:
+        counters: count transactions that have ended.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Transactor:
         self._options = options
         self._find = find
         self._choose = choose
+        self.counters = TransactionCounters()
         self._producer_id = random.getrandbits(64) or 1
         self._lock = threading.Lock()  # protects the numbers
         self._next = 0
