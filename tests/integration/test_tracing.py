@@ -138,14 +138,21 @@ def test_a_message_of_a_push_consumer_waits_for_its_next_try(
         assert trace.copy.queue.topic == f"%RETRY%{group}"
 
 
-def test_a_delayed_message_is_traced_until_it_is_due(admin: Admin, producer: Producer, topic: str) -> None:
+def test_a_delayed_message_is_traced_while_it_waits_and_once_it_is_recalled(
+    admin: Admin, producer: Producer, topic: str, minimq: Minimq
+) -> None:
+    other = producer.send(Message(topic, b"other", deliver_after_s=3_000, recallable=True))
     waiting = producer.send(Message(topic, b"later", deliver_after_s=3_000, recallable=True))
     trace = admin.trace_message(waiting.message_id, topic=topic)
     assert trace.due is not None
     assert (trace.message, trace.is_known, trace.due.recall_handle) == (None, True, waiting.recall_handle)
     assert waiting.recall_handle is not None
     admin.recall(waiting.recall_handle)
-    assert not admin.trace_message(waiting.message_id, topic=topic).is_known
+    trace = admin.trace_message(waiting.message_id, topic=topic)
+    assert trace.recalled is not None
+    assert (trace.message, trace.due, trace.recalled.due_at) == (None, None, waiting.due_at)
+    assert "recalled    was due at" in minimq("message", "trace", waiting.message_id, "--topic", topic)
+    assert admin.trace_message(other.message_id, topic=topic).recalled is None
 
 
 def test_a_half_message_is_traced_until_it_is_committed(

@@ -25,7 +25,7 @@ class DelayService:
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
 
     async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
-        """Return some of the batches that wait. Raises `TopicNotFound`."""
+        """Return some of the batches that wait, or were recalled. Raises `TopicNotFound`."""
         store = self._engine.store
         topic = store.state.topic(request.topic)
         wanted = DelayedRange(
@@ -33,6 +33,7 @@ class DelayService:
             request.before_ms or None,
             DueKey(request.after.due_ms, request.after.recall_id),
             request.max_batches,
+            recalled=request.recalled,
         )
         page = await asyncio.to_thread(self._page, topic.topic_id, wanted)
         waiting = store.state.delays.waiting(topic.topic_id)

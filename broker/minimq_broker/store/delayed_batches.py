@@ -38,6 +38,7 @@ class DelayedRange:
         after: only those behind this key.
         max_batches: so many at most.
         max_bytes: the one that reaches it is the last.
+        recalled: those that were recalled, as far as they are still kept, instead of those that wait.
     """
 
     from_ms: int = 0
@@ -45,6 +46,7 @@ class DelayedRange:
     after: DueKey = NO_KEY
     max_batches: int = 1_000
     max_bytes: int = 1 << 20
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

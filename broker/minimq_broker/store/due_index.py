@@ -138,7 +138,7 @@ class DueIndex:
         return False
 
     def page(self, topic_id: int, wanted: DelayedRange, mark: DueKey) -> DelayedPage:
-        """Return some delayed batches of a topic that wait. Raises `CorruptEntry`."""
+        """Return some delayed batches of a topic that are not due. Raises `CorruptEntry`."""
         found: list[DelayedBatch] = []
         before_ms = 1 << 63 if wanted.before_ms is None else wanted.before_ms
         size = looked = 0
@@ -152,7 +152,7 @@ class DueIndex:
                 recalled = last
                 continue
             row = row_in(segment, stored_key, value)
-            if last == recalled or row is None or row.topic_id != topic_id:
+            if (last == recalled) is not wanted.recalled or row is None or row.topic_id != topic_id:
                 continue
             entry = segment.entry_at(last.id)
             if entry is not None:

@@ -152,13 +152,13 @@ class DelayedAdmin:
             request.after.CopyFrom(page.next)
 
 
-def waiting_batches(masters: Masters, topic: str) -> Iterator[tuple[DelayedMessages, bytes]]:
-    """Yield what waits for a topic, with the batches themselves; broker by broker.
+def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
+    """Yield what waits for a topic, or was recalled, with the batches themselves; broker by broker.
 
     Raises as `DelayedAdmin.delayed_messages`.
     """
     admin = DelayedAdmin(masters)
-    request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True)
+    request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
     for broker in admin._carrying(check_topic(topic)).items():
         yield from admin._of_broker(*broker, request)
 

@@ -250,7 +250,8 @@ def trace(nameserver: str, *, what: str, topic: str | None, since: Time, output:
         for line in trace_lines(found):
             click.echo(line)
     else:
-        click.echo(f"message {found.message_id} is in no queue since {since}, neither delayed nor half", err=True)
+        text = f"message {found.message_id} is in no queue since {since}, neither delayed nor half, nor was it recalled"
+        click.echo(text, err=True)
     _tell_unread(found.unread, found.away, found.from_slaves)
     if not found.is_known or found.unread or found.away:
         sys.exit(1)

@@ -11,6 +11,7 @@ from minimq.cli.printable import printable
 from minimq.cli.table import Row
 
 if TYPE_CHECKING:
+    from minimq.administration.delayed_admin import DelayedMessages
     from minimq.finding.message_trace import GroupTrace, MessageTrace
     from minimq.receiving.received import ReceivedMessage
 
@@ -77,14 +78,15 @@ def as_line(message: ReceivedMessage) -> bytes:
 
 def trace_row(trace: MessageTrace) -> Row:
     """Return the fate of a message, by its keys in JSON."""
-    stored, due, half = trace.message, trace.due, trace.half
+    stored, half = trace.message, trace.half
     return {
         "message_id": trace.message_id,
         "address": str(trace.address) if trace.address else None,
         "stored_at": stored.stored_at if stored else None,
         "born_at": stored.born_at if stored else None,
         "groups": [_group_row(each) for each in trace.groups],
-        "due": None if due is None else {"queue": str(due.queue), "due_at": due.due_at, "handle": due.recall_handle},
+        "due": _due_row(trace.due),
+        "recalled": _due_row(trace.recalled),
         "half": None
         if half is None
         else {
@@ -95,6 +97,10 @@ def trace_row(trace: MessageTrace) -> Row:
         },
         "complete": trace.is_complete,
     }
+
+
+def _due_row(due: DelayedMessages | None) -> Row | None:
+    return None if due is None else {"queue": str(due.queue), "due_at": due.due_at, "handle": due.recall_handle}
 
 
 def _group_row(trace: GroupTrace) -> Row:
@@ -118,6 +124,8 @@ def trace_lines(trace: MessageTrace) -> Iterator[str]:
     if trace.due is not None:
         recall = f", recall handle {trace.due.recall_handle}" if trace.due.recall_handle else ""
         yield f"delayed     due at {trace.due.due_at.isoformat()}, for queue {trace.due.queue}{recall}"
+    if trace.recalled is not None:
+        yield f"recalled    was due at {trace.recalled.due_at.isoformat()}, for queue {trace.recalled.queue}"
     if trace.half is not None:
         asked = "undecided: decide it by hand" if trace.half.is_undecided else f"checked {trace.half.checks} times"
         yield f"half        transaction {trace.half.number} of {trace.half.producer_group}, {asked}"

@@ -82,6 +82,7 @@ class MessageTrace:
         message: as it is stored in its queue; None if it is in none, or was not found.
         groups: what each group that reads its topic has done with it, sorted by name; those that you may describe.
         due: the delayed batch in which it waits until it is due; None if it does not.
+        recalled: the delayed batch with which it was recalled; None if it was not, or would be due by now.
         half: its open transaction; None if it has none.
         unread: offsets at which the message, or a copy of it, could not be looked for.
         away: brokers that are away: it may be there.
@@ -92,6 +93,7 @@ class MessageTrace:
     message: ReceivedMessage | None = None
     groups: tuple[GroupTrace, ...] = ()
     due: DelayedMessages | None = None
+    recalled: DelayedMessages | None = None
     half: HalfTrace | None = None
     unread: tuple[UnreadOffsets, ...] = ()
     away: tuple[AwayBroker, ...] = ()
@@ -104,8 +106,8 @@ class MessageTrace:
 
     @property
     def is_known(self) -> bool:
-        """True if the message was found: stored, delayed, or half."""
-        return self.message is not None or self.due is not None or self.half is not None
+        """True if the message was found: stored, delayed, recalled, or half."""
+        return any(found is not None for found in (self.message, self.due, self.recalled, self.half))
 
     @property
     def is_complete(self) -> bool:

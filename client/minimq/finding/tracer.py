@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from minimq.administration.delayed_admin import DelayedMessages, waiting_batches
+from minimq.administration.delayed_admin import DelayedMessages, delayed_batches
 from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
 from minimq.dead_letters.letter_reader import LetterReader
@@ -69,9 +69,10 @@ class Tracer:
                 self._unread.clear()  # it was somewhere else
                 self._away.clear()
                 return self.trace(found.messages[0])
-        due = next(filter(None, (self._waiting(name, criterion, is_needed=topic is not None) for name in topics)), None)
+        due = self._delayed(topics, criterion, recalled=False, is_needed=topic is not None)
         half = None if due else self._open_half(criterion)
-        return self._with_gaps(MessageTrace(message_id, due=due, half=half))
+        recalled = None if due or half else self._delayed(topics, criterion, recalled=True, is_needed=topic is not None)
+        return self._with_gaps(MessageTrace(message_id, due=due, recalled=recalled, half=half))
 
     def trace(self, message: ReceivedMessage) -> MessageTrace:
         """Trace a message that is stored in its queue. Raises `MiniMQError`."""
@@ -165,15 +166,19 @@ class Tracer:
 
     # ---- messages in no queue -------------------------------------------------------------------
 
-    def _waiting(self, topic: str, criterion: Criterion, *, is_needed: bool) -> DelayedMessages | None:
-        """Return the delayed batch with a message; None if there is none."""
-        try:
-            batches = waiting_batches(self._masters, topic)
-            return next((about for about, data in batches if _has_number(data, criterion)), None)
-        except (AccessDenied, TopicNotFound):
-            if is_needed:
-                raise
-            return None
+    def _delayed(
+        self, topics: Sequence[str], criterion: Criterion, *, recalled: bool, is_needed: bool
+    ) -> DelayedMessages | None:
+        """Return the delayed batch with a message, which waits or was recalled; None if there is none."""
+        for topic in topics:
+            try:
+                for about, data in delayed_batches(self._masters, topic, recalled=recalled):
+                    if _has_number(data, criterion):
+                        return about
+            except (AccessDenied, TopicNotFound):
+                if is_needed:
+                    raise
+        return None
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
         """Return the open transaction whose first batch has a message; None if there is none."""

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminimq_proto/v1/delay.proto\x12\tminimq.v1\"H\n\x05\x44\x65lay\x12\x12\n\x08\x64\x65lay_ms\x18\x01 \x01(\x03H\x00\x12\x10\n\x06\x64ue_ms\x18\x02 \x01(\x03H\x00\x12\x12\n\nrecallable\x18\x03 \x01(\x08\x42\x05\n\x03\x64ue\"/\n\nDelayedKey\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x11\n\trecall_id\x18\x02 \x01(\x03\"C\n\rRecallRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12#\n\x04keys\x18\x02 \x03(\x0b\x32\x15.minimq.v1.DelayedKey\"<\n\x0eRecallResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0e\x32\x18.minimq.v1.RecallOutcome\"\x98\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x03\x12\x11\n\tbefore_ms\x18\x03 \x01(\x03\x12$\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x13\n\x0bmax_batches\x18\x05 \x01(\x05\x12\x14\n\x0cwith_batches\x18\x06 \x01(\x08\"\xa0\x01\n\x0c\x44\x65layedBatch\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\x0c\n\x04size\x18\x04 \x01(\x03\x12\x1a\n\x12store_timestamp_ms\x18\x05 \x01(\x03\x12\x12\n\nrecallable\x18\x06 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\x0c\"\xa7\x01\n\x13ListDelayedResponse\x12(\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x17.minimq.v1.DelayedBatch\x12#\n\x04next\x18\x02 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x17\n\x0fwaiting_batches\x18\x04 \x01(\x03\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x03*\x91\x01\n\rRecallOutcome\x12\x1b\n\x17RECALL_OUTCOME_RECALLED\x10\x00\x12#\n\x1fRECALL_OUTCOME_ALREADY_RECALLED\x10\x01\x12\x1b\n\x17RECALL_OUTCOME_TOO_LATE\x10\x02\x12!\n\x1dRECALL_OUTCOME_NOT_RECALLABLE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminimq_proto/v1/delay.proto\x12\tminimq.v1\"H\n\x05\x44\x65lay\x12\x12\n\x08\x64\x65lay_ms\x18\x01 \x01(\x03H\x00\x12\x10\n\x06\x64ue_ms\x18\x02 \x01(\x03H\x00\x12\x12\n\nrecallable\x18\x03 \x01(\x08\x42\x05\n\x03\x64ue\"/\n\nDelayedKey\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x11\n\trecall_id\x18\x02 \x01(\x03\"C\n\rRecallRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12#\n\x04keys\x18\x02 \x03(\x0b\x32\x15.minimq.v1.DelayedKey\"<\n\x0eRecallResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0e\x32\x18.minimq.v1.RecallOutcome\"\xaa\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x03\x12\x11\n\tbefore_ms\x18\x03 \x01(\x03\x12$\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x13\n\x0bmax_batches\x18\x05 \x01(\x05\x12\x14\n\x0cwith_batches\x18\x06 \x01(\x08\x12\x10\n\x08recalled\x18\x07 \x01(\x08\"\xa0\x01\n\x0c\x44\x65layedBatch\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\x0c\n\x04size\x18\x04 \x01(\x03\x12\x1a\n\x12store_timestamp_ms\x18\x05 \x01(\x03\x12\x12\n\nrecallable\x18\x06 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\x0c\"\xa7\x01\n\x13ListDelayedResponse\x12(\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x17.minimq.v1.DelayedBatch\x12#\n\x04next\x18\x02 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x17\n\x0fwaiting_batches\x18\x04 \x01(\x03\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x03*\x91\x01\n\rRecallOutcome\x12\x1b\n\x17RECALL_OUTCOME_RECALLED\x10\x00\x12#\n\x1fRECALL_OUTCOME_ALREADY_RECALLED\x10\x01\x12\x1b\n\x17RECALL_OUTCOME_TOO_LATE\x10\x02\x12!\n\x1dRECALL_OUTCOME_NOT_RECALLABLE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.delay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECALLOUTCOME']._serialized_start=785
-  _globals['_RECALLOUTCOME']._serialized_end=930
+  _globals['_RECALLOUTCOME']._serialized_start=803
+  _globals['_RECALLOUTCOME']._serialized_end=948
   _globals['_DELAY']._serialized_start=42
   _globals['_DELAY']._serialized_end=114
   _globals['_DELAYEDKEY']._serialized_start=116
@@ -42,9 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECALLRESPONSE']._serialized_start=234
   _globals['_RECALLRESPONSE']._serialized_end=294
   _globals['_LISTDELAYEDREQUEST']._serialized_start=297
-  _globals['_LISTDELAYEDREQUEST']._serialized_end=449
-  _globals['_DELAYEDBATCH']._serialized_start=452
-  _globals['_DELAYEDBATCH']._serialized_end=612
-  _globals['_LISTDELAYEDRESPONSE']._serialized_start=615
-  _globals['_LISTDELAYEDRESPONSE']._serialized_end=782
+  _globals['_LISTDELAYEDREQUEST']._serialized_end=467
+  _globals['_DELAYEDBATCH']._serialized_start=470
+  _globals['_DELAYEDBATCH']._serialized_end=630
+  _globals['_LISTDELAYEDRESPONSE']._serialized_start=633
+  _globals['_LISTDELAYEDRESPONSE']._serialized_end=800
 # @@protoc_insertion_point(module_scope)

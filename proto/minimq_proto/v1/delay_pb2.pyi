@@ -148,6 +148,7 @@ class ListDelayedRequest(google.protobuf.message.Message):
     AFTER_FIELD_NUMBER: builtins.int
     MAX_BATCHES_FIELD_NUMBER: builtins.int
     WITH_BATCHES_FIELD_NUMBER: builtins.int
+    RECALLED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     from_ms: builtins.int
     """Due from this time on, in ms since 1970, and before the other one; 0 stands for none."""
@@ -156,6 +157,8 @@ class ListDelayedRequest(google.protobuf.message.Message):
     """1 to 1,000."""
     with_batches: builtins.bool
     """With the batches themselves, which takes the right to read the topic."""
+    recalled: builtins.bool
+    """Those that were recalled and are not due yet, instead of those that wait; as long as they are kept."""
     @property
     def after(self) -> global___DelayedKey:
         """Only those behind this one: the `next` of the page before."""
@@ -169,9 +172,10 @@ class ListDelayedRequest(google.protobuf.message.Message):
         after: global___DelayedKey | None = ...,
         max_batches: builtins.int = ...,
         with_batches: builtins.bool = ...,
+        recalled: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["after", b"after"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "before_ms", b"before_ms", "from_ms", b"from_ms", "max_batches", b"max_batches", "topic", b"topic", "with_batches", b"with_batches"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before_ms", b"before_ms", "from_ms", b"from_ms", "max_batches", b"max_batches", "recalled", b"recalled", "topic", b"topic", "with_batches", b"with_batches"]) -> None: ...
 
 global___ListDelayedRequest = ListDelayedRequest
 
