@@ -355,7 +355,7 @@ def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
     found = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(found))
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "OFF")
     # A query with a hundred micro-batches ends no sooner because it remembers them.
     session = builder.config("spark.sql.streaming.numRecentProgressUpdates", "200").getOrCreate()
     try:

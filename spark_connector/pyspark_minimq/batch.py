@@ -21,7 +21,7 @@ from pyspark_minimq.planning import OffsetRange, QueueName, StoredOffsets, plan_
 from pyspark_minimq.pushed_filters import PushedFilters, combine
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_memory import spare_collector
+from pyspark_minimq.worker_process import SentToWorkers, spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def batch_reader(options: ReadOptions, schema: StructType) -> MinimqBatchReader:
     return MinimqBatchReader(options, schema)
 
 
-class MinimqBatchReader(DataSourceReader):
+class MinimqBatchReader(SentToWorkers, DataSourceReader):
     """Plans in one process and reads in others, so it holds nothing but values.
 
     Args:

@@ -17,7 +17,7 @@ from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_memory import spare_collector
+from pyspark_minimq.worker_process import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa

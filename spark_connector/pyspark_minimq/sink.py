@@ -18,7 +18,7 @@ from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_memory import spare_collector
+from pyspark_minimq.worker_process import SentToWorkers, spare_collector
 from pyspark_minimq.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ _LOST: Final = (
 )
 
 
-class MinimqWriter:
+class MinimqWriter(SentToWorkers):
     """The writer of a data frame or a stream; the two differ in their transactions.
 
     Args:

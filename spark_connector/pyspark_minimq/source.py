@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_memory import spare_collector
+from pyspark_minimq.worker_process import spare_collector
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

@@ -21,6 +21,7 @@ from pyspark_minimq.options import StreamOptions
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.worker_process import SentToWorkers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 
 
-class MinimqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process, which lasts as long as the query, and reads in others.
 
     Args:

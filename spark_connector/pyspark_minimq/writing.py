@@ -18,7 +18,7 @@ from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.text_columns import refused
-from pyspark_minimq.worker_memory import spare_collector
+from pyspark_minimq.worker_process import spare_collector
 from pyspark_minimq.write_options import WriteOptions
 
 #: Bytes of rows that wait, over all destinations, until there are enough for a batch.

@@ -383,3 +383,22 @@ def test_a_task_outlives_a_restart_of_its_broker(spark: SparkSession) -> None:
         own.brokers[0].kill()
         own.brokers[0].start()
         assert frame.count() == 1000
+
+
+def test_a_table_without_columns_or_options(spark: SparkSession, send: Send, topic: str, cluster: LocalCluster) -> None:
+    send(numbered(topic, range(5)))
+    where = f"WITH (nameserver = '{cluster.nameserver}', topic = '{topic}')"
+    spark.sql("CREATE TABLE bare USING minimq")
+    spark.sql(f"CREATE TABLE given USING minimq OPTIONS (nameserver '{cluster.nameserver}', topic '{topic}')")
+    try:
+        assert spark.table("bare").schema == MESSAGE_SCHEMA
+        assert spark.sql(f"SELECT sum(int(string(body))) total FROM bare {where}").collect() == [(10,)]
+        assert spark.sql(f"SELECT count(*) FROM given {where}").collect() == [(5,)]
+        text = refusal(lambda: spark.sql("SELECT * FROM bare"))
+        assert "no topic is given" in text
+        assert "in SQL SELECT ... FROM table WITH (topic = 'NAME')" in text
+        text = refusal(lambda: spark.sql("CREATE TABLE wrong USING minimq OPTIONS (topics 't')"))
+        assert "unknown option 'topics': did you mean 'topic'? " in text
+    finally:
+        for name in ("bare", "given", "wrong"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")

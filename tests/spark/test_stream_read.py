@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 COLUMNS = "topic string, broker_name string, queue_id int, offset bigint, body binary"
 
 
@@ -310,3 +312,37 @@ def test_what_cannot_be_followed_is_said_in_one_line(
         streams.started.append(query)
         query.awaitTermination(100)
     assert [line for line in str(caught.value).splitlines() if reason in line]
+
+
+def test_lag_is_told_for_a_micro_batch_that_is_repeated_too(
+    spark: SparkSession, streams: Streams, producer: Producer, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    producer.send_many(numbered(topic, range(100)))
+    failed, again = Sink(), Sink()
+    failed.failing = True
+    with pytest.raises(StreamingQueryException, match="this sink fails"):
+        streams.run(failed, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    [block] = [
+        text for text in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "LagListener" in text
+    ]
+    names: dict[str, Any] = {"spark": spark}
+    exec(block, names)
+    try:
+        query = streams.run(again, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+        told = ""
+
+        def tell() -> str:
+            nonlocal told
+            told += capfd.readouterr().out
+            return told
+
+        wait_until(lambda: f"{topic}: 40 read, 0 behind" in tell(), 60)
+    finally:
+        for listener in names["listeners"]:
+            spark.streams.removeListener(listener)
+    repeated, last = (progress.sources[0] for progress in query.recentProgress[:2])
+    assert (repeated.numInputRows, last.numInputRows) == (60, 40)
+    assert repeated.latestOffset in (None, "null", "None")
+    assert json.loads(repeated.endOffset)["behind"] == json.loads(last.endOffset)["behind"] + 40 == 40
+    assert f"{topic}: 60 read, 40 behind" in told
+    assert again.numbers == list(range(100))
