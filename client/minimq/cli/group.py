@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +19,7 @@ from minimq.cli.group_json import group_to_json
 from minimq.cli.group_text import FEW, show_group, time_to_expiry
 from minimq.cli.queue_name import parse_queue
 from minimq.cli.table import Row, Table, show_table
-from minimq_common.errors import GroupNotFound
+from minimq_common.errors import GroupNotFound, Unavailable
 from minimq_common.names import check_group
 
 if TYPE_CHECKING:
@@ -114,9 +117,17 @@ def list_groups(nameserver: str, output: str) -> None:
     is_flag=True,
     help=f"Show all queues, not only the {FEW} most important ones.",
 )
+@option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@option(
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks of --watch.",
+)
 @output_option
 @click.pass_obj
-def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
+def describe(nameserver: str, name: str, all_queues: bool, watch: bool, interval: float, output: str) -> None:
     """Show the members of a consumer group, the queues of each, and the lag.
 
     "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. The table shows the
@@ -130,16 +141,32 @@ def describe(nameserver: str, name: str, all_queues: bool, output: str) -> None:
     Examples:
       minimq group describe billing
       minimq group describe billing --queues
+      minimq group describe billing --watch
       minimq group describe billing --output json | jq .lag
     """  # noqa: D301 - click's mark for lines that stay as they are
     with _admin(nameserver) as admin:
-        found = admin.describe_group(name)
+        show = partial(_describe, admin, name, all_queues=all_queues, output=output)
+        if not watch:
+            show()
+            return
+        while True:
+            try:
+                show(clears=output == "table" and sys.stdout.isatty())
+            except Unavailable as error:  # it may come back
+                click.echo(f"error: {error}", err=True)
+            time.sleep(interval)
+
+
+def _describe(admin: Admin, name: str, *, all_queues: bool, output: str, clears: bool = False) -> None:
+    found = admin.describe_group(name)
+    if clears:
+        click.clear()
     _tell_unanswered([found])
     tell_away(found.away, "not counted")
     if output == "json":
         show_json(group_to_json(found))
-        return
-    show_group(found, all_queues=all_queues)
+    else:
+        show_group(found, all_queues=all_queues)
 
 
 # ---- Reset --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ _COMMANDS = {
     "group": "minimq.cli.group:group",
     "route": "minimq.cli.route:route",
     "cluster": "minimq.cli.cluster:cluster",
+    "top": "minimq.cli.top:top",
     "produce": "minimq.cli.produce:produce",
     "consume": "minimq.cli.consume:consume",
     "request": "minimq.cli.request:request",

@@ -1,0 +1,139 @@
+"""The activity of a cluster: what grows, and how fast, from what was read one after the other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+
+from minimq.administration.descriptions import BrokerStatus, TopicDescription
+from minimq.administration.group_descriptions import GroupDescription
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerActivity:
+    """A replica of a broker, and its rates.
+
+    Attributes:
+        status: as `Admin.broker_status` returns it.
+        in_per_s: messages that it stores in a second; None before the second look, and after a restart.
+        out_per_s: messages that it sends to consumers in a second; likewise.
+    """
+
+    status: BrokerStatus
+    in_per_s: float | None
+    out_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicActivity:
+    """A topic, and its rate.
+
+    Attributes:
+        topic: its name.
+        messages: number of messages that can be read.
+        in_per_s: messages that are stored in a second; None before the second look.
+    """
+
+    topic: str
+    messages: int
+    in_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupActivity:
+    """A consumer group, and its rate.
+
+    Attributes:
+        group: as `Admin.describe_groups` returns it.
+        out_per_s: messages that it commits in a second; None before the second look, and when it has gone back.
+    """
+
+    group: GroupDescription
+    out_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterActivity:
+    """A cluster at one moment.
+
+    Attributes:
+        brokers: all replicas, sorted by name and id.
+        topics: those that were looked at, the busiest first; of a large cluster a part, the others in turn.
+        topic_count: number of all topics.
+        groups: all groups, those with the most lag first.
+        problems: sentences about what an operator has to look at.
+    """
+
+    brokers: tuple[BrokerActivity, ...]
+    topics: tuple[TopicActivity, ...]
+    topic_count: int
+    groups: tuple[GroupActivity, ...]
+    problems: tuple[str, ...]
+
+
+class CounterRates:
+    """Rates of counters, each known by a key. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, tuple[float, int]] = {}
+
+    def rate(self, key: Hashable, value: int, at: float) -> float | None:
+        """Return how much a counter has grown in a second since the last call; None if that is not known.
+
+        Args:
+            key: of the counter.
+            value: of the counter now. One that is smaller than before has begun anew.
+            at: the time, in seconds.
+        """
+        last = self._last.get(key)
+        self._last[key] = at, value
+        if last is None or at <= last[0] or value < last[1]:
+            return None
+        return (value - last[1]) / (at - last[0])
+
+    def keep(self, keys: Collection[Hashable]) -> None:
+        """Forget all counters but these."""
+        self._last = {key: last for key, last in self._last.items() if key in keys}
+
+
+def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[str]:
+    """Return sentences about what an operator has to look at, brokers first."""
+    found = [sentence for status in brokers for sentence in _of_broker(status)]
+    for group in groups:
+        found += [
+            f"group {group.group}: broker {name} does not answer: {why}" for name, why in group.unanswered.items()
+        ]
+        if group.lag and not group.members:
+            found.append(f"group {group.group} has no members, and a lag of {group.lag:,} messages")
+    return found
+
+
+def stored_in(topic: TopicDescription) -> int:
+    """Return how many messages a topic has ever had: it grows, whatever retention deletes."""
+    return sum(queue.max_offset for queue in topic.queues)
+
+
+def committed_by(group: GroupDescription) -> int:
+    """Return how many messages a group has passed: it grows with each commit."""
+    return sum(queue.max_offset - queue.lag for queue in group.queues)
+
+
+def _of_broker(status: BrokerStatus) -> list[str]:
+    name = f"broker {status.broker_name}" + (f", replica {status.broker_id}," if status.broker_id else "")
+    if status.error is not None:
+        return [f"{name} {'is away' if status.away_since else 'does not answer'}: {status.error}"]
+    if status.report is None:
+        return []
+    about, found = status.report, []
+    if about.store_failed:
+        found.append(f"{name} stores nothing after a disk error: restart it")
+    if about.disk_level != "normal":
+        found.append(f"{name}: the disk is {about.disk_used:.0%} full ({about.disk_level})")
+    role = about.replication
+    if role.role == "undecided":
+        found.append(f"{name} waits for its controller")
+    if role.role == "slave" and not role.connected:
+        found.append(f"{name} follows no master")
+    if role.role == "master" and role.sync and len(role.in_sync) < role.min_in_sync:
+        found.append(f"{name}: {len(role.in_sync)} of {role.min_in_sync} replicas are in sync: it accepts no messages")
+    return found

@@ -1,0 +1,199 @@
+"""`minimq top` on a real terminal and a real cluster: rates, problems, keys, and a terminal that is left as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq.administration.activity import CounterRates
+from minimq.administration.activity_reader import ActivityReader
+from support.command import Minimq
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+COMMAND = (sys.executable, "-m", "minimq")
+LEFT_SCREEN = b"\x1b[?1049l"
+
+
+class Terminal:
+    """A pseudo-terminal in which a command runs."""
+
+    def __init__(self, command: tuple[str, ...], columns: int, lines: int) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.former = termios.tcgetattr(slave)
+        self._slave = slave
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        self.written = bytearray()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self.written += os.read(self._master, 65_536)
+            except OSError:
+                return
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a text is written that was not there before."""
+        start = len(self.written)
+        wait_until(lambda: text.encode() in self.written[start:], PATIENCE_S, what=f"{text!r} is shown")
+
+    def end(self) -> int:
+        """Wait for the end; the terminal is as it was."""
+        status = self.process.wait(PATIENCE_S)
+        assert termios.tcgetattr(self._slave) == self.former
+        wait_until(lambda: self.written.rfind(LEFT_SCREEN) > 0, PATIENCE_S)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        os.close(self._slave)
+        os.close(self._master)
+
+
+@contextmanager
+def terminal_of(command: tuple[str, ...], columns: int = 120, lines: int = 40) -> Iterator[Terminal]:
+    opened = Terminal(command, columns, lines)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def terminal(nameserver: str, columns: int = 120, lines: int = 40) -> Iterator[Terminal]:
+    with terminal_of((*COMMAND, "-n", nameserver, "top", "--interval", "0.2"), columns, lines) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+            admin.create_topic("flights", queues=2)
+            admin.create_topic("gates", queues=1)
+            producer.send_many(Message("flights", b"%d" % number) for number in range(100))
+            with PullConsumer(cluster.nameserver, group="boards", start="earliest") as consumer:
+                consumer.subscribe("flights")
+                consumer.poll(PATIENCE_S)
+        yield cluster
+
+
+def test_rates_are_those_of_what_was_sent(own: LocalCluster) -> None:
+    now = 100.0
+    with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
+        reader = ActivityReader(admin, lambda: now)
+        first = reader.read()
+        assert {each.in_per_s for each in first.brokers} == {each.in_per_s for each in first.topics} == {None}
+        producer.send_many(Message("gates", b"x") for _ in range(500))
+        now += 10.0
+        second = reader.read()
+    assert [(each.topic, each.messages, each.in_per_s) for each in second.topics] == [
+        ("gates", 500, 50.0),
+        ("flights", 100, 0.0),
+    ]
+    assert sum(each.in_per_s or 0.0 for each in second.brokers) == 50.0
+    [group] = second.groups
+    assert (group.group.group, group.out_per_s) == ("boards", 0.0)
+    assert any("boards has no members" in problem for problem in second.problems)
+
+
+def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:
+    with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
+        for number in range(70):
+            admin.create_topic(f"many-{number:02d}", queues=1)
+        reader = ActivityReader(admin)
+        wait_until(lambda: len(reader.read().topics) == 72, PATIENCE_S)
+        producer.send(Message("many-69", b"x"))
+        wait_until(lambda: reader.read().topics[0].topic == "many-69", PATIENCE_S)
+        assert reader.read().topic_count == 72
+
+
+def test_a_counter_that_begins_anew_has_no_rate() -> None:
+    rates = CounterRates()
+    assert [rates.rate("a", value, at) for value, at in ((5, 1.0), (9, 3.0), (2, 4.0), (4, 5.0), (4, 5.0))] == [
+        None,
+        2.0,
+        None,
+        2.0,
+        None,
+    ]
+    rates.keep([])
+    assert rates.rate("a", 10, 6.0) is None
+
+
+def test_scripts_get_a_line_of_json(own: LocalCluster) -> None:
+    minimq = Minimq(own.nameserver)
+    [line] = minimq("top", "--once", "--interval", "0.2", "--output", "json").splitlines()
+    shown = json.loads(line)
+    assert [each["broker"] for each in shown["brokers"]] == ["broker-a", "broker-b"]
+    assert shown["groups"][0]["lag"] >= 0
+    assert {each["topic"]: each["messages"] for each in shown["topics"]} == {"flights": 100, "gates": 0}
+    assert "flights" in minimq("top", "--once", "--interval", "0.2")
+
+
+def test_a_broker_that_goes_and_comes_back_is_seen_without_a_key(own: LocalCluster) -> None:
+    with terminal(own.nameserver) as shown:
+        shown.wait_for("flights")
+        shown.press("p")
+        shown.wait_for("PAUSED")
+        shown.press("pn")
+        own.brokers[1].kill()
+        shown.wait_for("broker broker-b")
+        own.brokers[1].start()
+        shown.wait_for("boards has no members")
+        shown.press("\x1b[B\x1b[Aq")
+        assert shown.end() == 0
+
+
+def test_a_cluster_that_is_away_is_told_of_until_it_is_back(own: LocalCluster) -> None:
+    [nameserver] = own.nameservers
+    with terminal(own.nameserver, columns=60, lines=15) as shown:
+        shown.wait_for("flights")
+        nameserver.kill()
+        shown.wait_for("name server")
+        nameserver.start()
+        shown.wait_for("brokers 2")
+        os.killpg(shown.process.pid, signal.SIGINT)
+        assert shown.end() == 130
+
+
+def test_a_terminal_is_as_it_was_after_sigterm(own: LocalCluster) -> None:
+    with terminal(own.nameserver) as shown:
+        shown.wait_for("flights")
+        shown.process.terminate()
+        assert shown.end() == 143
+
+
+def test_a_group_is_watched_until_ctrl_c(own: LocalCluster) -> None:
+    with Producer(own.nameserver) as producer:
+        command = (*COMMAND, "-n", own.nameserver, "group", "describe", "boards", "--watch", "--interval", "0.2")
+        with terminal_of(command, 100, 30) as shown:
+            shown.wait_for("flights")
+            producer.send_many(Message("flights", b"more") for _ in range(12_345))
+            shown.wait_for("0 members, 12,")
+            os.killpg(shown.process.pid, signal.SIGINT)
+            assert shown.process.wait(PATIENCE_S) == 130
