@@ -352,8 +352,9 @@ def show(results: list[dict[str, object]]) -> None:
 def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
     """Start Spark with its Kafka source."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    found = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
-    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(found))
+    found = [path for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
+    print("with", ", ".join(path.name for path in found), file=sys.stderr)
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(map(str, found)))
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "OFF")
     # A query with a hundred micro-batches ends no sooner because it remembers them.
