@@ -162,8 +162,8 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def new_name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Make names that no other test has, for topics and groups."""
-    test = re.sub(r"[^a-zA-Z0-9]+", "_", request.node.name)[:80]
+    """Make names that no other test has, for topics, groups and users."""
+    test = re.sub(r"[^a-zA-Z0-9]+", "_", request.node.name)[:50]
     return lambda: f"{test}-{next(_numbers)}"
 
 

@@ -42,6 +42,7 @@ class Terminal:
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )
         self.written = bytearray()
+        self._from = 0
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -52,12 +53,13 @@ class Terminal:
                 return
 
     def press(self, keys: str) -> None:
+        self._from = len(self.written)
         os.write(self._master, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Wait until a text is written that was not there before."""
-        start = len(self.written)
-        wait_until(lambda: text.encode() in self.written[start:], PATIENCE_S, what=f"{text!r} is shown")
+        """Wait until a text is written since the last key, or since the last text that was waited for."""
+        wait_until(lambda: text.encode() in self.written[self._from :], PATIENCE_S, what=f"{text!r} is shown")
+        self._from = len(self.written)
 
     def end(self) -> int:
         """Wait for the end; the terminal is as it was."""

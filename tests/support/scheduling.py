@@ -12,6 +12,7 @@ TOGETHER = {
         "batch_write",
         "compacted_topic",
         "credentials",
+        "finding",
         "limits",
         "outages",
         "slaves",

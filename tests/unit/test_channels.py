@@ -11,7 +11,7 @@ PACKAGES = ["common/minimq_common", "nameserver", "broker", "client", "spark_con
 OPENS = re.compile(
     r"^(insecure_channel|secure_channel|add_(in)?secure_port|intercept_channel|socket|create_connection)$"
 )
-#: The one place; both look whether a port is free.
+#: The one place, and a look whether a port is free; a worker of Spark sets an option of the connection that it has.
 ALLOWED = {
     "common/minimq_common/rpc.py": {
         "insecure_channel",
@@ -21,6 +21,7 @@ ALLOWED = {
         "socket",
     },
     "client/minimq/local/server_process.py": {"socket"},
+    "spark_connector/pyspark_minimq/worker_process.py": {"socket"},
 }
 
 

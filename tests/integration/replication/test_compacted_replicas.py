@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer
+from support.replicas import wait_for_master, wait_in_sync
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -56,16 +57,18 @@ def test_the_next_master_has_the_same_table(tmp_path: Path) -> None:
             return all(each.value("minimq_broker_compaction_removed_messages_total") > 500 for each in scrapes)
 
         wait_until(have_both_removed, 40.0)
-        master = next(broker for broker in cluster.brokers if broker.current_role == "master")
+        wait_in_sync(cluster, *cluster.brokers)
+        master = wait_for_master(cluster)
         master.kill()
-        update(cluster, table, chance)  # waits for the next master
+        wait_for_master(cluster, master)
+        update(cluster, table, chance)
         expected = {key: body for key, body in table.items() if body}
         assert read_table(cluster, "after-fail-over") == expected
         master.restart()  # and copies what it needs
-        wait_until(lambda: all(broker.current_role for broker in cluster.brokers), 40.0)
-        other = next(broker for broker in cluster.brokers if broker is not master)
-        wait_until(lambda: master.current_role == "slave", 40.0)
+        wait_in_sync(cluster, *cluster.brokers)  # or it could not be elected
         update(cluster, table, chance)
         expected = {key: body for key, body in table.items() if body}
+        other = wait_for_master(cluster, master)
         other.kill()
+        wait_for_master(cluster, other)
         assert read_table(cluster, "back") == expected
