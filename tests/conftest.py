@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +59,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
 for _mark in ("WARN", "DELETE_EARLY", "REFUSE"):
     os.environ.setdefault(f"MINIMQ_BROKER_DISK_{_mark}", "1")
 
-#: Each worker of a parallel run has ports of its own: none takes that of a server which another one has stopped.
-_PORTS_OF_A_WORKER = 5_000
+#: Each worker of a parallel run has ports of its own: none takes that of a server which another one has stopped. Two
+#: runs on one machine begin at different ones.
+_PORTS_OF_A_WORKER = 3_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-server_process._port_numbers = itertools.count(_worker * _PORTS_OF_A_WORKER)
+_run = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode())
+server_process._port_numbers = itertools.count(_run + _worker * _PORTS_OF_A_WORKER)
 
 
 @pytest.hookimpl(tryfirst=True)
