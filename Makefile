@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 # Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,4)
+WORKERS ?= $(if $(ARGS),0,6)
 VENV := .venv
 KAFKA_VERSION ?= 4.1.0
 # Of Spark's Kafka source, the first that Maven finds: that of Spark, else one that works with it.

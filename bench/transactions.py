@@ -1,10 +1,11 @@
 """Transactions of a producer, many at once, and what they cost a pipeline.
 
-    .venv/bin/python bench/transactions.py [--seconds 5] [--at-once 64]
+    .venv/bin/python bench/transactions.py [--seconds 5] [--at-once 64] [--rate 5000]
 
-Of one broker, whose disk syncs each commit. A transaction has one message for each of two topics. The pipeline consumes
-messages of 100 bytes, thousands at a time, and sends one for each; once in transactions, and once with `send_many` and
-`commit`. CPU figures are microseconds of client and broker for each transaction, or message.
+Of one broker, whose disk syncs each commit. A transaction has one message for each of two topics. They are made as fast
+as the broker commits, by one task and by many; and by many at a fixed rate, as users of a service do. The pipeline
+consumes messages of 100 bytes, thousands at a time, and sends one for each; once in transactions, and once with
+`send_many` and `commit`. CPU figures are microseconds of client and broker for each transaction, or message.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ def cpu_s(cluster: LocalCluster) -> tuple[float, float]:
     return cpu_seconds(os.getpid()), cpu_seconds(cluster.brokers[0].pid or 0)
 
 
-async def many(nameserver: str, at_once: int, seconds: float) -> tuple[int, float, list[float]]:
-    """Commit transactions for a while; return how many, the seconds, and the latencies in ms."""
+async def many(nameserver: str, at_once: int, seconds: float, rate: float = 0) -> tuple[int, float, list[float]]:
+    """Commit transactions for a while; return how many, the seconds, and the latencies in ms.
+
+    With a rate, each task begins its next one at a fixed time, and the latency counts from then.
+    """
     latencies: list[float] = []
     async with aio.Producer(nameserver) as producer:
 
@@ -42,12 +46,15 @@ async def many(nameserver: str, at_once: int, seconds: float) -> tuple[int, floa
         await one()
         began = time.perf_counter()
 
-        async def again() -> None:
-            while (now := time.perf_counter()) < began + seconds:
+        async def again(number: int) -> None:
+            due = began + number / rate if rate else time.perf_counter()
+            while due < began + seconds:
+                await asyncio.sleep(max(due - time.perf_counter(), 0))
                 await one()
-                latencies.append((time.perf_counter() - now) * 1_000)
+                latencies.append((time.perf_counter() - due) * 1_000)
+                due = due + at_once / rate if rate else time.perf_counter()
 
-        await asyncio.gather(*(again() for _ in range(at_once)))
+        await asyncio.gather(*(again(number) for number in range(at_once)))
         return len(latencies), time.perf_counter() - began, latencies
 
 
@@ -80,20 +87,22 @@ def pipeline(nameserver: str, group: str, step: Callable[[Producer, PullConsumer
 @click.command()
 @click.option("--seconds", default=5.0, help="Of each measurement of transactions.")
 @click.option("--at-once", default=64, help="Transactions under way.")
+@click.option("--rate", default=5_000.0, help="Transactions in a second, where they come at a fixed rate.")
 @click.option("--messages", default=400_000, help="Of the pipeline.")
 @click.option("--runs", default=3)
-def main(seconds: float, at_once: int, messages: int, runs: int) -> None:
+def main(seconds: float, at_once: int, rate: float, messages: int, runs: int) -> None:
     """Measure, and print lines of JSON."""
     with LocalCluster(brokers=1) as cluster:
         with Admin(cluster.nameserver) as admin:
             for topic in ("source", "left", "right"):
                 admin.create_topic(topic, queues=2)
-        for number in (1, at_once):
+        for number, pace in ((1, 0.0), (at_once, 0.0), (at_once, rate)):
             before = cpu_s(cluster)
-            count, took_s, latencies = asyncio.run(many(cluster.nameserver, number, seconds))
+            count, took_s, latencies = asyncio.run(many(cluster.nameserver, number, seconds, pace))
             client, broker = (1e6 * (after - was) / count for after, was in zip(cpu_s(cluster), before, strict=True))
             line = {
                 "at_once": number,
+                "rate": pace or "as fast as they are committed",
                 "transactions_per_s": round(count / took_s),
                 "p50_ms": round(median(latencies), 2),
                 "p99_ms": round(sorted(latencies)[len(latencies) * 99 // 100], 2),
