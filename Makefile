@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
+# Many tests wait, so that two cores feed six workers; what ARGS names runs in one process, which starts sooner.
 WORKERS ?= $(if $(ARGS),0,6)
 VENV := .venv
 KAFKA_VERSION ?= 4.1.0
