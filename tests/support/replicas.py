@@ -49,7 +49,8 @@ def replicas(
 def check_same(cluster: LocalCluster) -> None:
     """Verify the stores of a cluster that has ended, and that replicas hold the same."""
     for broker in cluster.brokers:
-        assert check_directory(broker.data_dir).findings == [], broker
+        findings = check_directory(broker.data_dir).findings
+        assert findings == [], (broker, findings)
     for one, other in itertools.combinations(cluster.brokers, 2):
         if one.broker_name == other.broker_name:
             comparison = compare_directories(one.data_dir, other.data_dir)

@@ -171,8 +171,10 @@ class StoreCopy:
         """
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
-        self._log.close()
         with writing(self._directory.path):
+            if self._has_gap:  # nothing has followed what rewritings have left
+                self._seal()
+            self._log.close()
             sync_directory(self._directory.path)  # all names are there before the mark is not
             self._directory.copying_path.unlink()
             sync_directory(self._directory.path)

@@ -325,6 +325,22 @@ def test_a_copy(store: OpenStore, stores: Stores, stretch: tuple[int, int], fram
     stores.open("copy", segment_bytes=SEGMENT_BYTES).append("b", 0, b"more")
 
 
+@pytest.mark.parametrize("frame_bytes", [1, 1 << 30])
+def test_a_copy_of_a_log_to_whose_end_it_was_rewritten(store: OpenStore, stores: Stores, frame_bytes: int) -> None:
+    store.close()  # which saves the state
+    store = stores.open(alone=False, segment_bytes=SEGMENT_BYTES)  # so that it appends nothing by itself
+    log = store.store.log
+    log.roll(store.store.end)
+    rewrite(store.store, len(log.segments) - 4, 3, only(store, "a", "c"))
+    assert log.complete_from == store.store.end == log.active.start
+    copied(store.store, stores.folder / "copy", frame_bytes)
+    assert check_directory(stores.folder / "copy").findings == []
+    copy = stores.open("copy", segment_bytes=SEGMENT_BYTES)
+    for topic in TOPICS:
+        assert offsets(copy, topic) == offsets(store, topic)
+    copy.append("b", 0, b"more")
+
+
 def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: Stores) -> None:
     snapshot = store.store.snapshot()
     with StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES, complete_from=100) as copy:
