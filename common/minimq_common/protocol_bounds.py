@@ -72,6 +72,8 @@ MAX_PRODUCERS = 10_000
 MAX_SEQUENCES = 200_000
 #: Transactions with half messages that one request ends.
 MAX_ENDS = 1_000
+#: Rights that one request asks about.
+MAX_RIGHTS = 1_000
 #: Producer groups of one client that attends, and bytes of the key of its inbox.
 MAX_PRODUCER_GROUPS = 64
 MAX_INBOX_KEY = 64

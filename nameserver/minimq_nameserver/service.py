@@ -21,7 +21,7 @@ from minimq_common.errors import (
 from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.names import check_broker, check_topic
 from minimq_common.security.access_exchange import exchange
-from minimq_common.security.access_rule import Resource
+from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.unsent import Unsent
@@ -205,6 +205,16 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
             log.info(text, request.broker_name, connections.address_of(context.peer()), extra=ALWAYS_WRITTEN)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
+
+    async def CheckRights(
+        self,
+        request: nameserver_pb2.CheckRightsRequest,
+        context: grpc.aio.ServicerContext[nameserver_pb2.CheckRightsRequest, nameserver_pb2.CheckRightsResponse],
+    ) -> nameserver_pb2.CheckRightsResponse:
+        """Answer who the caller is, and which of some rights it has."""
+        caller = current_caller()
+        needs = [need_of(each.verb, each.resource, each.name) for each in request.rights]
+        return nameserver_pb2.CheckRightsResponse(user=caller.user, allowed=map(caller.may, needs))
 
     async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self,

@@ -7,22 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import AccessDenied
 from minimq.local.certificate_authority import CertificateAuthority
-from support.secure_scraping import trust_of
+from support.user_files import credentials_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
-
-
-def credentials_of(secure: LocalCluster, authority: CertificateAuthority, folder: Path, name: str, issued: str) -> Path:
-    """Return a file with the key of a user, and the certificate without which this cluster lets in nobody."""
-    bearer = trust_of(Credentials.from_text(issued)).bearer
-    assert bearer is not None
-    file = folder / f"{name}.minimq"
-    file.write_text(authority.credentials(name, [secure.nameserver], bearer))
-    return file
 
 
 def test_groups_are_traced_for_those_who_may_describe_them(

@@ -13,7 +13,7 @@ from minimq.administration.masters import Masters
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument, decode, from_toml
 from minimq_common.security.access_policy import AccessDecision, Policy
-from minimq_common.security.access_rule import need_of
+from minimq_common.security.access_rule import Need, need_of
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import about_user, written
 from minimq_common.security.user_key import UserKey
@@ -164,6 +164,23 @@ class AccessAdmin:
             name: of the resource; empty for the cluster.
         """
         return Policy(self.access()).answer(user, need_of(verb, resource, name), time.time_ns() // 1_000_000)
+
+    def own_rights(self, needs: Iterable[Need]) -> tuple[str, frozenset[Need]]:
+        """Return whose credentials these are, and which of some rights they give.
+
+        A cluster without access control knows no user, "", and allows everything. A broker may know newer rules than
+        the name server that answers, for a moment.
+
+        Args:
+            needs: the rights, 1,000 at most, such as `need_of("read", "topic", "orders")`.
+
+        Raises:
+            InvalidArgument: there are too many rights.
+            NotAuthenticated: the key is not in force.
+            Unavailable: no name server answers.
+        """
+        calls, asked = self._masters.calls, list(dict.fromkeys(needs))
+        return calls.wait(lambda: calls.nameservers.rights(asked, calls.timeout_s))
 
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return the text of the credentials of a user of this cluster. Raises `InvalidArgument` without TLS.

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -31,6 +32,7 @@ from minimq_common.errors import (
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_common.names import check_address
 from minimq_common.peer_role import explained
+from minimq_common.security.access_rule import Need
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
@@ -135,6 +137,21 @@ class NameServers:
         request = nameserver_pb2.GetClusterRequest()
         view = await self.ask(lambda stub: stub.GetCluster, request, view_from_wire, timeout_s)
         return list(view.brokers)
+
+    async def rights(self, needs: Sequence[Need], timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, frozenset[Need]]:
+        """Return the name of the user whose key is shown, and which of some rights it has. Raises as `ask` does."""
+
+        def read(answer: nameserver_pb2.CheckRightsResponse) -> tuple[str, frozenset[Need]]:
+            if len(answer.allowed) != len(needs):
+                raise InvalidArgument(f"an answer about {len(answer.allowed)} rights when asked about {len(needs)}")
+            return answer.user, frozenset(compress(needs, answer.allowed))
+
+        asked = (
+            nameserver_pb2.AskedRight(verb=each.verb.value, resource=each.resource.value, name=each.name)
+            for each in needs
+        )
+        request = nameserver_pb2.CheckRightsRequest(rights=asked)
+        return await self.ask(lambda stub: stub.CheckRights, request, read, timeout_s)
 
     async def ask(
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float

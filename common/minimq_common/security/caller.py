@@ -51,6 +51,10 @@ class Caller:
         """Return whether the caller has a right."""
         return True
 
+    def may(self, need: Need) -> bool:
+        """Return whether the caller has a right that it asks about; it is not remembered."""
+        return True
+
     def sees(self, resource: Resource, name: str) -> bool:
         """Return whether the caller may see a name in a list; it is not remembered, since lists are long."""
         return True
@@ -129,6 +133,10 @@ class KnownCaller(Caller):
                 self._forgot = True
             found = self._decisions[need] = self._decide(need).allowed
         return found
+
+    def may(self, need: Need) -> bool:
+        """Return whether the caller has a right that it asks about."""
+        return self._decide(need).allowed
 
     def sees(self, resource: Resource, name: str) -> bool:
         """Return whether the caller may see a name in a list."""

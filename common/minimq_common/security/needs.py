@@ -243,6 +243,7 @@ _RULES: dict[str, _Rule] = {
             "ListTopicsRequest": _always(SIGNED_IN),  # the answer is filtered
             "GetClusterRequest": _always(SIGNED_IN),  # every client looks brokers up; conflicts are filtered
             "ForgetBrokerRequest": _cluster(Verb.MANAGE),
+            "CheckRightsRequest": _always(SIGNED_IN),  # everybody may know their own rights
             "ReportRequest": _SERVERS_ALONE,
             "ChangeInSyncRequest": _SERVERS_ALONE,
             "PromoteReplicaRequest": _cluster(Verb.MANAGE, or_server=True),

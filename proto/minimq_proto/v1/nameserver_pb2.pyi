@@ -487,6 +487,70 @@ class ForgetBrokerResponse(google.protobuf.message.Message):
 global___ForgetBrokerResponse = ForgetBrokerResponse
 
 @typing.final
+class AskedRight(google.protobuf.message.Message):
+    """A right, as rules have it: "write", "topic", "orders"."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERB_FIELD_NUMBER: builtins.int
+    RESOURCE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    verb: builtins.str
+    resource: builtins.str
+    name: builtins.str
+    """Empty for the cluster."""
+    def __init__(
+        self,
+        *,
+        verb: builtins.str = ...,
+        resource: builtins.str = ...,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "resource", b"resource", "verb", b"verb"]) -> None: ...
+
+global___AskedRight = AskedRight
+
+@typing.final
+class CheckRightsRequest(google.protobuf.message.Message):
+    """Which of some rights the caller has."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RIGHTS_FIELD_NUMBER: builtins.int
+    @property
+    def rights(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AskedRight]: ...
+    def __init__(
+        self,
+        *,
+        rights: collections.abc.Iterable[global___AskedRight] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rights", b"rights"]) -> None: ...
+
+global___CheckRightsRequest = CheckRightsRequest
+
+@typing.final
+class CheckRightsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
+    user: builtins.str
+    """Whose key the caller has shown; empty without access control."""
+    @property
+    def allowed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """One for each right that was asked for, in the same order."""
+
+    def __init__(
+        self,
+        *,
+        user: builtins.str = ...,
+        allowed: collections.abc.Iterable[builtins.bool] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "user", b"user"]) -> None: ...
+
+global___CheckRightsResponse = CheckRightsResponse
+
+@typing.final
 class WatchRoutesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

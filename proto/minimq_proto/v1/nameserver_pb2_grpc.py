@@ -59,6 +59,11 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.FromString,
                 _registered_method=True)
+        self.CheckRights = channel.unary_unary(
+                '/minimq.v1.NameServer/CheckRights',
+                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.FromString,
+                _registered_method=True)
         self.WatchRoutes = channel.stream_stream(
                 '/minimq.v1.NameServer/WatchRoutes',
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
@@ -106,6 +111,13 @@ class NameServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckRights(self, request, context):
+        """Who the caller is, and which rights it has: for programs that show only what may be done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRoutes(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -146,6 +158,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.ForgetBroker,
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.SerializeToString,
+            ),
+            'CheckRights': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckRights,
+                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.SerializeToString,
             ),
             'WatchRoutes': grpc.stream_stream_rpc_method_handler(
                     servicer.WatchRoutes,
@@ -293,6 +310,33 @@ class NameServer(object):
             '/minimq.v1.NameServer/ForgetBroker',
             minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.SerializeToString,
             minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckRights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.NameServer/CheckRights',
+            minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,12 @@ class NameServerStub:
     ]
     """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
 
+    CheckRights: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
+        minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
+    ]
+    """Who the caller is, and which rights it has: for programs that show only what may be done."""
+
     WatchRoutes: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
         minimq_proto.v1.nameserver_pb2.RouteEvent,
@@ -84,6 +90,12 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
     ]
     """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+
+    CheckRights: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
+        minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
+    ]
+    """Who the caller is, and which rights it has: for programs that show only what may be done."""
 
     WatchRoutes: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
@@ -133,6 +145,14 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse]]:
         """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+
+    @abc.abstractmethod
+    def CheckRights(
+        self,
+        request: minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.CheckRightsResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.CheckRightsResponse]]:
+        """Who the caller is, and which rights it has: for programs that show only what may be done."""
 
     @abc.abstractmethod
     def WatchRoutes(

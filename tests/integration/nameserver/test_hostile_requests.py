@@ -22,7 +22,7 @@ from support.nameserver_client import NameServerClient
 from support.starting import StartBroker, StartNameServer
 from support.waiting import wait_until
 
-CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker"]
+CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker", "CheckRights"]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ MARK = "mark"
 _CLIENT = "names a member: a session, and a lease with it, is of the user that opened it"
 _HELD = "says what the member holds, here and elsewhere: it is granted by acquire, which takes the right to the topic"
 _SELECTS = "selects messages of topics whose right is checked"
+_OWN = "asks about the rights of the caller, which they may know"
 _BROKERS = "names brokers, which are no secret of users"
 
 #: Texts that take no right, each with the reason.
@@ -52,6 +53,9 @@ EXEMPT = {
     "CommitTransactionRequest.decision.parts.broker_name": _BROKERS,
     "CommitTransactionRequest.decision.broker_names": _BROKERS,
     "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
+    "CheckRightsRequest.rights.verb": _OWN,
+    "CheckRightsRequest.rights.resource": _OWN,
+    "CheckRightsRequest.rights.name": _OWN,
     "ForgetBrokerRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.cluster": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
