@@ -42,6 +42,7 @@ __all__ = [
     "PoppedMessage",
     "PullConsumer",
     "PushConsumer",
+    "ReceiveInterceptor",
     "ReceivedMessage",
     "RetryLater",
     "SimpleConsumer",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
+    from minimq.receiving.interceptor import ReceiveInterceptor
     from minimq.receiving.listener import ConsumeResult, RetryLater
     from minimq.receiving.offset_reset import OffsetReset
     from minimq.receiving.popped import PoppedMessage
@@ -110,6 +112,7 @@ else:
         "PullConsumer": "minimq.receiving.pull_consumer",
         "PushConsumer": "minimq.receiving.push_consumer",
         "RecallResult": "minimq.administration.recalls",
+        "ReceiveInterceptor": "minimq.receiving.interceptor",
         "ReceivedMessage": "minimq.receiving.received",
         "Reply": "minimq.sending.reply",
         "RetryLater": "minimq.receiving.listener",

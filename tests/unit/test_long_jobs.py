@@ -18,6 +18,7 @@ import pytest
 from minimq import ConsumeResult, MessageQueue
 from minimq.receiving import listener_tasks, message_dispatcher
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.interceptor import ReceiveInterceptors
 from minimq.receiving.listener import AsyncListenerAdapter, ListenerCalls
 from minimq.receiving.message_dispatcher import MessageDispatcher
 from minimq.receiving.popped import PoppedMessage
@@ -165,7 +166,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             done.append((name, message.reconsume_times + 1))
             return ConsumeResult.SUCCESS
 
-        adapter = AsyncListenerAdapter(work, "g", dispatcher.replier, in_order=False)
+        adapter = AsyncListenerAdapter(work, "g", dispatcher.replier, ReceiveInterceptors((), "g", "c"), in_order=False)
         dispatcher.start_on(asyncio.get_running_loop(), adapter)
     await asyncio.wait_for(broker.is_done.wait(), 2 * JOB_S)
     return done

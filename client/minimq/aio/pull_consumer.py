@@ -15,6 +15,7 @@ from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
@@ -38,7 +39,7 @@ class PullConsumer(ConsumerFace):
 
     _reader: PullReader
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name
         self,
         nameserver: str | Sequence[str] | Cluster | None = None,
         *,
@@ -48,6 +49,7 @@ class PullConsumer(ConsumerFace):
         auto_commit: bool = True,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
         **changes: Unpack[ConsumerChanges],
     ) -> None:
         self._reader = PullReader(
@@ -59,6 +61,7 @@ class PullConsumer(ConsumerFace):
             client_id=client_id,
             options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
             waits=TaskWaits,
+            interceptors=interceptors,
         )
         self._process = HomeProcess("consumer")
         self._turn = asyncio.Lock()

@@ -12,6 +12,7 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.listener import AsyncListener
 from minimq.receiving.push_consumer import Balance
 from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
@@ -42,6 +43,7 @@ class PushConsumer(ConsumerFace):
         orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
         **changes: Unpack[ConsumerChanges],
     ) -> None:
         self._reader = PlainPushConsumer(
@@ -55,6 +57,7 @@ class PushConsumer(ConsumerFace):
             orderly=orderly,
             client_id=client_id,
             options=options,
+            interceptors=interceptors,
             **changes,
         )
 

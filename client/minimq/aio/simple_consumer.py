@@ -10,9 +10,10 @@ from typing import Any, Self, TypeVar, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
+from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_input import PoppedInput
-from minimq.receiving.receipts import Receivables
+from minimq.receiving.receipts import Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.simple_consumer import CLOSE_S
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
@@ -45,6 +46,7 @@ class SimpleConsumer:
         request_timeout_s: float = 10.0,
         prefetch_messages: int = PREFETCH_MESSAGES,
         credentials: CredentialsArgument | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
         **unknown: Unpack[NoOthers],
     ) -> None:
         refuse_others(unknown, SimpleConsumer)
@@ -52,6 +54,7 @@ class SimpleConsumer:
             invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
         )
         self._reader = SimpleReader(nameserver, group, client_id, options)
+        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._when_dropped = WhenDropped(self, self._reader.drop)
 
     @property
@@ -82,14 +85,24 @@ class SimpleConsumer:
         """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
         found: list[PoppedMessage] = []
         try:
-            if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
-                await asyncio.sleep(0)  # other tasks have their turn
+            if self._interceptors:
+                with self._interceptors.receive() as call:
+                    await self._receive(max_messages, invisible_s, timeout, found)
+                    call.found(found)
             else:
-                await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+                await self._receive(max_messages, invisible_s, timeout, found)
         except BaseException:  # such as a cancellation, which may come when the messages are here
             self._reader.let_go(found)
             raise
         return found
+
+    async def _receive(
+        self, max_messages: int, invisible_s: float | None, timeout: float, found: list[PoppedMessage]
+    ) -> None:
+        if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
+            await asyncio.sleep(0)  # other tasks have their turn
+        else:
+            await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 
     async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
         """Yield messages forever, each received by itself."""
@@ -99,23 +112,26 @@ class SimpleConsumer:
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._run(lambda: self._reader.acknowledge(messages))
+        await self._settle("ack", messages, self._reader.acknowledge)
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
+        if self._interceptors:
+            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.ack_soon)
+            return asyncio.wrap_future(later)
         return asyncio.wrap_future(self._reader.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.SimpleConsumer.release`."""
-        await self._run(lambda: self._reader.release(messages, delay_s))
+        await self._settle("release", messages, lambda given: self._reader.release(given, delay_s))
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
-        await self._run(lambda: self._reader.extend(messages, invisible_s))
+        await self._settle("extend", messages, lambda given: self._reader.extend(given, invisible_s))
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
-        await self._run(lambda: self._reader.reject(messages, reason))
+        await self._settle("reject", messages, lambda given: self._reader.reject(given, reason))
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""
@@ -138,6 +154,16 @@ class SimpleConsumer:
             pass
         finally:
             await asyncio.to_thread(reader.drop)
+
+    async def _settle(
+        self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> None:
+        if not self._interceptors:
+            await self._run(lambda: settle(messages))
+            return
+        given = [*each_of(messages)]
+        with self._interceptors.settle(operation, given):
+            await self._run(lambda: settle(given))
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

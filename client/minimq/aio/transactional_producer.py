@@ -16,6 +16,7 @@ from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.check_back import CheckThreads, Resolved
 from minimq.sending.half_transaction import HalfTransaction
+from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
@@ -52,12 +53,13 @@ class TransactionalProducer:
         group: str,
         check: AsyncTransactionCheck,
         options: ProducerOptions | None = None,
+        interceptors: Sequence[SendInterceptor] = (),
         **changes: Unpack[ProducerChanges],
     ) -> None:
         check_function("check", check)
         changed = with_changes(options or ProducerOptions(), changes, TransactionalProducer)
         self._tasks = CheckTasks(check)
-        self._core = core = TransactionalCore(nameserver, group, changed, self._tasks.ask)
+        self._core = core = TransactionalCore(nameserver, group, changed, self._tasks.ask, interceptors)
         self._outcomes: LoopOutcomes | None = None
         self._when_dropped = WhenDropped(self, core.release)
 
@@ -162,11 +164,14 @@ class CheckedTransaction:
         except MiniMQError as error:
             transaction.fail(error)
             core.avoid(transaction.broker_name)
+            core.not_stored(batches, error)
             raise
-        except BaseException:  # it was cancelled: nobody knows what is stored
+        except BaseException as error:  # it was cancelled: nobody knows what is stored
             transaction.fail()
+            core.not_stored(batches, error)
             raise
         transaction.batches += len(sent)
+        core.stored(batches)
 
     async def _commit(self) -> None:
         core, transaction = self._core, self._transaction

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from minimq.arguments import is_async
+from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import origin_of
 from minimq.sending.replier import Replier
@@ -101,11 +102,19 @@ class Verdict(NamedTuple):
         again: indexes of the messages to retry, sorted; all others have succeeded.
         level: of their delay; None if the number of tries decides.
         reason: the reason of the failure, for dead letters.
+        error: what the listener has raised.
     """
 
     again: Sequence[int]
     level: int | None = None
     reason: str = "listener answered RETRY_LATER"
+    error: BaseException | None = None
+
+    def tell(self, call: ConsumerCall) -> None:
+        """Note it in a call."""
+        call.failed, call.error = self.again, self.error
+        if self.again:
+            call.reason = self.reason
 
 
 class ListenerCalls(NamedTuple):
@@ -192,7 +201,8 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
 class _Adapter:
     """A listener as the consumer calls it: every call has a verdict."""
 
-    def __init__(self, group: str, replier: Replier, *, in_order: bool) -> None:
+    def __init__(self, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool) -> None:
+        self._interceptors = interceptors
         self._group = group
         self._replier = replier
         self._in_order = in_order
@@ -210,7 +220,9 @@ class _Adapter:
             described(messages),
             exc_info=error,
         )
-        return Verdict(range(len(messages)), reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}")
+        return Verdict(
+            range(len(messages)), reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}", error=error
+        )
 
     def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
         """Return the verdict of a result; send the replies that it has."""
@@ -260,14 +272,17 @@ class ListenerAdapter(_Adapter):
         listener: the function of the user.
         group: the consumer group, for the log.
         replier: sends the replies that the listener returns.
+        interceptors: stand around each call.
         in_order: nothing may overtake a message that is retried.
 
     Raises:
         InvalidArgument: it is not a plain function.
     """
 
-    def __init__(self, listener: Listener, group: str, replier: Replier, *, in_order: bool) -> None:
-        super().__init__(group, replier, in_order=in_order)
+    def __init__(
+        self, listener: Listener, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool
+    ) -> None:
+        super().__init__(group, replier, interceptors, in_order=in_order)
         given: object = listener
         if not callable(given) or is_async(given):
             raise InvalidArgument(
@@ -278,6 +293,14 @@ class ListenerAdapter(_Adapter):
 
     def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
         """Call the listener."""
+        if not self._interceptors:
+            return self._ask(queue, messages)
+        with self._interceptors.process(messages) as call:
+            found = self._ask(queue, messages)
+            found.tell(call)
+        return found
+
+    def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
         try:
             answer: object = self._listener(list(messages))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
@@ -292,14 +315,23 @@ class AsyncListenerAdapter(_Adapter):
         listener: the function of the user.
         group: the consumer group, for the log.
         replier: sends the replies that the listener returns.
+        interceptors: stand around each call.
         in_order: nothing may overtake a message that is retried.
 
     Raises:
         InvalidArgument: it is not a coroutine function.
     """
 
-    def __init__(self, listener: AsyncListener, group: str, replier: Replier, *, in_order: bool) -> None:
-        super().__init__(group, replier, in_order=in_order)
+    def __init__(
+        self,
+        listener: AsyncListener,
+        group: str,
+        replier: Replier,
+        interceptors: ReceiveInterceptors,
+        *,
+        in_order: bool,
+    ) -> None:
+        super().__init__(group, replier, interceptors, in_order=in_order)
         if not is_async(listener):
             raise InvalidArgument(
                 f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
@@ -313,6 +345,14 @@ class AsyncListenerAdapter(_Adapter):
             asyncio.CancelledError: the task that calls this is cancelled.
             SystemExit, KeyboardInterrupt: raised by the listener to end the program.
         """
+        if not self._interceptors:
+            return await self._ask(queue, messages)
+        with self._interceptors.process(messages) as call:
+            found = await self._ask(queue, messages)
+            found.tell(call)
+        return found
+
+    async def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
         try:
             answer: object = await self._listener(list(messages))
         except asyncio.CancelledError as error:

@@ -19,6 +19,7 @@ from minimq.receiving.assigned_queues import AssignedQueues
 from minimq.receiving.commits import Progress
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.pull_input import PullInput
 from minimq.receiving.received import ReceivedMessage
@@ -48,6 +49,7 @@ class PullReader(Consumer):
         client_id: name among all clients; made up unless given.
         options: how to read.
         waits: how its coroutines wait.
+        interceptors: stand around polls.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
@@ -64,11 +66,13 @@ class PullReader(Consumer):
         client_id: str | None,
         options: ConsumerOptions,
         waits: Callable[[ClusterClient], Waits],
+        interceptors: Sequence[ReceiveInterceptor] = (),
     ) -> None:
         check_switch("auto_commit", auto_commit)
         super().__init__(
             nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=waits
         )
+        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._auto_commit = auto_commit and bool(self.group)
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         #: A poll was interrupted, as by Ctrl-C: nobody has what it may have taken. To be set by no call, for there may
@@ -138,6 +142,13 @@ class PullReader(Consumer):
 
     async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
+        if not self._interceptors:
+            return await self._poll(timeout, max_messages)
+        with self._interceptors.receive() as call:
+            call.found(await self._poll(timeout, max_messages))
+        return [*call.messages]
+
+    async def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         self._process.check()
         check_count("max_messages", max_messages)
         deadline = time.monotonic() + waiting_s(timeout)

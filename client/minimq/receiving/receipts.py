@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from minimq.receiving.pop_stream import Span
 from minimq.receiving.popped import PoppedMessage
@@ -19,16 +20,19 @@ Receipts = dict[tuple[MessageQueue, int], list[Span]]
 
 def receipts_of(what: Receivables, group: str) -> Receipts:
     """Return the receipts of messages. Raises `InvalidArgument` if a value is no message or handle of the group."""
-    given: object = what
-    items = given if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
     found: Receipts = {}
-    for receipt, count in _runs(items):
+    for receipt, count in _runs(each_of(what)):
         if receipt.group != group:
             raise InvalidArgument(
                 f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {group!r}"
             )
         found.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + count))
     return found
+
+
+def each_of(what: object) -> Iterable[Any]:
+    """Return the values of an iterable, or the value if it is none, in an iterable."""
+    return what if isinstance(what, Iterable) and not isinstance(what, str | bytes) else [what]
 
 
 def united(parts: Iterable[Receipts]) -> Receipts:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
+from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_input import PoppedInput
-from minimq.receiving.receipts import Receivables
+from minimq.receiving.receipts import Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
@@ -50,6 +51,7 @@ class SimpleConsumer:
             little time and there are more; 0 turns it off.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file named by the variable
             MINIMQ_CREDENTIALS.
+        interceptors: stand around calls that receive or settle messages, in their order.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
@@ -68,6 +70,7 @@ class SimpleConsumer:
         request_timeout_s: float = 10.0,
         prefetch_messages: int = PREFETCH_MESSAGES,
         credentials: CredentialsArgument | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
         **unknown: Unpack[NoOthers],
     ) -> None:
         refuse_others(unknown, SimpleConsumer)
@@ -76,6 +79,7 @@ class SimpleConsumer:
         )
         self._reader = SimpleReader(nameserver, group, client_id, options)
         self._client = self._reader.client
+        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._when_dropped = WhenDropped(self, self._reader.drop)
 
     @property
@@ -129,12 +133,22 @@ class SimpleConsumer:
         """
         found: list[PoppedMessage] = []
         try:
-            if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
-                self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+            if self._interceptors:
+                with self._interceptors.receive() as call:
+                    self._receive(max_messages, invisible_s, timeout, found)
+                    call.found(found)
+            else:
+                self._receive(max_messages, invisible_s, timeout, found)
             return found
         except BaseException:  # such as Ctrl-C, which may arrive after the messages
             self._reader.let_go(found)
             raise
+
+    def _receive(
+        self, max_messages: int, invisible_s: float | None, timeout: float, found: list[PoppedMessage]
+    ) -> None:
+        if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
+            self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 
     def __iter__(self) -> Iterator[PoppedMessage]:
         """Yield messages forever, each received by itself, with its whole invisible duration."""
@@ -158,7 +172,7 @@ class SimpleConsumer:
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._client.wait(lambda: self._reader.acknowledge(messages))
+        self._settle("ack", messages, self._reader.acknowledge)
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -166,6 +180,8 @@ class SimpleConsumer:
         Returns:
             A future that is done when they are on disk, with the errors of `ack`.
         """
+        if self._interceptors:
+            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.ack_soon)
         return self._reader.ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
@@ -178,7 +194,7 @@ class SimpleConsumer:
         Raises:
             MiniMQError: as of `ack`.
         """
-        self._client.wait(lambda: self._reader.release(messages, delay_s))
+        self._settle("release", messages, lambda given: self._reader.release(given, delay_s))
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages.
@@ -191,7 +207,7 @@ class SimpleConsumer:
             HandleExpired: some of them were redelivered or settled.
             MiniMQError: as of `ack`.
         """
-        self._client.wait(lambda: self._reader.extend(messages, invisible_s))
+        self._settle("extend", messages, lambda given: self._reader.extend(given, invisible_s))
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them, so that they are not retried.
@@ -205,7 +221,17 @@ class SimpleConsumer:
             Unavailable: some were not sent; they are redelivered after their invisible duration.
             MiniMQError: as of `ack`.
         """
-        self._client.wait(lambda: self._reader.reject(messages, reason))
+        self._settle("reject", messages, lambda given: self._reader.reject(given, reason))
+
+    def _settle(
+        self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> None:
+        if not self._interceptors:
+            self._client.wait(lambda: settle(messages))
+            return
+        given = [*each_of(messages)]
+        with self._interceptors.settle(operation, given):
+            self._client.wait(lambda: settle(given))
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""

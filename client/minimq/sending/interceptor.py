@@ -9,7 +9,7 @@ from functools import partial
 from minimq.arguments import check_plain_function
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
 from minimq_common.model import Message
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,10 @@ class SendInterceptor:
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Process the outcome: a receipt, or the error. An exception is logged."""
+        """Process the outcome: a receipt, or the error. An exception is logged.
+
+        The half message of a `TransactionalProducer` that is on disk has neither: it has no offset before the commit.
+        """
 
 
 class Interceptors(tuple[SendInterceptor, ...]):
@@ -57,6 +60,11 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 interceptor.after_send(message, receipt, error)
             except Exception:
                 log.exception("producer: an interceptor failed after a send topic=%s", message.topic)
+
+    def not_sent(self, message: Message, error: BaseException) -> None:
+        """Notify all of them that a message that they have seen is not even handed in."""
+        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
+        self.after_send(message, None, reason)
 
 
 class WatchedOutcome:

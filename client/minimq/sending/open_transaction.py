@@ -71,9 +71,15 @@ class OpenTransaction(Generic[M]):
         if selector is not None:
             check_function("selector", selector)
         check_message_type(message)
-        if self._interceptors:
-            message = self._interceptors.before_send(message)
-        self._add(message, queue, selector)
+        if not self._interceptors:
+            self._add(message, queue, selector)
+            return
+        message = self._interceptors.before_send(message)
+        try:
+            self._add(message, queue, selector)
+        except BaseException as error:
+            self._interceptors.not_sent(message, error)
+            raise
 
     def _add(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
         size = check_message(message, self._max_body_bytes)

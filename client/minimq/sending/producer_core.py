@@ -146,7 +146,7 @@ class ProducerCore:
             watched = WatchedOutcome(self._interceptors, message, outcome)
             return self._prepare(message, queue, selector, watched, reply_to)
         except BaseException as error:
-            self._not_handed_in(message, error)
+            self._interceptors.not_sent(message, error)
             raise
 
     def _prepare(
@@ -182,13 +182,8 @@ class ProducerCore:
         try:
             return self._sender.send_message(item, wait=wait)
         except BaseException as error:
-            self._not_handed_in(item.message, error)
+            self._interceptors.not_sent(item.message, error)
             raise
-
-    def _not_handed_in(self, message: Message, error: BaseException) -> None:
-        """Tell the interceptors when a message that they have seen is not even handed in."""
-        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
-        self._interceptors.after_send(message, None, reason)
 
     # ---- for asyncio ----------------------------------------------------------------------------
 
@@ -201,9 +196,18 @@ class ProducerCore:
         """Have a function called when there may be room for a message; see `SendBuffer.call_at_room`."""
         self._buffer.call_at_room(item.size, call)
 
+    @property
+    def has_interceptors(self) -> bool:
+        """True if interceptors see the messages."""
+        return bool(self._interceptors)
+
+    def sent(self, item: PendingMessage) -> None:
+        """Note that a prepared half message is on disk; it has no receipt."""
+        self._interceptors.after_send(item.message, None, None)
+
     def withdraw(self, item: PendingMessage, error: BaseException) -> None:
         """Note that a prepared message is not handed in."""
-        self._not_handed_in(item.message, error)
+        self._interceptors.not_sent(item.message, error)
 
     async def find(self, message: Message) -> None:
         """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""

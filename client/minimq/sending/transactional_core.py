@@ -15,7 +15,8 @@ from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.check_back import AskUser, CheckBack
 from minimq.sending.half_calls import HalfCallOutcome, HalfCalls
 from minimq.sending.half_transaction import HalfTransaction
-from minimq.sending.pending_batch import BatchNumber, PendingBatch
+from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.selectors import Selector
@@ -32,6 +33,8 @@ class HalfBatch(NamedTuple):
 
     queue: MessageQueue
     data: bytes
+    #: What interceptors have made of the messages; empty if there are none.
+    seen: Sequence[PendingMessage] = ()
 
 
 class TransactionalCore:
@@ -42,17 +45,23 @@ class TransactionalCore:
         group: the producer group.
         options: how to send.
         ask: calls the check of the user.
+        interceptors: see each half message.
 
     Raises:
         InvalidArgument: an address or the group is wrong.
     """
 
     def __init__(
-        self, nameserver: str | Sequence[str] | Cluster | None, group: str, options: ProducerOptions, ask: AskUser
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        group: str,
+        options: ProducerOptions,
+        ask: AskUser,
+        interceptors: Sequence[SendInterceptor],
     ) -> None:
         self.group = check_producer_group(group)
         self.options = options
-        self._core = ProducerCore(nameserver, options, ())
+        self._core = ProducerCore(nameserver, options, interceptors)
         self._client = self._core.client
         self._encoder = BatchEncoder(options)
         self._sequences = itertools.count()
@@ -104,17 +113,32 @@ class TransactionalCore:
         """
         transaction.check_open()
         gathered: dict[tuple[str, str | None, MessageQueue | None], PendingBatch] = {}
-        for message in messages:
-            item = self._core.prepare(message, queue, selector, None)
-            _check_due(message)
-            key = (message.topic, message.message_group, item.queue)
-            if key not in gathered:
-                chosen = self._choose(transaction, message.topic, item.queue)
-                transaction.sent(chosen)
-                gathered[key] = PendingBatch(message.topic, chosen, message_group=message.message_group)
-            item.born_ms = time.time_ns() // 1_000_000
-            gathered[key].messages.append(item)
-        return [batch for pending in gathered.values() for batch in self._encoded(pending)]
+        items: list[PendingMessage] = []
+        try:
+            for message in messages:
+                item = self._core.prepare(message, queue, selector, None)
+                items.append(item)
+                self._gather(transaction, item, gathered)
+            return [batch for pending in gathered.values() for batch in self._encoded(pending)]
+        except BaseException as error:
+            self._not_sent(items, error)
+            raise
+
+    def _gather(
+        self,
+        transaction: HalfTransaction,
+        item: PendingMessage,
+        gathered: dict[tuple[str, str | None, MessageQueue | None], PendingBatch],
+    ) -> None:
+        message = item.message
+        _check_due(message)
+        key = (message.topic, message.message_group, item.queue)
+        if key not in gathered:
+            chosen = self._choose(transaction, message.topic, item.queue)
+            transaction.sent(chosen)
+            gathered[key] = PendingBatch(message.topic, chosen, message_group=message.message_group)
+        item.born_ms = time.time_ns() // 1_000_000
+        gathered[key].messages.append(item)
 
     def _choose(self, transaction: HalfTransaction, topic: str, queue: MessageQueue | None) -> MessageQueue:
         route = self._client.routes.known(topic)
@@ -129,7 +153,8 @@ class TransactionalCore:
         while pending.messages:
             batch = pending.take(self.options.batch_messages, self.options.batch_bytes)
             batch.number = BatchNumber(next(self._sequences), 0)
-            yield HalfBatch(pending.queue, self._encoder.encode_messages(batch))
+            seen = [*batch.messages] if self._core.has_interceptors else ()
+            yield HalfBatch(pending.queue, self._encoder.encode_messages(batch), seen)
 
     def _brokers(self, transaction: HalfTransaction, route: TopicRoute) -> list[str]:
         """Return the brokers that may have a transaction that begins, the best ones first."""
@@ -166,6 +191,21 @@ class TransactionalCore:
         """Send a batch; the outcome is an `AppendResult`."""
         route = self._client.routes.known(batch.queue.topic)
         self._calls.stage(batch.queue, batch.data, transaction.id, route.key_queues if route else 0, outcome)
+
+    def stored(self, batches: Iterable[HalfBatch]) -> None:
+        """Tell the interceptors that batches are on disk."""
+        for batch in batches:
+            for item in batch.seen:
+                self._core.sent(item)
+
+    def not_stored(self, batches: Iterable[HalfBatch], error: BaseException) -> None:
+        """Tell the interceptors why batches are not on disk, or not known to be."""
+        for batch in batches:
+            self._not_sent(batch.seen, error)
+
+    def _not_sent(self, items: Iterable[PendingMessage], error: BaseException) -> None:
+        for item in items:
+            self._core.withdraw(item, error)
 
     def end(self, transaction: HalfTransaction, resolution: TransactionResolution, outcome: HalfCallOutcome) -> bool:
         """End a transaction; return False if there is nothing to end, and then there is no outcome."""

@@ -14,6 +14,7 @@ from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.check_back import CheckThreads
 from minimq.sending.half_transaction import HalfTransaction
+from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
@@ -55,6 +56,7 @@ class TransactionalProducer:
         check: called on a thread of the producer, several at a time, never about a transaction whose block still runs
             in this process. Whether it was committed has to follow from the message alone, such as from its key.
         options: how to send; single options may be given by name instead.
+        interceptors: called around each send of a half message, in their order.
 
     Raises:
         InvalidArgument: an address, the group or an option is wrong, or `check` is no plain function.
@@ -67,12 +69,13 @@ class TransactionalProducer:
         group: str,
         check: TransactionCheck,
         options: ProducerOptions | None = None,
+        interceptors: Sequence[SendInterceptor] = (),
         **changes: Unpack[ProducerChanges],
     ) -> None:
         check_plain_function("check", check)
         changed = with_changes(options or ProducerOptions(), changes, TransactionalProducer)
         threads = CheckThreads(check)
-        self._core = core = TransactionalCore(nameserver, group, changed, threads.ask)
+        self._core = core = TransactionalCore(nameserver, group, changed, threads.ask, interceptors)
 
         def release() -> None:
             core.release()
@@ -171,11 +174,14 @@ class CheckedTransaction:
         except MiniMQError as error:
             transaction.fail(error)
             core.avoid(transaction.broker_name)
+            core.not_stored(batches, error)
             raise
-        except BaseException:
+        except BaseException as error:
             transaction.fail()
+            core.not_stored(batches, error)
             raise
         transaction.batches += len(sent)
+        core.stored(batches)
 
     def _leave(self) -> None:
         if self._transaction.must_roll_back:
