@@ -24,6 +24,7 @@ from support.command import environment
 from support.half_seller import GROUP, check, prepare, sold
 from support.reading import check_brokers, read_all
 from support.replicas import check_same, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
@@ -134,6 +135,10 @@ def answering(answer: TransactionResolution, asked: list[bytes]) -> partial[Tran
     return partial(answered)
 
 
+def attending(broker: BrokerProcess) -> float:
+    return Scrape(metrics_address(broker.log_path)).value("minimq_broker_streams", call="attend")
+
+
 def leave_open(cluster: LocalCluster, count: int) -> dict[int, bytes]:
     """Begin transactions whose producer vanishes; return their numbers, with their messages."""
     with TransactionalProducer(cluster.nameserver, group=GROUP, check=lambda _: UNKNOWN) as producer:
@@ -163,18 +168,19 @@ def outcomes(cluster: LocalCluster, numbers: dict[int, bytes]) -> dict[bytes, Tr
 def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) -> None:
     """One outcome everywhere, and forever."""
     asked: dict[TransactionResolution, list[bytes]] = {COMMIT: [], ROLLBACK: []}
-    options = {**QUICK, "half_check_after_s": 1.0}
+    options = {**QUICK, "metrics": "127.0.0.1:0", "log_format": "json"}
     with replicas(tmp_path / "cluster", **options) as cluster, Admin(cluster.nameserver) as admin:
         wait_in_sync(cluster, *cluster.brokers)
-        numbers = leave_open(cluster, 30)
         one, other = (
             TransactionalProducer(cluster.nameserver, group=GROUP, check=answering(answer, asked[answer]))
             for answer in (COMMIT, ROLLBACK)
         )
         with one, other:
+            master = wait_for_master(cluster)
+            wait_until(lambda: attending(master) == 2, PATIENCE_S, what="both attend")
+            numbers = leave_open(cluster, 30)
             if is_killed:
-                wait_until(lambda: any(asked.values()), PATIENCE_S)
-                master = wait_for_master(cluster)
+                wait_until(lambda: all(asked.values()), PATIENCE_S)
                 master.kill()
                 wait_for_master(cluster, master)
                 master.start()

@@ -21,7 +21,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.administration.activity import CounterRates
 from minimq.administration.activity_reader import ActivityReader
-from support.command import Minimq
+from support.command import Minimq, environment
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -37,9 +37,9 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.former = termios.tcgetattr(slave)
         self._slave = slave
-        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+        variables = environment(TERM="xterm-256color", PYTHONUNBUFFERED="1")
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=variables, start_new_session=True
         )
         self.written = bytearray()
         self._from = 0
@@ -58,7 +58,13 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Wait until a text is written since the last key, or since the last text that was waited for."""
-        wait_until(lambda: text.encode() in self.written[self._from :], PATIENCE_S, what=f"{text!r} is shown")
+        try:
+            wait_until(lambda: text.encode() in self.written[self._from :], PATIENCE_S, what=f"{text!r} is shown")
+        except AssertionError:
+            print(
+                f"exit status {self.process.poll()}, shown at last: {self.written[-10_000:].decode(errors='replace')}"
+            )
+            raise
         self._from = len(self.written)
 
     def end(self) -> int:

@@ -85,7 +85,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
 
 
 def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
-    words = [f"minimq {cluster}"]
+    words = [f"minimq {cluster}", "PAUSED" if view.is_paused else ""]
     if activity is not None:
         come = sum(each.in_per_s or 0.0 for each in activity.brokers)
         go = sum(each.out_per_s or 0.0 for each in activity.brokers)
@@ -93,7 +93,6 @@ def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
             f"brokers {len(activity.brokers)}  topics {activity.topic_count:,}  groups {len(activity.groups):,}"
         )
         words.append(f"in {come:,.0f}/s  out {go:,.0f}/s")
-    words.append("PAUSED" if view.is_paused else "")
     return Text("   ".join(filter(None, words)), style="bold", no_wrap=True, overflow="ellipsis")
 
 
