@@ -17,6 +17,7 @@ FILES = [
         "nameserver",
         "broker",
         "client",
+        "console",
         "spark_connector",
         "tests",
         "bench",

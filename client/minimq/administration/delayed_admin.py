@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.recall_handle import RecallHandle
 from minimq.administration.recalls import RecallResult, recall
-from minimq_common.errors import InternalError, MiniMQError
+from minimq_common.errors import InternalError, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
@@ -97,23 +98,46 @@ class DelayedAdmin:
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
 
-        Raises as `delayed_messages`.
+        All brokers are asked at once. Raises as `delayed_messages`.
         """
-        return [self._totals(topic) for topic in sorted(set(topics)) or self._topics()]
+        names = [check_topic(name) for name in sorted(set(topics)) or self._topics()]
+        masters = self._masters.find()
+        keys = [(name, broker) for name in names for broker in masters]
+        answers, failures = self._masters.calls.call_all(
+            {key: masters[key[1]] for key in keys},
+            lambda stub: stub.ListDelayed,
+            {key: delay_pb2.ListDelayedRequest(topic=key[0], max_batches=1) for key in keys},
+        )
+        found = []
+        for name in names:
+            pages = {broker: answers[name, broker] for broker in masters if (name, broker) in answers}
+            failed = {broker: failures[name, broker] for broker in masters if (name, broker) in failures}
+            failed = {broker: error for broker, error in failed.items() if not isinstance(error, TopicNotFound)}
+            raise_failures(f"the delayed messages of topic {name} are not known", failed, masters, "try again")
+            if not pages:
+                self._masters.route(name)  # which has the words for a topic that is away, or nowhere
+            found.append(self._totals(name, masters, pages))
+        return found
 
-    def _totals(self, topic: str) -> DelayedTotals:
-        messages = batches = 0
+    def _totals(
+        self, topic: str, masters: Mapping[str, str], pages: Mapping[str, delay_pb2.ListDelayedResponse]
+    ) -> DelayedTotals:
+        """Return the totals of a topic from the first page of each broker; pages without a batch are followed."""
         dues = []
-        for broker, address in self._carrying(check_topic(topic)).items():
-            request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1)
-            for number, page in enumerate(self._pages(broker, address, request)):
-                if number == 0:
-                    messages += page.waiting_messages
-                    batches += page.waiting_batches
-                if page.batches:
-                    dues.append(page.batches[0].key.due_ms)
-                    break
-        return DelayedTotals(topic, messages, batches, moment(min(dues)) if dues else None)
+        for broker, page in pages.items():
+            first = page
+            if not page.batches and page.HasField("next"):
+                request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1, after=page.next)
+                following = self._pages(broker, masters[broker], request)
+                first = next((each for each in following if each.batches), page)
+            if first.batches:
+                dues.append(first.batches[0].key.due_ms)
+        return DelayedTotals(
+            topic,
+            sum(page.waiting_messages for page in pages.values()),
+            sum(page.waiting_batches for page in pages.values()),
+            moment(min(dues)) if dues else None,
+        )
 
     def _topics(self) -> list[str]:
         calls = self._masters.calls

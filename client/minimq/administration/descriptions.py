@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from minimq.administration.compaction import Compaction, compaction_from_wire
@@ -71,12 +71,14 @@ class TopicDescription:
         settings: one item for each broker, sorted by broker name.
         queues: all queues, sorted.
         away: brokers that carry it and have gone, sorted by name: what they store is not counted here.
+        unanswered: why brokers did not answer, by broker name; `Admin.describe_topics` goes on without them.
     """
 
     topic: str
     settings: tuple[TopicSettings, ...]
     queues: tuple[QueueDescription, ...]
     away: tuple[AwayBroker, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def messages(self) -> int:
@@ -207,7 +209,10 @@ class BrokerStatus:
 
 
 def topic_from_wire(
-    name: str, answers: Mapping[str, broker_pb2.DescribeTopicResponse], away: Iterable[AwayBroker]
+    name: str,
+    answers: Mapping[str, broker_pb2.DescribeTopicResponse],
+    away: Iterable[AwayBroker],
+    unanswered: Mapping[str, str] | None = None,
 ) -> TopicDescription:
     """Return the description of a topic.
 
@@ -215,6 +220,7 @@ def topic_from_wire(
         name: its name.
         answers: what the brokers say, by broker name.
         away: the brokers that carry it and have gone.
+        unanswered: why brokers did not answer, by broker name.
     """
     return TopicDescription(
         topic=name,
@@ -243,6 +249,7 @@ def topic_from_wire(
             for status in answer.queues
         ),
         away=tuple(away),
+        unanswered=dict(unanswered or {}),
     )
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from minimq.administration.compaction import Compaction, compaction_to_wire
-from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
 from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
+from minimq.administration.topic_describer import TopicDescriber
 from minimq.administration.topic_retention import check_retention_bytes, retention_to_wire
 from minimq.administration.topic_wire import say_exists, topic_settings
 from minimq.arguments import check_permission
@@ -38,11 +37,8 @@ class _Versioned(Protocol):
     def data_version(self) -> int: ...
 
 
-class TopicAdmin:
+class TopicAdmin(TopicDescriber):
     """Creates, changes, describes and deletes topics; users have it as `Admin`."""
-
-    def __init__(self, masters: Masters) -> None:
-        self._masters = masters
 
     def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -324,47 +320,6 @@ class TopicAdmin:
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
         return self._left_out(name, cluster, brokers, versions)
-
-    def list_topics(self) -> list[str]:
-        """Return the names of all topics, sorted, also of those whose brokers are all away.
-
-        Raises `Unavailable` when no name server answers.
-        """
-        calls = self._masters.calls
-        return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
-
-    def routes(self) -> list[TopicRoute]:
-        """Return the routes of all topics, sorted; one whose brokers are all away has no queues.
-
-        Raises `Unavailable` when no name server answers.
-        """
-        calls = self._masters.calls
-        return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
-
-    def describe_topic(self, name: str) -> TopicDescription:
-        """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.
-
-        What is on brokers that have gone is missing: `away` of the answer names them, as name servers remember them.
-
-        Raises:
-            TopicNotFound: no broker carries it.
-            TopicUnavailable: all brokers that carry it are away.
-            MiniMQError: a broker failed; the text says which.
-        """
-        check_topic(name)
-        answers = self._masters.with_retries(lambda: self._masters.describe(name, self._masters.find_readable()))
-        away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
-        if not answers:
-            check_route(TopicRoute(name, (), {}, away))
-            raise TopicNotFound.nowhere(name)
-        return topic_from_wire(name, answers, away)
-
-    def route(self, topic: str) -> TopicRoute:
-        """Return where the queues of a topic are, asked anew, and which brokers that carry it are away.
-
-        Raises `TopicNotFound`, `TopicUnavailable`, `SystemBusy` and `Unavailable`.
-        """
-        return self._masters.route(check_topic(topic))
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

@@ -25,6 +25,7 @@ _COMMANDS = {
     "route": "minimq.cli.route:route",
     "cluster": "minimq.cli.cluster:cluster",
     "top": "minimq.cli.top:top",
+    "console": "minimq.cli.console:console",
     "produce": "minimq.cli.produce:produce",
     "consume": "minimq.cli.consume:consume",
     "request": "minimq.cli.request:request",

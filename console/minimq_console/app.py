@@ -1,0 +1,80 @@
+"""Makes the console as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from minimq import __version__
+from minimq_console.downloads import BODY_PATH, Downloads
+from minimq_console.faces import Faces, failure_response
+from minimq_console.failures import failure, failure_of
+from minimq_console.observer import Observer
+from minimq_console.page import Page
+from minimq_console.pages.all_pages import PAGES
+from minimq_console.rendering import Rendering
+from minimq_console.surroundings import ObserverOf, Surroundings
+
+#: Answers smaller than this, in bytes, are not compressed.
+_COMPRESSED = 1_000
+
+
+def make_app(observer: Observer, pages: Sequence[Page] = PAGES, observer_of: ObserverOf | None = None) -> Starlette:
+    """Return the console; its state `surroundings` is what all pages share.
+
+    Args:
+        observer: sees the cluster, and is started; who made it closes it.
+        pages: all pages.
+        observer_of: finds the observer of a request; by default all requests look with the rights of `observer`.
+    """
+    rendering = Rendering(
+        {
+            "navigation": [page for page in pages if page.label is not None],
+            "nameservers": ", ".join(observer.nameservers),
+            "version": __version__,
+        }
+    )
+    surroundings = Surroundings(rendering, observer_of or (lambda _request: observer))
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return failure_response(surroundings, request, failure(error.status_code, _said(error.status_code)))
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        return failure_response(surroundings, request, failure_of(error))
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        surroundings.serve_on(asyncio.get_running_loop())
+        yield
+        surroundings.close()
+
+    app = Starlette(
+        routes=[
+            *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in pages),
+            Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
+        exception_handlers={HTTPException: on_http_error, Exception: on_error},
+        lifespan=lifespan,
+    )
+    app.state.surroundings = surroundings
+    return app
+
+
+def _said(status: int) -> str:
+    if status == 404:
+        return "The console has no page at this address: the links above lead to all that there are."
+    return "The console shows pages to GET requests."

@@ -1,0 +1,79 @@
+"""Errors as pages: their status, and what stands there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minimq_common.errors import (
+    AccessDenied,
+    Closed,
+    DeadlineExceeded,
+    GroupNotFound,
+    InvalidArgument,
+    MiniMQError,
+    NotAuthenticated,
+    OffsetOutOfRange,
+    QueueNotFound,
+    SystemBusy,
+    TopicNotFound,
+    TransportError,
+)
+
+#: The status of each class of errors; the first that fits counts.
+_STATUS: tuple[tuple[type[MiniMQError], int], ...] = (
+    (InvalidArgument, 400),
+    (NotAuthenticated, 401),
+    (AccessDenied, 403),
+    (TopicNotFound, 404),
+    (GroupNotFound, 404),
+    (QueueNotFound, 404),
+    (OffsetOutOfRange, 404),
+    (DeadlineExceeded, 504),
+    (TransportError, 503),
+    (SystemBusy, 503),
+    (Closed, 503),
+)
+
+_HEADINGS = {
+    400: "This address cannot be shown",
+    401: "The cluster does not know you",
+    403: "You may not see this",
+    404: "There is no such thing",
+    405: "This address is for reading only",
+    500: "The console failed",
+    503: "The cluster does not answer",
+    504: "The cluster does not answer in time",
+}
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A few sentences in place of a page.
+
+    Attributes:
+        status: of HTTP.
+        heading: in a few words.
+        message: cause and remedy.
+        code: of the error of minimq; empty for others.
+    """
+
+    status: int
+    heading: str
+    message: str
+    code: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for the JSON twin of a page."""
+        return {"error": self.code or self.heading, "message": self.message}
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what is said about an error."""
+    if not isinstance(error, MiniMQError):
+        return failure(500, "The console has an error of its own; the log of its process says more.")
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 502)
+    return Failure(status, _HEADINGS.get(status, "The cluster refused"), error.message, error.code)
+
+
+def failure(status: int, message: str) -> Failure:
+    """Return what is said for a status of HTTP."""
+    return Failure(status, _HEADINGS.get(status, "This cannot be shown"), message)

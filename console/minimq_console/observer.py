@@ -1,0 +1,59 @@
+"""The view of a cluster with the rights of one user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minimq import Admin, Cluster
+from minimq.receiving.range_reader import RangeOptions, RangeReader
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_console.sampler import Sampler
+
+#: Seconds for a call to a server: one that hangs leaves the others time to be shown.
+_TIMEOUT_S = 1.5
+
+
+class Observer:
+    """Sees a cluster as one user may. Thread-safe.
+
+    Args:
+        nameserver: the name servers; None for those of the credentials.
+        credentials: of the user; None for those of the environment.
+        interval_s: seconds between two looks at everything.
+
+    Attributes:
+        cluster: the connection.
+        admin: answers what a page asks.
+        reader: reads messages, without a group.
+        sampler: remembers the last hour.
+
+    Raises:
+        InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None,
+        credentials: CredentialsArgument | None = None,
+        interval_s: float = 2.0,
+    ) -> None:
+        self.cluster = Cluster(nameserver, credentials=credentials)
+        self.admin = Admin(self.cluster, timeout_s=_TIMEOUT_S)
+        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_TIMEOUT_S, patience_s=_TIMEOUT_S))
+        self.sampler = Sampler(self.admin, interval_s)
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """The addresses of the name servers."""
+        return self.cluster.nameservers
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.sampler.start()
+
+    def close(self) -> None:
+        """End the sampler, and close all connections. Idempotent."""
+        self.sampler.stop()
+        self.reader.close()
+        self.admin.close()
+        self.cluster.close()

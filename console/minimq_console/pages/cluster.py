@@ -1,0 +1,155 @@
+"""The cluster: its brokers and their replicas, problems first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from minimq.administration.activity import BrokerActivity
+from minimq.administration.descriptions import BrokerStatus, ReplicationReport
+from minimq_common.model import MASTER_ID, Permission
+from minimq_console.chart import Chart
+from minimq_console.page import Page, PageData, Visit
+
+
+class ReplicaRow(msgspec.Struct, frozen=True):
+    """One replica of a broker.
+
+    Attributes:
+        cluster: name of its cluster.
+        broker: its broker name.
+        id: its id in routes, 0 for the master.
+        address: HOST:PORT.
+        state: "running", "away", or "silent" if it does not answer.
+        error: why it is away or silent; None for others.
+        away_since: when it went; None for others.
+        version: of minimq, as the following None if it does not answer.
+        up_s: seconds since it began to serve.
+        in_per_s: messages that it stores in a second.
+        out_per_s: messages that it sends to consumers in a second.
+        permission: what clients may do with its topics.
+        disk_used: used share of its disk, from 0 to 1.
+        disk_free_bytes: what is left there.
+        disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
+        log_bytes: size of its CommitLog.
+        store_failed: its disk has failed.
+        replication: what it is among its replicas.
+    """
+
+    cluster: str
+    broker: str
+    id: int
+    address: str
+    state: str
+    error: str | None
+    away_since: datetime | None
+    version: str | None = None
+    up_s: float | None = None
+    in_per_s: float | None = None
+    out_per_s: float | None = None
+    permission: Permission | None = None
+    disk_used: float | None = None
+    disk_free_bytes: int | None = None
+    disk_level: str | None = None
+    log_bytes: int | None = None
+    store_failed: bool = False
+    replication: ReplicationReport | None = None
+
+
+class ClusterPage(PageData, frozen=True, kw_only=True):
+    """The cluster at one moment.
+
+    Attributes:
+        read_at: when it was read; None if it never could be.
+        problems: sentences about what an operator has to look at.
+        replicas: all replicas, sorted by broker and id.
+        topic_count: number of topics, without those of minimq itself.
+        group_count: number of groups.
+        charts: what came in and went out in the last hour.
+    """
+
+    read_at: datetime | None
+    problems: tuple[str, ...]
+    replicas: tuple[ReplicaRow, ...]
+    topic_count: int
+    group_count: int
+    charts: tuple[Chart, ...]
+
+
+def gather(visit: Visit) -> ClusterPage:
+    """Return what the last sample has."""
+    sample = visit.sample()
+    sampler = visit.observer.sampler
+    charts = (
+        sampler.chart(("cluster", "in"), "Messages stored", "messages/s"),
+        sampler.chart(("cluster", "out"), "Messages delivered", "messages/s"),
+    )
+    if sample.activity is None:
+        return ClusterPage(
+            read_at=None,
+            problems=(),
+            replicas=(),
+            topic_count=0,
+            group_count=0,
+            charts=charts,
+            missing=visit.missing,
+        )
+    activity = sample.activity
+    statuses = [each.status for each in activity.brokers]
+    return ClusterPage(
+        read_at=sample.at,
+        problems=(*_without_master(statuses), *activity.problems),
+        replicas=tuple(_row(each, visit.now) for each in activity.brokers),
+        topic_count=activity.topic_count,
+        group_count=len(activity.groups),
+        charts=charts,
+        missing=visit.missing,
+    )
+
+
+def _row(activity: BrokerActivity, now: datetime) -> ReplicaRow:
+    status, report = activity.status, activity.status.report
+    if report is None:
+        return ReplicaRow(
+            cluster=status.cluster,
+            broker=status.broker_name,
+            id=status.broker_id,
+            address=status.address,
+            state="away" if status.away_since else "silent",
+            error=status.error,
+            away_since=status.away_since,
+        )
+    return ReplicaRow(
+        cluster=status.cluster,
+        broker=status.broker_name,
+        id=status.broker_id,
+        address=status.address,
+        state="running",
+        error=None,
+        away_since=None,
+        version=report.version,
+        up_s=max((now - report.started_at).total_seconds(), 0.0),
+        in_per_s=activity.in_per_s,
+        out_per_s=activity.out_per_s,
+        permission=report.permission,
+        disk_used=report.disk_used,
+        disk_free_bytes=report.disk_free_bytes,
+        disk_level=report.disk_level,
+        log_bytes=report.disk_bytes,
+        store_failed=report.store_failed,
+        replication=report.replication,
+    )
+
+
+def _without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
+    present = [status for status in statuses if status.away_since is None]
+    with_master = {status.broker_name for status in present if status.broker_id == MASTER_ID}
+    return [
+        f"broker {name} has no master: it accepts no messages until an in-sync replica is elected"
+        for name in sorted({status.broker_name for status in present} - with_master)
+    ]
+
+
+PAGE = Page(path="/", template="cluster.html", gather=gather, title="Cluster", label="Cluster")

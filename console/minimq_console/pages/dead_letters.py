@@ -1,0 +1,160 @@
+"""Dead letters: how many each group has, and those of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from minimq.dead_letters.dead_letter import DeadLetter
+from minimq_common.errors import DamagedMessages
+from minimq_console.body_text import preview
+from minimq_console.page import Page, PageData, Visit
+from minimq_console.table_part import TablePart, part_of
+
+#: Dead letters that one may skip: each is read anew.
+_MOST_SKIPPED = 10_000
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True):
+    """A group with dead letters.
+
+    Attributes:
+        group: its name.
+        stored: number of its stored dead letters, with those that are settled.
+    """
+
+    group: str
+    stored: int
+
+
+class DeadLettersPage(PageData, frozen=True, kw_only=True):
+    """The groups with dead letters.
+
+    Attributes:
+        part: which groups are shown.
+        groups: these groups, those with the most first.
+    """
+
+    part: TablePart
+    groups: tuple[DeadLetterGroup, ...]
+
+
+class LetterRow(msgspec.Struct, frozen=True):
+    """One open dead letter.
+
+    Attributes:
+        broker: the broker that has it.
+        queue_id: number of its queue there.
+        offset: its offset in the topic of the dead letters.
+        letter_topic: that topic.
+        topic: to which the message was sent; None if it does not tell.
+        reason: why the last try failed.
+        tries: number of deliveries.
+        died_at: when it was given up.
+        tag: of the message; None without one.
+        keys: of the message.
+        size: bytes of its body.
+        preview: the beginning of its body.
+    """
+
+    broker: str
+    queue_id: int
+    offset: int
+    letter_topic: str
+    topic: str | None
+    reason: str
+    tries: int
+    died_at: datetime
+    tag: str | None
+    keys: tuple[str, ...]
+    size: int
+    preview: str
+
+
+class LettersPage(PageData, frozen=True, kw_only=True):
+    """Open dead letters of one group.
+
+    Attributes:
+        group: its name.
+        skipped: number of open dead letters before those that are shown.
+        rows: how many are shown at most.
+        has_more: there are others behind them.
+        letters: those that are shown.
+    """
+
+    group: str
+    skipped: int
+    rows: int
+    has_more: bool
+    letters: tuple[LetterRow, ...]
+
+
+def gather_groups(visit: Visit) -> DeadLettersPage:
+    """Return the groups of the last sample that have dead letters."""
+    bounds = visit.parameters.rows()
+    sample = visit.sample()
+    counts: Mapping[str, int] = (
+        {each.group.group: each.group.dead_letters for each in sample.activity.groups} if sample.activity else {}
+    )
+    rows = sorted(
+        (DeadLetterGroup(group, stored) for group, stored in counts.items() if stored),
+        key=lambda row: (-row.stored, row.group),
+    )
+    shown, part = part_of(rows, bounds)
+    return DeadLettersPage(part=part, groups=tuple(shown), missing=visit.missing)
+
+
+def gather_letters(visit: Visit) -> LettersPage:
+    """Return open dead letters of one group."""
+    group = visit.parameters.name("group")
+    skip, count = visit.parameters.rows(most_skipped=_MOST_SKIPPED)
+    damages: list[str] = []
+
+    def note(error: DamagedMessages) -> None:
+        damages.append(error.message)
+
+    def read() -> list[DeadLetter]:
+        letters = visit.observer.admin.dead_letters(group, on_damage=note)
+        return list(islice(letters, skip, skip + count + 1))
+
+    found = visit.ask("the dead letters", read).required()
+    return LettersPage(
+        group=group,
+        skipped=skip,
+        rows=count,
+        has_more=len(found) > count,
+        letters=tuple(_row(letter) for letter in found[:count]),
+        missing=(*visit.missing, *damages),
+    )
+
+
+def _row(letter: DeadLetter) -> LetterRow:
+    return LetterRow(
+        broker=letter.queue.broker_name,
+        queue_id=letter.queue.queue_id,
+        offset=letter.queue_offset,
+        letter_topic=letter.queue.topic,
+        topic=letter.topic,
+        reason=letter.reason,
+        tries=letter.tries,
+        died_at=letter.died_at,
+        tag=letter.tag,
+        keys=tuple(letter.keys[:20]),
+        size=len(letter.body),
+        preview=preview(letter.body),
+    )
+
+
+PAGE = Page(
+    path="/dead-letters",
+    template="dead_letters.html",
+    gather=gather_groups,
+    title="Dead letters",
+    label="Dead letters",
+)
+GROUP_PAGE = Page(
+    path="/dead-letters/{group}", template="letters.html", gather=gather_letters, title="Dead letters", live_s=None
+)

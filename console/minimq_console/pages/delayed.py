@@ -1,0 +1,146 @@
+"""Delayed messages: how many wait by topic, and when the next ones are due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from minimq.administration.delayed_admin import DelayedMessages
+from minimq_console.page import Page, PageData, Visit
+from minimq_console.table_part import TablePart, part_of
+
+#: Batches that one may skip: they are listed anew each time.
+_MOST_SKIPPED = 10_000
+
+
+class DelayedTopicRow(msgspec.Struct, frozen=True):
+    """The delayed messages of one topic.
+
+    Attributes:
+        topic: its name.
+        messages: number of messages that wait; None if it is not known.
+        batches: number of their batches; None likewise.
+        next_due_at: when the first of them is due; None if none waits.
+    """
+
+    topic: str
+    messages: int | None
+    batches: int | None
+    next_due_at: datetime | None
+
+
+class DelayedTopicsPage(PageData, frozen=True, kw_only=True):
+    """The delayed messages of a part of all topics.
+
+    Attributes:
+        search: what names of topics contain.
+        part: which topics are shown.
+        topics: these topics.
+    """
+
+    search: str
+    part: TablePart
+    topics: tuple[DelayedTopicRow, ...]
+
+
+class WaitingRow(msgspec.Struct, frozen=True):
+    """Messages that wait together.
+
+    Attributes:
+        broker: the broker that has them.
+        queue_id: number of the queue there into which they come.
+        due_at: when they are due.
+        stored_at: when they were stored.
+        messages: their number.
+        size: bytes of their batch.
+        recallable: one can recall them.
+    """
+
+    broker: str
+    queue_id: int
+    due_at: datetime
+    stored_at: datetime
+    messages: int
+    size: int
+    recallable: bool
+
+
+class WaitingPage(PageData, frozen=True, kw_only=True):
+    """The delayed messages of one topic.
+
+    Attributes:
+        topic: its name.
+        skipped: number of batches before those that are shown.
+        rows: how many are shown at most.
+        has_more: there are others behind them.
+        waiting: batches in the order in which they are due.
+    """
+
+    topic: str
+    skipped: int
+    rows: int
+    has_more: bool
+    waiting: tuple[WaitingRow, ...]
+
+
+def gather_topics(visit: Visit) -> DelayedTopicsPage:
+    """Return how much waits for each of the topics that are shown."""
+    parameters, admin = visit.parameters, visit.observer.admin
+    search, bounds = parameters.text("search"), parameters.rows()
+    names = [
+        name
+        for name in visit.ask("the topics", admin.list_topics).required()
+        if search.lower() in name.lower() and not name.startswith("%")
+    ]
+    shown, part = part_of(names, bounds)
+    totals = visit.ask("the delayed messages", lambda: admin.delayed_totals(shown) if shown else []).or_else([])
+    found = {each.topic: DelayedTopicRow(each.topic, each.messages, each.batches, each.next_due_at) for each in totals}
+    return DelayedTopicsPage(
+        search=search,
+        part=part,
+        topics=tuple(found.get(name) or DelayedTopicRow(name, None, None, None) for name in shown),
+        missing=visit.missing,
+    )
+
+
+def gather_waiting(visit: Visit) -> WaitingPage:
+    """Return what waits for one topic."""
+    topic = visit.parameters.name("topic")
+    skip, count = visit.parameters.rows(_MOST_SKIPPED)
+
+    def read() -> list[DelayedMessages]:
+        return list(islice(visit.observer.admin.delayed_messages(topic), skip, skip + count + 1))
+
+    found = visit.ask("the delayed messages", read).required()
+    return WaitingPage(
+        topic=topic,
+        skipped=skip,
+        rows=count,
+        has_more=len(found) > count,
+        waiting=tuple(
+            WaitingRow(
+                each.queue.broker_name,
+                each.queue.queue_id,
+                each.due_at,
+                each.stored_at,
+                each.messages,
+                each.bytes,
+                each.recall_handle is not None,
+            )
+            for each in found[:count]
+        ),
+        missing=visit.missing,
+    )
+
+
+PAGE = Page(
+    path="/delayed",
+    template="delayed.html",
+    gather=gather_topics,
+    title="Delayed messages",
+    label="Delayed",
+    live_s=4.0,
+)
+TOPIC_PAGE = Page(path="/delayed/{topic}", template="waiting.html", gather=gather_waiting, title="Delayed messages")

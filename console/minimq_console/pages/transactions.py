@@ -1,0 +1,95 @@
+"""Transactions with half messages that have not ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minimq.administration.transaction_admin import ListedTransaction
+from minimq_console.body_text import preview
+from minimq_console.page import Page, PageData, Visit
+from minimq_console.table_part import TablePart, part_of
+
+#: Transactions that are listed at most: the oldest.
+_MOST = 1_000
+
+
+class TransactionRow(msgspec.Struct, frozen=True):
+    """One transaction that has not ended.
+
+    Attributes:
+        group: the producer group.
+        number: by which it is ended by hand.
+        broker: the broker that has it.
+        topics: of its messages.
+        batches: number of its batches.
+        keys: of its first message; None if that is large or damaged.
+        preview: the beginning of that message; None likewise.
+        age_s: seconds since it began.
+        expires_s: seconds until it expires.
+        checks: how often a member of the group was asked.
+        is_undecided: nobody is asked any more: somebody has to decide.
+    """
+
+    group: str
+    number: int
+    broker: str
+    topics: tuple[str, ...]
+    batches: int
+    keys: tuple[str, ...] | None
+    preview: str | None
+    age_s: float
+    expires_s: float
+    checks: int
+    is_undecided: bool
+
+
+class TransactionsPage(PageData, frozen=True, kw_only=True):
+    """Transactions that have not ended.
+
+    Attributes:
+        group: only those of this producer group; empty for all.
+        count: number of all of them.
+        part: which are shown, of the 1,000 oldest.
+        transactions: these, the oldest first.
+    """
+
+    group: str
+    count: int
+    part: TablePart
+    transactions: tuple[TransactionRow, ...]
+
+
+def gather(visit: Visit) -> TransactionsPage:
+    """Return the transactions that all brokers list."""
+    group, bounds = visit.parameters.text("group", most=127), visit.parameters.rows()
+    admin = visit.observer.admin
+    listed = visit.ask("the transactions", lambda: admin.list_transactions(group or None, most=_MOST)).required()
+    shown, part = part_of(listed.transactions, bounds)
+    return TransactionsPage(
+        group=group,
+        count=listed.count,
+        part=part,
+        transactions=tuple(_row(each) for each in shown),
+        missing=visit.missing,
+    )
+
+
+def _row(listed: ListedTransaction) -> TransactionRow:
+    return TransactionRow(
+        group=listed.group,
+        number=listed.number,
+        broker=listed.broker_name,
+        topics=tuple(listed.topics),
+        batches=listed.batches,
+        keys=None if listed.keys is None else tuple(listed.keys[:20]),
+        preview=None if listed.body is None else preview(listed.body),
+        age_s=listed.age_s,
+        expires_s=listed.expires_s,
+        checks=listed.checks,
+        is_undecided=listed.is_undecided,
+    )
+
+
+PAGE = Page(
+    path="/transactions", template="transactions.html", gather=gather, title="Transactions", label="Transactions"
+)

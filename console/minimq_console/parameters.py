@@ -1,0 +1,90 @@
+"""The parameters of a page in its address, each with a bound."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from minimq_common.errors import InvalidArgument
+
+#: Characters of a text in an address.
+_MOST_CHARACTERS = 1_000
+#: Digits of a number: no offset has more.
+_MOST_DIGITS = 19
+#: Rows of a page of a table, and the most that may be asked for.
+_ROWS, _MOST_ROWS = 25, 100
+#: Rows that one may skip.
+_MOST_SKIPPED = 10_000_000
+
+
+class Parameters:
+    """The part of an address behind the question mark, and the names in its path. Immutable.
+
+    Args:
+        query: names and values, in their order.
+        path: the parts of the path that are names.
+
+    Raises:
+        InvalidArgument: a parameter is given twice.
+    """
+
+    def __init__(self, query: Sequence[tuple[str, str]], path: Mapping[str, str] | None = None) -> None:
+        self._values = dict(query)
+        self._path = dict(path or {})
+        if len(self._values) != len(query):
+            names = [name for name, _ in query]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgument(f"the parameter {_shown(twice)} is given twice: give it once")
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters as they were given, for addresses of other parts of the same table."""
+        return dict(self._values)
+
+    def name(self, part: str) -> str:
+        """Return a name in the path."""
+        return self._path[part]
+
+    def text(self, name: str, default: str = "", *, most: int = _MOST_CHARACTERS) -> str:
+        """Return a text without blanks around it. Raises `InvalidArgument` when it is too long, or has a NUL."""
+        value = self._values.get(name, default).strip()
+        if len(value) > most:
+            raise InvalidArgument(f"the parameter {name} has {len(value)} characters: at most {most} are allowed")
+        if "\0" in value:
+            raise InvalidArgument(f"the parameter {name} has a NUL character: leave it out")
+        return value
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a whole number between two bounds, both included. Raises `InvalidArgument`."""
+        value = self._values.get(name, "").strip()
+        if not value:
+            return default
+        if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", value):
+            raise InvalidArgument(f"the parameter {name} is {_shown(value)}: it must be a whole number")
+        found = int(value)
+        if not low <= found <= high:
+            raise InvalidArgument(f"the parameter {name} is {found}: it must be {low} to {high}")
+        return found
+
+    def optional_number(self, name: str, low: int, high: int) -> int | None:
+        """Return as `number` does, or None if it is not given."""
+        return self.number(name, low, low, high) if self._values.get(name, "").strip() else None
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        """Return one of some words. Raises `InvalidArgument`."""
+        value = self._values.get(name, "").strip() or default
+        if value not in choices:
+            raise InvalidArgument(f"the parameter {name} is {_shown(value)}: it must be one of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is switched on. Raises `InvalidArgument`."""
+        return self.choice(name, ("0", "1"), "0") == "1"
+
+    def rows(self, most_skipped: int = _MOST_SKIPPED) -> tuple[int, int]:
+        """Return how many rows of a table are skipped, and how many follow. Raises `InvalidArgument`."""
+        return self.number("skip", 0, 0, most_skipped), self.number("rows", _ROWS, 1, _MOST_ROWS)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")

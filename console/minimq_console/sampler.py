@@ -1,0 +1,156 @@
+"""Looks at a cluster again and again, and remembers the last hour of what it found."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from minimq.administration.activity import ClusterActivity
+from minimq.administration.activity_reader import ActivityReader, ActivitySource
+from minimq.administration.group_descriptions import GroupQueueDescription
+from minimq_common.errors import MiniMQError
+from minimq_console.chart import Chart
+from minimq_console.history import History
+from minimq_console.lease_sightings import LeaseSightings
+
+_log = logging.getLogger(__name__)
+
+#: The share of the time in which the sampler may look: it rests so many times as long as a look takes.
+_RESTS = 4
+#: Seconds without a look after which what is shown counts as old.
+OLD_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster as the last look found it.
+
+    Attributes:
+        number: of the look; it grows with each, also with those that fail.
+        activity: what was found last; None before the first time.
+        at: when that was.
+        error: why the last look failed; None if it did not.
+    """
+
+    number: int
+    activity: ClusterActivity | None
+    at: datetime | None
+    error: str | None
+
+    def problems(self, now: datetime) -> tuple[str, ...]:
+        """Return sentences about what is wrong with the sample itself; none if it is fresh."""
+        if self.activity is None or self.at is None:
+            return (self.error or "the cluster has not answered yet",)
+        age_s = (now - self.at).total_seconds()
+        if self.error is not None:
+            return (f"the cluster cannot be read: {self.error}; what is shown is {age_s:.0f} s old",)
+        return (f"the cluster answers slowly: what is shown is {age_s:.0f} s old",) if age_s > OLD_S else ()
+
+
+class Sampler:
+    """A thread that looks at a cluster. Thread-safe.
+
+    Args:
+        source: an `Admin`, whose timeout bounds how long a server that hangs holds a look up.
+        interval_s: seconds between two looks. A look that takes long makes the pauses longer.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self, source: ActivitySource, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reader = ActivityReader(source)
+        self._interval_s = interval_s
+        self._clock = clock
+        self._changed = threading.Condition()  # protects the following
+        self._sample = Sample(0, None, None, None)
+        self._history = History()
+        self._leases = LeaseSightings()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it. Idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def sample(self) -> Sample:
+        """The last sample."""
+        with self._changed:
+            return self._sample
+
+    def first_sample(self, timeout_s: float) -> Sample:
+        """Return the last sample; wait for the first one, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._sample.number > 0, timeout_s)
+            return self._sample
+
+    def chart(self, key: Hashable, title: str, unit: str) -> Chart:
+        """Return the last hour of a figure, by its key: see `_remember`."""
+        with self._changed:
+            return Chart(title, unit, tuple(self._history.points(key, self._clock())))
+
+    def held_since(self, group: str, queue: GroupQueueDescription) -> datetime | None:
+        """Return when the lease of a queue was seen first; see `LeaseSightings.since`."""
+        with self._changed:
+            return self._leases.since(group, queue)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began = self._clock()
+            self._look()
+            took = self._clock() - began
+            self._stopping.wait(max(self._interval_s, _RESTS * took))
+
+    def _look(self) -> None:
+        activity, error = None, None
+        try:
+            activity = self._reader.read()
+        except MiniMQError as failure:  # it may come back
+            error = failure.message
+        except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
+            _log.exception("the cluster could not be looked at")
+            error = "the console failed; its log says why"
+        with self._changed:
+            last = self._sample
+            if activity is None:
+                self._sample = Sample(last.number + 1, last.activity, last.at, error)
+            else:
+                self._sample = Sample(last.number + 1, activity, datetime.now(UTC), None)
+                self._remember(activity)
+            self._changed.notify_all()
+
+    def _remember(self, activity: ClusterActivity) -> None:
+        """Add the figures to the history.
+
+        Keys are ("cluster", "in"), ("cluster", "out"), ("broker", address, "in" or "out"), ("topic", name), and
+        ("group", name, "lag" or "out").
+        """
+        now = self._clock()
+        self._leases.see((each.group for each in activity.groups), datetime.now(UTC))
+        figures: dict[Hashable, float | None] = {}
+        for way in ("in", "out"):
+            rates = [each.in_per_s if way == "in" else each.out_per_s for each in activity.brokers]
+            known = [rate for rate in rates if rate is not None]
+            figures["cluster", way] = sum(known) if known else None
+        for broker in activity.brokers:
+            figures["broker", broker.status.address, "in"] = broker.in_per_s
+            figures["broker", broker.status.address, "out"] = broker.out_per_s
+        for topic in activity.topics:
+            figures["topic", topic.topic] = topic.in_per_s
+        for group in activity.groups:
+            figures["group", group.group.group, "lag"] = float(group.group.lag)
+            figures["group", group.group.group, "out"] = group.out_per_s
+        self._history.keep(figures.keys())
+        for key, value in figures.items():
+            self._history.add(key, value, now)

@@ -1,0 +1,77 @@
+"""All that the pages of one console share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from starlette.requests import HTTPConnection
+
+from minimq_common.errors import SystemBusy
+from minimq_console.observer import Observer
+from minimq_console.rendering import Rendering
+
+#: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
+_GATHERING, _CALLING = 48, 96
+#: Streams of events at once, of all who watch.
+MOST_STREAMS = 40
+
+#: Returns the observer with whose rights a request looks.
+ObserverOf = Callable[[HTTPConnection], Observer]
+
+
+class Surroundings:
+    """Things that the pages of one console share. Used on the event loop, but for the threads.
+
+    Args:
+        rendering: the templates.
+        observer_of: finds the observer of a request.
+
+    Attributes:
+        gathering: threads for `Page.gather`.
+        calling: threads for the calls of pages.
+    """
+
+    def __init__(self, rendering: Rendering, observer_of: ObserverOf) -> None:
+        self.rendering = rendering
+        self.observer_of = observer_of
+        self.gathering = ThreadPoolExecutor(_GATHERING, "minimq-console-page")
+        self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams = 0
+
+    def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Remember the event loop."""
+        self._loop = loop
+
+    def end_streams(self) -> None:
+        """End all streams: the console ends. Thread-safe."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count a stream of events within the block. Raises `SystemBusy` when there are too many."""
+        if self._streams >= MOST_STREAMS:
+            raise SystemBusy(f"{MOST_STREAMS} views are live already: close some of them, or reload by hand")
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; return True as soon as the console ends."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the threads; calls that are under way end by themselves."""
+        self.gathering.shutdown(wait=False, cancel_futures=True)
+        self.calling.shutdown(wait=False, cancel_futures=True)

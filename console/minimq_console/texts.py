@@ -1,0 +1,71 @@
+"""Figures, times and addresses as the pages show them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import quote, urlencode
+
+from minimq_common.model import Permission, permission_name
+
+#: Stands for what is not known.
+UNKNOWN = "\N{EN DASH}"
+
+
+def number(value: float | None) -> str:
+    """Return a count: "12,345"; a dash for what is not known."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate: "12,345" or, when small, "0.4"; a dash for what is not known."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes in the most readable unit: "1.2 GB"."""
+    if value is None:
+        return UNKNOWN
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:,.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in its two largest units: "3d 4h"."""
+    if seconds is None:
+        return UNKNOWN
+    whole = max(int(seconds), 0)
+    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= factor:
+            return f"{whole // factor}{unit} {whole % factor // next_factor}{next_unit}"
+    return f"{whole}s"
+
+
+def instant(value: datetime | None) -> str:
+    """Return a time in UTC, to the second: "2026-01-31 08:00:00Z"."""
+    return UNKNOWN if value is None else value.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def share(value: float | None) -> str:
+    """Return a share: "71 %"."""
+    return UNKNOWN if value is None else f"{value * 100:.0f} %"
+
+
+def permission(value: Permission) -> str:
+    """Return the name of a permission, as commands take it."""
+    return permission_name(value)
+
+
+def segment(name: str) -> str:
+    """Return a name as a part of the path of an address."""
+    return quote(name, safe="")
+
+
+def with_query(query: Mapping[str, str], **changes: object) -> str:
+    """Return the query of an address, with some parameters changed, or removed if they are None or empty."""
+    wanted = {**query, **{name: "" if value is None else str(value) for name, value in changes.items()}}
+    return "?" + urlencode({name: value for name, value in wanted.items() if value})

@@ -1,0 +1,153 @@
+"""The pages of the console, by HTTP, on a running cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from minimq.local.local_cluster import LocalCluster
+from minimq.receiving.pull_consumer import PullConsumer
+from minimq.sending.producer import Producer
+from minimq_common.model import Message
+from support.console_client import ConsoleClient
+from support.waiting import wait_until
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: ConsoleClient) -> None:
+    page = console.json("/")
+    assert [row["broker"] for row in page["replicas"]] == ["broker-a", "broker-b"]
+    assert all(row["state"] == "running" for row in page["replicas"])
+    assert page["missing"] == []
+
+    html = console.get("/").text
+    assert "broker-a" in html
+    assert "broker-b" in html
+    assert '<a class="skip" href="#main">' in html
+
+
+def test_topics_are_searched_and_paged_in_the_server(console: ConsoleClient, topic: str) -> None:
+    page = wait_until(lambda: console.json(f"/topics?search={topic}"))
+    [row] = page["topics"]
+    assert row["topic"] == topic
+    assert [(each["broker"], each["read_queues"]) for each in row["brokers"]] == [("broker-a", 4), ("broker-b", 4)]
+    assert row["brokers"][0]["permission"] == "read-write"
+
+    one = console.json("/topics?rows=1")
+    assert one["part"]["shown"] == 1
+    assert one["part"]["total"] >= 1
+    assert "<!doctype html>" not in console.get("/topics?rows=1", HX_Request="true", HX_Target="live").text
+
+
+def test_messages_are_shown_and_nothing_is_committed(console: ConsoleClient, topic: str, producer: Producer) -> None:
+    receipt = producer.send(Message(topic, b'{"order": 17}', tag="paid", keys=["o-17"], properties={"region": "eu"}))
+    producer.send(Message(topic, b"\x00\x01\xff"))
+
+    page = console.json(f"/topics/{topic}")
+    assert page["topic"]["messages"] == 2
+    assert {message["size"] for message in page["messages"]} == {13, 3}
+    queue = f"{receipt.queue.broker_name}:{receipt.queue.queue_id}"
+    for search in (f"queue={queue}&offset=0", "from=-1h&tag=paid", "key=o-17"):
+        [found] = [each for each in console.json(f"/topics/{topic}?{search}")["messages"] if each["tag"]]
+        assert (found["message_id"], found["keys"]) == (receipt.message_id, ["o-17"])
+
+    address = f"/topics/{topic}/messages/{receipt.queue.broker_name}/{receipt.queue.queue_id}/0"
+    shown = console.json(address)
+    assert (shown["way"], shown["body"]) == ("json", '{\n  "order": 17\n}')
+    assert shown["properties"] == {"region": "eu"}
+    assert console.json(f"{address}?show=hex")["body"].startswith("00000000  7b 22 6f")
+    body = console.get(f"{address}/body")
+    assert body.body == b'{"order": 17}'
+    assert body.headers["Content-Type"] == "application/octet-stream"
+    assert body.headers["Content-Disposition"].startswith("attachment")
+    assert body.headers["X-Content-Type-Options"] == "nosniff"
+    assert console.json("/groups")["part"]["total"] == len(console.json("/groups?rows=100")["groups"])
+
+
+def test_what_the_cluster_says_is_escaped(console: ConsoleClient, topic: str, producer: Producer) -> None:
+    producer.send(Message(topic, HOSTILE.encode(), tag="<b>", keys=["<i>"], properties={"<u>": HOSTILE}))
+    [message] = console.json(f"/topics/{topic}")["messages"]
+    address = f"/topics/{topic}/messages/{message['broker']}/{message['queue_id']}/{message['offset']}"
+    for path in (f"/topics/{topic}", address, f"/topics?search={quote(HOSTILE)}", f"/groups?search={quote(HOSTILE)}"):
+        html = console.get(path).text
+        assert "<script>alert" not in html
+        assert "<b>" not in html
+        assert "<i>" not in html
+        assert "<u>" not in html
+
+
+def test_a_group_shows_who_reads_which_queue(
+    console: ConsoleClient, cluster: LocalCluster, topic: str, group: str, producer: Producer
+) -> None:
+    producer.send_many([Message(topic, b"%d" % number) for number in range(40)])
+    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1))
+        page = wait_until(lambda: _owned(console, group))
+        assert page["lag"] == 40
+        assert [member["queues"] for member in page["members"]] == [8]
+        listed = wait_until(lambda: console.json(f"/groups?search={group}")["groups"])
+        assert listed[0]["members"] == 1
+        wait_until(lambda: all(queue["held_since"] for queue in console.json(f"/groups/{group}")["queues"]))
+
+
+def _owned(console: ConsoleClient, group: str) -> dict[str, Any]:
+    """Return the page of a group when each of its queues is read; nothing before."""
+    answer = console.get(f"/groups/{group}?format=json")
+    page: dict[str, Any] = json.loads(answer.body) if answer.status == 200 else {"queues": []}
+    return page if page["queues"] and all(queue["owner"] for queue in page["queues"]) else {}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topics?rows=0",
+        "/topics?rows=101",
+        "/topics?skip=-1",
+        "/topics?rows=x",
+        "/topics?order=size",
+        "/topics?search=" + "x" * 1_001,
+        "/topics?rows=1&rows=2",
+        "/topics/some?offset=1",
+        "/topics/some/messages/broker-a/0/x",
+    ],
+)
+def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: ConsoleClient, path: str) -> None:
+    failure = console.json(path, status=400)
+    assert failure["error"] == "INVALID_ARGUMENT"
+    assert len(failure["message"]) > 20
+    assert "This address cannot be shown" in console.get(path).text
+
+
+def test_what_does_not_exist_is_not_found(console: ConsoleClient) -> None:
+    assert console.json("/topics/no-such-topic", status=404)["error"] == "TOPIC_NOT_FOUND"
+    assert console.json("/groups/no-such-group", status=404)["error"] == "GROUP_NOT_FOUND"
+    assert console.get("/nothing").status == 404
+    assert console.get("/", method="POST").status == 405
+
+
+def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleClient, topic: str) -> None:
+    for path in ("/", "/topics", "/groups", f"/topics/{topic}"):
+        html = console.get(path).text
+        assert "<style" not in html
+        assert "style=" not in html
+        assert " on" + "click" not in html
+        assert html.count("<script") == html.count('<script src="/static/')
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/users", "/routes", "/conflicts"]
+)
+def test_each_page_of_the_navigation_has_three_faces(console: ConsoleClient, path: str) -> None:
+    page = console.json(path)
+    assert page["missing"] == []
+    html = console.get(path, Accept="text/html").text
+    assert f'<a href="{path}" aria-current="page">' in html
+    with console.events(path) as events:
+        name, part = next(events)
+    assert name == "part"
+    assert "<html" not in part
