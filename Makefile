@@ -20,13 +20,13 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd promtool demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
 .PHONY: bench bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.done java etcd ## Install everything: the virtual environment .venv, and Java and etcd if there are none
+setup: $(VENV)/.done java etcd promtool ## Install everything: the virtual environment .venv; Java, etcd, promtool if there are none
 
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
@@ -108,8 +108,9 @@ bench-spark-kafka: setup $(VENV)/kafka/.done ## Compare with Spark's Kafka sourc
 dist: $(VENV)/.done ## Build the sdist and the wheel, check them, and run the README with the wheel alone
 	PYTHON=$(PYTHON) scripts/check-dist.sh
 
-docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code
+docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code, and the dashboards of docker/monitoring
 	$(VENV)/bin/python scripts/document_options.py
+	$(VENV)/bin/python scripts/write_dashboards.py
 
 lock: ## Write constraints.txt anew, with the newest versions that fit (use the oldest supported Python)
 	PYTHON=$(PYTHON) scripts/lock.sh
@@ -136,6 +137,9 @@ java:
 
 etcd:
 	@scripts/ensure-etcd.sh
+
+promtool:
+	@scripts/ensure-promtool.sh
 
 # A stamp is written last: the next run installs again after an interruption or a change of what it depends on.
 # The constraints go through the environment as well, so that they hold for the tools that build packages.

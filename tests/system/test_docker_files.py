@@ -32,6 +32,9 @@ JOB = "examples/spark_job.py"
 
 COMPOSE = read_compose()
 SERVICES: dict[str, Document] = COMPOSE["services"]
+#: What test_monitoring_files.py is about.
+MONITORING = ("trust", "prometheus", "grafana")
+OURS = {name: service for name, service in SERVICES.items() if name not in MONITORING}
 SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service and name != "secrets"]
 #: Servers see it, and nothing else of the secrets.
 SECRETS = "secrets:/etc/minimq/secrets/server"
@@ -57,7 +60,7 @@ def image_data_dir() -> str:
 def test_it_is_the_cluster_that_is_documented() -> None:
     table = re.findall(r"^\| (?:name servers|broker)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
     assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(SERVERS)
-    assert list(SERVICES) == ["secrets", *SERVERS, "client", "spark"]
+    assert list(SERVICES) == ["secrets", *SERVERS, "client", "spark", *MONITORING]
     assert set(COMMANDS) == set(PYPROJECT["project"]["scripts"])
     assert {command_of(service) for service in (*SERVERS, "client")} == set(COMMANDS)
 
@@ -66,7 +69,7 @@ def document(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", OURS)
 def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
     known = {"MINIMQ_NAMESERVER", "MINIMQ_CREDENTIALS"}
     if service == "secrets":
@@ -100,7 +103,11 @@ def test_no_two_servers_share_a_port_or_a_volume() -> None:
     assert mounted.count(f"{SECRETS}:ro") == len(SERVERS)
     volumes = [volume for volume in mounted if volume != f"{SECRETS}:ro"]
     assert len(set(ports)) == len(ports) == len(SERVERS)
-    assert len(set(volumes)) == len(volumes) == len(COMPOSE["volumes"].keys() - {"authority", "secrets"})
+    assert (
+        len(set(volumes))
+        == len(volumes)
+        == len(COMPOSE["volumes"].keys() - {"authority", "secrets", "trust", "prometheus"})
+    )
 
 
 @pytest.mark.parametrize("service", SERVERS)
@@ -208,7 +215,7 @@ def test_the_build_is_given_all_it_needs() -> None:
 
 def test_the_images_are_stages_with_the_extras_that_they_need() -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
-    assert {service["build"]["target"] for service in SERVICES.values()} == {"server", "spark"} <= set(stages)
+    assert {service["build"]["target"] for service in OURS.values()} == {"server", "spark"} <= set(stages)
     extras = dict(re.findall(r"AS (installed|spark)$.*?\.whl\)\[([\w,]+)\]", DOCKERFILE, re.DOTALL | re.MULTILINE))
     assert extras == {"installed": "etcd,secure", "spark": "spark"}
     assert "COPY --from=installed /opt/minimq /opt/minimq" in DOCKERFILE.partition(" AS server\n")[2]
@@ -223,7 +230,7 @@ def stages() -> dict[str, list[str]]:
     return {name: re.findall(r"^[A-Z]+ .*$", body, re.MULTILINE) for name, body in found}
 
 
-@pytest.mark.parametrize("target", sorted({service["build"]["target"] for service in SERVICES.values()}))
+@pytest.mark.parametrize("target", sorted({service["build"]["target"] for service in OURS.values()}))
 def test_an_image_runs_as_a_user_that_is_not_root(target: str) -> None:
     users = [line for line in stages()[target] if line.startswith("USER ")]
     assert users[-1:] == ["USER minimq"]
