@@ -37,6 +37,7 @@ KINDS = {
     "Service": ("v1", {"spec"}),
     "StatefulSet": ("apps/v1", {"spec"}),
     "PodDisruptionBudget": ("policy/v1", {"spec"}),
+    "NetworkPolicy": ("networking.k8s.io/v1", {"spec"}),
 }
 #: What the specifications may have. A field that Kubernetes does not know is left out without a word by some of its
 #: versions, and one that it knows may give a pod more than it has to have.
@@ -52,6 +53,7 @@ FIELDS = {
         "volumeClaimTemplates",
     },
     "PodDisruptionBudget": {"maxUnavailable", "selector"},
+    "NetworkPolicy": {"podSelector", "policyTypes", "ingress", "egress"},
 }
 POD_FIELDS = {
     "automountServiceAccountToken",

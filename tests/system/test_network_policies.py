@@ -1,0 +1,114 @@
+"""The policies in docker/kubernetes: each server reaches whom it has to, and is reached by no others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.container_files import ROOT, Document, read_manifests
+
+MANIFESTS = read_manifests()
+POLICIES: list[Document] = MANIFESTS["networkpolicy.yaml"]
+SETS = [each for documents in MANIFESTS.values() for each in documents if each["kind"] == "StatefulSet"]
+PODS: dict[str, Document] = {each["metadata"]["name"]: each["spec"]["template"] for each in SETS}
+#: Labels of pods that are no servers; None stands for addresses outside of the cluster.
+CLIENT = {"app.kubernetes.io/name": "shop", "minimq-client": "true"}
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+STRANGER = {"app.kubernetes.io/name": "shop"}
+
+
+def labels(pod: str) -> dict[str, str]:
+    found: dict[str, str] = PODS[pod]["metadata"]["labels"]
+    return found
+
+
+def ports(pod: str) -> dict[str, int]:
+    (container,) = PODS[pod]["spec"]["containers"]
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def fits(selector: Document, given: dict[str, str]) -> bool:
+    assert selector.keys() <= {"matchLabels"}
+    return selector.get("matchLabels", {}).items() <= given.items()
+
+
+def policies_of(given: dict[str, str]) -> list[Document]:
+    return [each["spec"] for each in POLICIES if fits(each["spec"]["podSelector"], given)]
+
+
+def admits(rule: Document, side: str, peer: dict[str, str] | None, port: int, *, same_namespace: bool) -> bool:
+    """Decide as Kubernetes does: a rule that names no peers fits all, one that names no ports fits all."""
+    numbers = [each["port"] for each in rule.get("ports", []) if each["protocol"] == "TCP"]
+    if "ports" in rule and port not in numbers:
+        return False
+    if side not in rule:
+        return True
+    for each in rule[side]:
+        assert each.keys() <= {"podSelector", "namespaceSelector"}
+        in_reach = same_namespace if "namespaceSelector" not in each else each["namespaceSelector"] == {}
+        if peer is not None and in_reach and fits(each.get("podSelector", {}), peer):
+            return True
+    return False
+
+
+def may_come(to: str, port: str, peer: dict[str, str] | None, *, same_namespace: bool = True) -> bool:
+    rules = [rule for spec in policies_of(labels(to)) for rule in spec["ingress"]]
+    return any(admits(rule, "from", peer, ports(to)[port], same_namespace=same_namespace) for rule in rules)
+
+
+def may_go(pod: str, peer: dict[str, str] | None, port: int) -> bool:
+    rules = [rule for spec in policies_of(labels(pod)) for rule in spec["egress"]]
+    return any(admits(rule, "to", peer, port, same_namespace=True) for rule in rules)
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_exactly_one_policy_is_about_a_server_in_both_directions(pod: str) -> None:
+    [spec] = policies_of(labels(pod))
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    for peer in (CLIENT, PROMETHEUS, STRANGER):
+        assert not policies_of(peer)  # others are left alone
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_every_port_is_for_those_who_need_it_and_no_others(pod: str) -> None:
+    assert ports(pod).keys() == {"grpc", "metrics"}
+    for same_namespace in (True, False):
+        is_controller = "controller" in pod
+        assert may_come(pod, "grpc", CLIENT, same_namespace=same_namespace) is not is_controller
+        assert may_come(pod, "metrics", PROMETHEUS, same_namespace=same_namespace)
+        for port, peer in (("grpc", PROMETHEUS), ("metrics", CLIENT), ("grpc", STRANGER), ("metrics", STRANGER)):
+            assert not may_come(pod, port, peer, same_namespace=same_namespace)
+    for port in ports(pod):
+        assert not may_come(pod, port, None)
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_brokers_reach_all_servers_and_nobody_else(pod: str) -> None:
+    for other in PODS:
+        port = ports(other)["grpc"]
+        wanted = "broker" in pod
+        assert may_go(pod, labels(other), port) is wanted
+        assert may_come(other, "grpc", labels(pod)) is wanted
+        assert not may_come(other, "grpc", labels(pod), same_namespace=False)  # a cluster in another namespace
+        assert not may_go(pod, labels(other), ports(other)["metrics"])
+    assert may_go(pod, None, 53) is ("broker" in pod)
+    assert not may_go(pod, None, 443)
+
+
+def test_rules_name_ports_that_servers_have() -> None:
+    known = {port for pod in PODS for port in ports(pod).values()} | {53}
+    used = {
+        port["port"]
+        for policy in POLICIES
+        for side in ("ingress", "egress")
+        for rule in policy["spec"][side]
+        for port in rule["ports"]
+    }
+    assert used == known
+
+
+def test_the_page_says_how_a_client_is_marked() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    pods = re.findall(r"kind: Pod\nmetadata: \{(.*)\}\n", page)
+    assert pods == ['name: minimq-client, labels: {minimq-client: "true"}']
