@@ -1,4 +1,4 @@
-"""What a dashboard consists of; scripts/write_dashboards.py makes the files that Grafana reads."""
+"""The parts of a dashboard; scripts/write_dashboards.py makes the files that Grafana reads."""
 
 from __future__ import annotations
 

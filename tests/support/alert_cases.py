@@ -11,7 +11,7 @@ NAMESERVER = 'job="minimq", instance="nameserver-1:9912"'
 
 @dataclass(frozen=True)
 class Case:
-    """What is there, and what follows.
+    """Metrics, and the alert that they set off.
 
     Args:
         alert: its name.

@@ -30,7 +30,8 @@ def ports(pod: str) -> dict[str, int]:
 
 def fits(selector: Document, given: dict[str, str]) -> bool:
     assert selector.keys() <= {"matchLabels"}
-    return selector.get("matchLabels", {}).items() <= given.items()
+    wanted: dict[str, str] = selector.get("matchLabels", {})
+    return wanted.items() <= given.items()
 
 
 def policies_of(given: dict[str, str]) -> list[Document]:

@@ -17,7 +17,7 @@ def test_every_tool_knows_every_source_root() -> None:
     assert tool["pytest"]["ini_options"]["pythonpath"] == [*ROOTS, "tests"]
     assert tool["ruff"]["src"] == [*ROOTS, "tests"]
     assert tool["mypy"]["files"] == [*ROOTS, "tests", "bench", "examples", "scripts"]
-    assert tool["mypy"]["mypy_path"] == [*ROOTS, "tests", "bench", "examples"]
+    assert tool["mypy"]["mypy_path"] == [*ROOTS, "tests", "bench", "examples", "scripts"]
     assert tool["importlinter"]["root_packages"] == [package.name for package in PACKAGES]
 
 
