@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 
 from starlette.requests import Request
@@ -64,10 +64,15 @@ class Faces:
         )
 
     def _gather_now(self, observer: Observer, parameters: Parameters) -> PageData:
-        visit = Visit.begin(observer, parameters, Asking(self._surroundings.calling))
-        return self._page.gather(visit)
+        return self._page.gather(Visit.begin(observer, parameters, self._asking()))
+
+    def _asking(self) -> Asking:
+        return Asking(self._surroundings.calling)
 
     async def _events(self, request: Request, observer: Observer, parameters: Parameters) -> Response:
+        if self._page.follow is not None:
+            followed = self._new_rows(self._page.follow, Visit.begin(observer, parameters, self._asking()))
+            return StreamingResponse(followed, media_type="text/event-stream", headers=HEADERS)
         with suppress(MiniMQError):  # which the stream tells, as it may pass
             if (await self._gather(observer, parameters)).stays:
                 return Response(status_code=204, headers=HEADERS)  # after which a browser does not ask again
@@ -94,6 +99,20 @@ class Faces:
                     if await self._surroundings.pause(pause_s):
                         return
                     quiet_s += pause_s
+        except MiniMQError as error:
+            yield event_of(self._failure_part(error))
+
+    async def _new_rows(self, follow: Callable[[Visit], AsyncIterator[PageData]], visit: Visit) -> AsyncIterator[str]:
+        """Yield rows as events, until the console ends."""
+        rendering = self._surroundings.rendering
+        try:
+            with self._surroundings.stream():
+                yield f"retry: {_AGAIN_MS}\n\n"
+                async for found in follow(visit):
+                    if self._surroundings.is_stopping:
+                        return
+                    rows = rendering.template(self._page.rows_template, {"page": found}).strip()
+                    yield event_of(rows, "rows") if rows else ": still there\n\n"
         except MiniMQError as error:
             yield event_of(self._failure_part(error))
 

@@ -9,8 +9,10 @@ from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.sampler import Sampler
 
-#: Seconds for a call to a server: one that hangs leaves the others time to be shown.
-_TIMEOUT_S = 1.5
+#: Seconds for a call of a page to a server. One that is lost may be tried twice, and a page takes no more than two.
+_PAGE_CALL_S = 0.85
+#: Seconds for a call of the sampler: nobody waits for it.
+_SAMPLER_CALL_S = 2.0
 
 
 class Observer:
@@ -38,9 +40,10 @@ class Observer:
         interval_s: float = 2.0,
     ) -> None:
         self.cluster = Cluster(nameserver, credentials=credentials)
-        self.admin = Admin(self.cluster, timeout_s=_TIMEOUT_S)
-        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_TIMEOUT_S, patience_s=_TIMEOUT_S))
-        self.sampler = Sampler(self.admin, interval_s)
+        self.admin = Admin(self.cluster, timeout_s=_PAGE_CALL_S)
+        self._patient = Admin(self.cluster, timeout_s=_SAMPLER_CALL_S)
+        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, patience_s=_PAGE_CALL_S))
+        self.sampler = Sampler(self._patient, interval_s)
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -55,5 +58,6 @@ class Observer:
         """End the sampler, and close all connections. Idempotent."""
         self.sampler.stop()
         self.reader.close()
+        self._patient.close()
         self.admin.close()
         self.cluster.close()

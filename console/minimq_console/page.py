@@ -6,7 +6,7 @@ bring the live part of the HTML anew whenever it has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -81,6 +81,8 @@ class Page:
         title: of the page.
         label: in the navigation; None for pages that others lead to.
         live_s: seconds between two looks while somebody watches; None for a page that stays as it is.
+        follow: yields structs of what is new, at least every second; for pages to which rows are added. Else None.
+        rows_template: makes the rows of such a struct.
     """
 
     path: str
@@ -89,3 +91,5 @@ class Page:
     title: str
     label: str | None = None
     live_s: float | None = 2.0
+    follow: Callable[[Visit], AsyncIterator[PageData]] | None = None
+    rows_template: str = ""

@@ -19,8 +19,9 @@ from minimq_console.lease_sightings import LeaseSightings
 
 _log = logging.getLogger(__name__)
 
-#: The share of the time in which the sampler may look: it rests so many times as long as a look takes.
-_RESTS = 4
+#: After a look the sampler rests so many times as long as the process has computed meanwhile, but no longer than this
+#: many seconds: a large cluster must not cost more than a share of a core.
+_RESTS, _LONGEST_REST_S = 4, 20.0
 #: Seconds without a look after which what is shown counts as old.
 OLD_S = 15.0
 
@@ -56,7 +57,7 @@ class Sampler:
 
     Args:
         source: an `Admin`, whose timeout bounds how long a server that hangs holds a look up.
-        interval_s: seconds between two looks. A look that takes long makes the pauses longer.
+        interval_s: seconds between two looks. A look at very much makes the pauses longer.
         clock: returns seconds.
     """
 
@@ -107,10 +108,10 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            began = self._clock()
+            began = time.process_time()
             self._look()
-            took = self._clock() - began
-            self._stopping.wait(max(self._interval_s, _RESTS * took))
+            computed_s = time.process_time() - began
+            self._stopping.wait(max(self._interval_s, min(_RESTS * computed_s, _LONGEST_REST_S)))
 
     def _look(self) -> None:
         activity, error = None, None

@@ -63,6 +63,11 @@ class Surroundings:
         finally:
             self._streams -= 1
 
+    @property
+    def is_stopping(self) -> bool:
+        """True once the console ends."""
+        return self._stopping.is_set()
+
     async def pause(self, seconds: float) -> bool:
         """Wait; return True as soon as the console ends."""
         try:

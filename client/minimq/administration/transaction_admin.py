@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,6 +19,8 @@ from minimq_proto.v1 import halves_pb2
 #: Transactions that are listed at most, and bytes of a body.
 _MOST = 10_000
 _SHOWN_BYTES = 200
+#: Takes note of a broker that did not answer, and why.
+OnFailure = Callable[[str, MiniMQError], None]
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
 
 
@@ -72,12 +74,16 @@ class TransactionAdmin:
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
 
-    def list_transactions(self, group: str | None = None, *, most: int = _MOST) -> ListedTransactions:
+    def list_transactions(
+        self, group: str | None = None, *, most: int = _MOST, on_failure: OnFailure | None = None
+    ) -> ListedTransactions:
         """Return the transactions with half messages that have not ended, on all brokers.
 
         Args:
             group: only those of this producer group.
             most: list so many of them.
+            on_failure: called with the name of each broker that does not answer, and the error; those of the others are
+                returned then. By default the error is raised.
 
         Raises:
             InvalidArgument: the group cannot be one.
@@ -85,7 +91,7 @@ class TransactionAdmin:
         """
         if not 1 <= most <= _MOST:
             raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")
-        answers = self._ask_for_halves(group, -1, most)
+        answers = self._ask_for_halves(group, -1, most, on_failure)
         found = [_from_wire(name, half) for name, answer in answers.items() for half in answer.halves]
         found.sort(key=lambda each: -each.age_s)
         return ListedTransactions(tuple(found[:most]), sum(answer.count for answer in answers.values()))
@@ -115,12 +121,18 @@ class TransactionAdmin:
             "`minimq transaction list`"
         )
 
-    def _ask_for_halves(self, group: str | None, number: int, most: int) -> Mapping[str, halves_pb2.ListHalvesResponse]:
-        addresses = self._masters.find_all()
+    def _ask_for_halves(
+        self, group: str | None, number: int, most: int, on_failure: OnFailure | None = None
+    ) -> Mapping[str, halves_pb2.ListHalvesResponse]:
+        addresses = self._masters.find_all() if on_failure is None else self._masters.find()
         name = "" if group is None else check_producer_group(group)
         request = halves_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
         answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.ListHalves, request)
-        raise_failures("transactions are not known", failures, addresses, "try again")
+        if on_failure is None:
+            raise_failures("transactions are not known", failures, addresses, "try again")
+        else:
+            for broker, error in failures.items():
+                on_failure(broker, error)
         return answers
 
     def _end_half(

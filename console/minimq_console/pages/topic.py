@@ -102,7 +102,7 @@ def gather(visit: Visit) -> TopicPage:
     """Return the topic as its brokers describe it now, and messages of it."""
     name, wanted = visit.parameters.name("topic"), wanted_of(visit.parameters)
     described = describe(visit, name)
-    queues = _chosen(described, wanted.queue)
+    queues = chosen_queues(described, wanted.queue)
     notes: list[str] = []
     if wanted.key:
         messages = _by_key(visit, name, wanted, notes)
@@ -156,7 +156,8 @@ def wanted_of(parameters: Parameters) -> MessageChoice:
     return wanted
 
 
-def _chosen(described: TopicDescription, queue: str) -> Sequence[QueueDescription]:
+def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDescription]:
+    """Return the queue that is named "BROKER:ID", or all for an empty name. Raises `QueueNotFound`."""
     if not queue:
         return described.queues
     broker, _, number = queue.rpartition(":")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq.administration.transaction_admin import ListedTransaction
+from minimq.administration.transaction_admin import ListedTransaction, ListedTransactions
+from minimq_common.errors import MiniMQError
 from minimq_console.body_text import preview
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
@@ -63,14 +64,22 @@ def gather(visit: Visit) -> TransactionsPage:
     """Return the transactions that all brokers list."""
     group, bounds = visit.parameters.text("group", most=127), visit.parameters.rows()
     admin = visit.observer.admin
-    listed = visit.ask("the transactions", lambda: admin.list_transactions(group or None, most=_MOST)).required()
+    failed: list[str] = []
+
+    def note(broker: str, error: MiniMQError) -> None:
+        failed.append(f"broker {broker}: {error.message}")
+
+    def read() -> ListedTransactions:
+        return admin.list_transactions(group or None, most=_MOST, on_failure=note)
+
+    listed = visit.ask("the transactions", read).required()
     shown, part = part_of(listed.transactions, bounds)
     return TransactionsPage(
         group=group,
         count=listed.count,
         part=part,
         transactions=tuple(_row(each) for each in shown),
-        missing=visit.missing,
+        missing=(*visit.missing, *failed),
     )
 
 

@@ -1,0 +1,80 @@
+"""Brokers that die, hang and come back, and a cluster that is lost: pages show what is left, and say what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from minimq.admin import Admin
+from minimq.cli.console import serving_console
+from minimq.local.local_cluster import LocalCluster
+from support.console_client import ConsoleClient
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+#: Far more than the two seconds of a page, for machines that are busy, and far less than any timeout of a call.
+MOST_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=2)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def own_console(own_cluster: LocalCluster) -> Iterator[ConsoleClient]:
+    with serving_console(own_cluster.nameserver, "127.0.0.1", 0, interval_s=0.2) as served:
+        yield ConsoleClient(served.address)
+
+
+def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
+    own_cluster: LocalCluster, own_console: ConsoleClient
+) -> None:
+    with own_console.events("/") as events:
+        assert "running" in next(events)[1]
+        own_cluster.brokers[1].kill()
+        assert any('<span class="bad">' in part and 'aria-label="Problems"' in part for _, part in events)
+        own_cluster.brokers[1].start()
+        assert any(part.count('<span class="good">running') == 2 for _, part in events)
+
+
+def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluster, own_console: ConsoleClient) -> None:
+    hanging = own_cluster.brokers[1]
+    hanging.pause()
+    try:
+        for path in ("/", "/topics/orders", "/groups", "/transactions"):
+            answer = own_console.get(path)
+            assert answer.took_s < MOST_S, path
+            assert answer.status == 200, answer.text
+        page = own_console.json("/topics/orders")
+        assert [each["broker"] for each in page["topic"]["brokers"]] == ["broker-a"]
+        assert any("broker-b" in sentence for sentence in page["missing"])
+        assert "This page is incomplete" in own_console.get("/topics/orders").text
+    finally:
+        hanging.resume()
+    wait_until(lambda: not own_console.json("/topics/orders")["missing"])
+
+
+def test_a_cluster_that_is_lost_is_said_and_comes_back_by_itself(
+    own_cluster: LocalCluster, own_console: ConsoleClient
+) -> None:
+    with own_console.events("/") as events:
+        next(events)
+        own_cluster.nameservers[0].kill()
+        assert any("the cluster cannot be read" in part for _, part in events)
+        lost = own_console.get("/topics", Accept="text/html")
+        assert (lost.status, lost.took_s < MOST_S) == (503, True)
+        assert "The cluster does not answer" in lost.text
+        own_cluster.nameservers[0].start()
+        assert any(part.count('<span class="good">running') == 2 and "missing" not in part for _, part in events)
+
+
+def test_a_console_of_no_cluster_says_so() -> None:
+    with serving_console("127.0.0.1:1", "127.0.0.1", 0) as served:
+        page = ConsoleClient(served.address).json("/")
+        assert page["replicas"] == []
+        assert page["missing"]
