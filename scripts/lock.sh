@@ -10,7 +10,7 @@ python=$work/venv/bin/python
 
 "${PYTHON:-python3}" -m venv "$work/venv"
 # hatchling builds minimq; setuptools builds the dependencies that come as source.
-"$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,etcd,secure,console,dev,demo]'
+"$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,etcd,secure,console,schemas,dev,demo]'
 
 {
   echo "# Every version that is tested, for every install. Written by 'make lock' on $("$python" --version)."

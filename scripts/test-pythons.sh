@@ -33,7 +33,7 @@ for python in $pythons; do
   echo "---- Python $version: $python"
   "$python" -m venv --clear "$venv"
   PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --use-pep517 -c constraints.txt \
-    "$(ls dist/minimq-*.whl)[spark,etcd,secure,dev,demo]"
+    "$(ls dist/minimq-*.whl)[spark,etcd,secure,schemas,dev,demo]"
   # Without the source roots on the path: what is imported is the wheel.
   PYSPARK_PYTHON=$PWD/$venv/bin/python "$venv/bin/python" -P -m pytest -o pythonpath=tests -p no:cacheprovider \
     -n "${WORKERS:-4}" --no-loadscope-reorder "${tests[@]}" || failed="$failed $version"

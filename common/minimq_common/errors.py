@@ -20,6 +20,7 @@
     ├── RequestFailed           whoever answered a request reported an error
     ├── BufferFull              too much is waiting to be sent
     ├── DamagedMessages         CorruptBatch or CorruptEntry, with the place in the queue
+    ├── MalformedBody           a body that its schema does not fit
     ├── CannotListen            a server cannot have the address it was told to serve at
     └── StoreError              a data directory cannot be used
         ├── DataDirectoryInUse      ├── DataDirectoryVersion  ├── CorruptEntry
@@ -214,6 +215,12 @@ class CorruptBatch(DamagedMessages, ServerError):
     """The bytes of a batch do not match their checksum."""
 
     code = "CORRUPT_BATCH"
+
+
+class MalformedBody(MiniMQError):
+    """A body is not what its schema says, or names a schema that there is not. No retry will help."""
+
+    code = "MALFORMED_BODY"
 
 
 class StaleSequence(ServerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from minimq import Admin, LocalCluster
 from minimq.local.broker_process import BrokerProcess
+from support.registry_server import registry_server
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -21,13 +23,35 @@ def text_of(document: str) -> str:
     return (ROOT / document).read_text()
 
 
-def run_page(document: str, folder: Path) -> list[str]:
-    """Run the Python blocks of a page as one program; return the lines that it prints."""
+def run_page(document: str, folder: Path, **variables: str) -> list[str]:
+    """Run the Python blocks of a page as one program, in an environment; return the lines that it prints."""
     program = folder / "page.py"
     program.write_text("\n".join(re.findall(r"```python\n(.*?)```", text_of(document), re.DOTALL)))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=os.environ | variables,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_the_page_about_schemas_is_one_program_that_runs(tmp_path: Path) -> None:
+    with registry_server() as registry:
+        said = run_page("docs/schemas.md", tmp_path, REGISTRY_URL=registry.url)
+    assert said == [
+        "read Order(id='o-17', cents=480)",
+        "refused the value does not fit its schema: `$.lines[1].cents` is a str, not int",
+        "order o-17",
+        "order o-20",
+        "rejected",
+        "marked b'\\x00' {'id': 'o-17'}",
+        "stored orders/broker-a/0",
+        "value Order(id='o-23', cents=480)",
+    ]
 
 
 def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None:

@@ -102,18 +102,21 @@ class DeliveryOutcomes:
             return
         if len(found.again) < len(delivery.messages):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in found.again])
-        self.try_again(delivery, found.level, found.reason)
+        self.try_again(delivery, found.level, found.reason, is_final=found.is_final)
 
-    def try_again(self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP) -> None:
+    def try_again(
+        self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP, *, is_final: bool = False
+    ) -> None:
         """Have messages tried again: from the retry topic, or here when they must not be overtaken.
 
         Args:
             delivery: that has failed.
             level: of their wait, None when the number of tries decides.
             reason: why it has failed, for dead letters.
+            is_final: no further try will help.
         """
         tries = delivery.messages[0].reconsume_times
-        used_up = self._max_tries is not None and tries >= self._max_tries
+        used_up = is_final or (self._max_tries is not None and tries >= self._max_tries)
         if self.retry_topic is None and used_up:
             log.error(
                 "consumer: passed over after %s tries group=%s queue=%s messages=%s",
@@ -124,7 +127,7 @@ class DeliveryOutcomes:
             )
             self._finish(delivery)
         elif self.retry_topic is not None and (used_up or not self._orderly):
-            self._retry_worker.put(delivery, level, reason)
+            self._retry_worker.put(delivery, level, reason, is_final=is_final)
         else:
             self._try_here(delivery, delivery.messages)
 

@@ -18,7 +18,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import origin_of
 from minimq.sending.replier import Replier
 from minimq.sending.reply import Reply
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -103,12 +103,14 @@ class Verdict(NamedTuple):
         level: of their delay; None if the number of tries decides.
         reason: the reason of the failure, for dead letters.
         error: what the listener has raised.
+        is_final: no retry will help: those messages are dead letters at once.
     """
 
     again: Sequence[int]
     level: int | None = None
     reason: str = "listener answered RETRY_LATER"
     error: BaseException | None = None
+    is_final: bool = False
 
     def tell(self, call: ConsumerCall) -> None:
         """Note it in a call."""
@@ -221,7 +223,11 @@ class _Adapter:
             exc_info=error,
         )
         return Verdict(
-            range(len(messages)), reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}", error=error
+            range(len(messages)),
+            reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}",
+            # Of several messages nobody knows which has the body; each comes back alone.
+            is_final=isinstance(error, MalformedBody) and len(messages) == 1,
+            error=error,
         )
 
     def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:

@@ -53,10 +53,10 @@ class PoppedOutcomes:
         again = set(found.again)
         done = [message for index, message in enumerate(delivery.messages) if index not in again]
         failed = [delivery.messages[index] for index in found.again]
-        used_up = [message for message in failed if message.tries >= self._most_tries]
+        used_up = [message for message in failed if found.is_final or message.tries >= self._most_tries]
         by_delay: dict[int, list[PoppedMessage]] = {}
         for message in failed:
-            if message.tries < self._most_tries:
+            if not found.is_final and message.tries < self._most_tries:
                 level = level_of(message.reconsume_times, found.level, len(self._delays_ms))
                 by_delay.setdefault(self._delays_ms[level], []).append(message)
         delivery.kept, delivery.is_answered = [*done, *used_up], True

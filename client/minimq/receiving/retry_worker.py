@@ -38,12 +38,14 @@ class Failed(NamedTuple):
         level: index of its wait, None when the number of tries decides.
         reason: why it failed, for a dead letter.
         tries: how often somebody had it, this time included unless it was not looked at.
+        is_final: it is a dead letter, however few tries it had.
     """
 
     message: ReceivedMessage
     level: int | None
     reason: str = TRIES_USED_UP
     tries: int | None = None
+    is_final: bool = False
 
     @property
     def attempts(self) -> int:
@@ -111,7 +113,7 @@ class RetrySender:
 
     def _place(self, item: Failed) -> tuple[str, int]:
         times = item.message.reconsume_times
-        if times >= self._max_tries:
+        if item.is_final or times >= self._max_tries:
             return dead_letter_topic(self._group), 0
         topic = retry_topic(self._group)
         return topic, level_of(times, item.level, self._queues[topic])
@@ -212,16 +214,21 @@ class RetryWorker:
         self._send = send
         self._is_current = is_current
         self._done = done
-        self._to_do: queues.SimpleQueue[tuple[Delivery, int | None, str] | None] = queues.SimpleQueue()
+        self._to_do: queues.SimpleQueue[tuple[Delivery, int | None, str, bool] | None] = queues.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
-    def put(self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP) -> None:
-        """Have the messages of a call that failed for a reason sent back, to wait for so long as the level says."""
-        self._to_do.put((delivery, level, reason))
+    def put(
+        self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP, *, is_final: bool = False
+    ) -> None:
+        """Have the messages of a call that failed for a reason sent back, to wait for so long as the level says.
+
+        If the failure is final, they go to the dead letters instead.
+        """
+        self._to_do.put((delivery, level, reason, is_final))
 
     def close(self, timeout_s: float) -> None:
         """End when that is done which is under way. Idempotent."""
@@ -243,16 +250,20 @@ class RetryWorker:
             if ended:
                 return
 
-    def _return(self, waiting: Sequence[tuple[Delivery, int | None, str]]) -> None:
+    def _return(self, waiting: Sequence[tuple[Delivery, int | None, str, bool]]) -> None:
         wanted = [item for item in waiting if self._is_current(item[0])]
-        failed = [Failed(message, level, why) for delivery, level, why in wanted for message in delivery.messages]
+        failed = [
+            Failed(message, level, why, is_final=is_final)
+            for delivery, level, why, is_final in wanted
+            for message in delivery.messages
+        ]
         try:
             sent = iter(self._send(failed))
         except Exception:  # the messages stay in hand, and the thread serves all queues
             log.exception("consumer: messages could not be sent back")
             sent = iter([False] * len(failed))
-        current = {delivery for delivery, _, _ in wanted}
-        for delivery, _, _ in waiting:
+        current = {delivery for delivery, _, _, _ in wanted}
+        for delivery, _, _, _ in waiting:
             left = [message for message in delivery.messages if not next(sent)] if delivery in current else []
             self._done(delivery, left)
 

@@ -1,0 +1,136 @@
+"""The mark by which a body tells its schema, as the clients of schema registries write it.
+
+Before the body, `prefix`: a magic byte of 0 and the id of the schema in 4 bytes, big endian. In a property, `header`: a
+magic byte of 1 and the 16 bytes of its GUID, as hexadecimal digits, since properties are text. For Protobuf the
+indexes of the message follow in both: how many there are and each of them, as zigzag varints; the first message of a
+file is a single 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from minimq_common.errors import InvalidArgument, MalformedBody
+
+#: The property that has the mark of a body whose framing is `header`.
+SCHEMA_ID_PROPERTY = "__value_schema_id"
+
+_ID_MAGIC, _GUID_MAGIC = 0, 1
+_ID_BYTES, _GUID_BYTES = 4, 16
+#: Of ids: registries count from 1, in Java's integers.
+_MOST_ID = (1 << 31) - 1
+#: Messages nest in Protobuf, by far not so deep; and no file has so many of them.
+_MOST_INDEXES, _MOST_INDEX = 32, 10_000
+_MOST_VARINT_BYTES = 4
+_FIRST_MESSAGE = (0,)
+
+
+class SchemaMark(NamedTuple):
+    """The mark of a body.
+
+    Attributes:
+        schema_id: id of the schema; None if the mark has a GUID.
+        guid: GUID of the schema; None if the mark has an id.
+        indexes: where the message is in its Protobuf file; empty for other formats.
+        start: where the payload begins in the body.
+    """
+
+    schema_id: int | None
+    guid: UUID | None
+    indexes: tuple[int, ...]
+    start: int
+
+    def __str__(self) -> str:
+        return f"schema id {self.schema_id}" if self.guid is None else f"schema GUID {self.guid}"
+
+
+def prefix_mark(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
+    """Return the mark that stands before a body. Raises `InvalidArgument` for an id that no registry gives."""
+    if not 0 <= schema_id <= _MOST_ID:
+        raise InvalidArgument(f"schema id {schema_id} is not between 0 and {_MOST_ID}")
+    return bytes((_ID_MAGIC,)) + schema_id.to_bytes(_ID_BYTES) + _written_indexes(indexes)
+
+
+def header_mark(guid: UUID, indexes: Sequence[int] = ()) -> str:
+    """Return the mark that stands in a property."""
+    return (bytes((_GUID_MAGIC,)) + guid.bytes + _written_indexes(indexes)).hex()
+
+
+def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
+    """Return the mark before a body.
+
+    Raises:
+        MalformedBody: the body has none; the text says what it begins with.
+    """
+    if not body:
+        raise MalformedBody("the body is empty: a tombstone has no value, look at is_tombstone first")
+    if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
+        end = 1 + _ID_BYTES
+        schema_id, guid = int.from_bytes(body[1:end]), None
+        if schema_id > _MOST_ID:
+            raise MalformedBody(f"the body names schema id {schema_id}, which no registry gives")
+    elif body[0] == _GUID_MAGIC and len(body) > _GUID_BYTES:
+        end = 1 + _GUID_BYTES
+        schema_id, guid = None, UUID(bytes=bytes(body[1:end]))
+    else:
+        raise MalformedBody(
+            f"the body of {len(body)} bytes begins with {bytes(body[:5]).hex()}, which is no mark of a schema: it was "
+            "sent without a schema registry"
+        )
+    indexes, start = _read_indexes(body, end) if has_indexes else ((), end)
+    return SchemaMark(schema_id, guid, indexes, start)
+
+
+def read_header(text: str, *, has_indexes: bool) -> SchemaMark:
+    """Return the mark in a property; its payload is the whole body. Raises `MalformedBody` if it is none."""
+    try:
+        mark = bytes.fromhex(text) if len(text) <= 2 * (1 + _GUID_BYTES + _MOST_VARINT_BYTES * _MOST_INDEXES) else b""
+    except ValueError:
+        mark = b""
+    if len(mark) <= _GUID_BYTES or mark[0] != _GUID_MAGIC:
+        raise MalformedBody(f"property {SCHEMA_ID_PROPERTY} is {text[:40]!r}, which is no mark of a schema")
+    return read_prefix(mark, has_indexes=has_indexes)._replace(start=0)
+
+
+def _written_indexes(indexes: Sequence[int]) -> bytes:
+    if not indexes:
+        return b""
+    if tuple(indexes) == _FIRST_MESSAGE:
+        return b"\0"
+    return b"".join(map(_varint, (len(indexes), *indexes)))
+
+
+def _varint(number: int) -> bytes:
+    left, written = number << 1, bytearray()
+    while left > 0x7F:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    written.append(left)
+    return bytes(written)
+
+
+def _read_indexes(body: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Return the indexes of a message, and where they end."""
+    count, at = _read_varint(body, at)
+    if count == 0:
+        return _FIRST_MESSAGE, at
+    if not 0 < count <= _MOST_INDEXES:
+        raise MalformedBody(f"the mark of the schema has {count} message indexes; there may be 1 to {_MOST_INDEXES}")
+    indexes = []
+    for _ in range(count):
+        index, at = _read_varint(body, at)
+        if not 0 <= index <= _MOST_INDEX:
+            raise MalformedBody(f"the mark of the schema has message index {index}; the largest is {_MOST_INDEX}")
+        indexes.append(index)
+    return tuple(indexes), at
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for index, byte in enumerate(body[at : at + _MOST_VARINT_BYTES]):
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number >> 1 ^ -(number & 1), at + index + 1
+    raise MalformedBody("the message indexes in the mark of the schema do not end")

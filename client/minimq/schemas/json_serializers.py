@@ -1,0 +1,195 @@
+"""Serializers whose bodies are JSON: plain values, msgspec types, and pydantic models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+
+import msgspec
+
+from minimq.schemas.extra import check_installed
+from minimq.schemas.framing import SchemaMark
+from minimq.schemas.registry import Schema, SchemaRegistry, resolved
+from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer
+from minimq.schemas.serializer_options import SerializerOptions
+from minimq_common.errors import InvalidArgument, MalformedBody
+
+if TYPE_CHECKING:
+    import pydantic
+    from jsonschema.protocols import Validator
+
+#: What JSON can hold.
+Plain: TypeAlias = Any
+V = TypeVar("V")
+M = TypeVar("M", bound="pydantic.BaseModel")
+
+
+class JsonSerializer(Serializer[Any]):
+    """JSON of plain values: dicts, lists, texts, numbers, and what msgspec makes JSON of, such as datetimes.
+
+    Args:
+        schema: a JSON Schema, as text or as a mapping, that values and bodies have to fit. None: any value fits, and
+            with a registry, bodies have to fit the schema with which they were written.
+        registry: the schema registry; None for bodies without a mark.
+        options: `subject`, `register` and `framing`, as for `Serializer`.
+
+    Raises:
+        InvalidArgument: the schema is none.
+    """
+
+    def __init__(
+        self,
+        schema: str | Mapping[str, Any] | None = None,
+        registry: SchemaRegistry | None = None,
+        **options: Unpack[SerializerOptions],
+    ) -> None:
+        super().__init__(registry, **options)
+        self._text = schema if isinstance(schema, str) or schema is None else json.dumps(schema)
+        self._validator_of = lru_cache(KEPT_SCHEMAS)(self._new_validator)
+        self._own = None if self._text is None else self._validator_of(Schema(self._text, "JSON"))
+
+    def _schema(self) -> Schema:
+        if self._text is None:
+            raise InvalidArgument("the serializer has no schema, so that it can only read: give it one to send")
+        return Schema(self._text, "JSON")
+
+    def _encode(self, value: Plain) -> bytes:
+        try:
+            payload = msgspec.json.encode(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(f"the value cannot be written as JSON: {error}") from None
+        if self._own is not None and (mistake := _mistake(self._own, json.loads(payload))):
+            raise InvalidArgument(f"the value does not fit its schema: {mistake}")
+        return payload
+
+    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> Plain:
+        value = msgspec.json.decode(payload)
+        validator = self._own
+        if validator is None and mark is not None:
+            validator = self._validator_of(self._written(mark).schema)
+        if validator is not None and (mistake := _mistake(validator, value)):
+            raise MalformedBody(f"the body does not fit its schema: {mistake}")
+        return value
+
+    def _new_validator(self, schema: Schema) -> Validator:
+        """Return what checks values by a schema. Nothing is fetched but from the registry."""
+        check_installed("jsonschema")
+        import jsonschema  # noqa: PLC0415 - a part of an extra, and slow to import
+        from referencing import Registry, Resource  # noqa: PLC0415
+        from referencing.jsonschema import DRAFT7  # noqa: PLC0415
+
+        if schema.kind != "JSON":
+            raise MalformedBody(f"the body is written with a schema of kind {schema.kind}, not JSON")
+        try:
+            read = json.loads(schema.text)
+            kind = jsonschema.validators.validator_for(read, default=jsonschema.Draft7Validator)
+            kind.check_schema(read)
+        except (ValueError, RecursionError, jsonschema.SchemaError) as error:
+            raise InvalidArgument(f"this is no JSON Schema: {str(error).splitlines()[0]}") from None
+        others = resolved(self.registry, schema.references) if self.registry is not None else {}
+        known: Registry[Any] = Registry().with_resources(
+            (name, Resource.from_contents(json.loads(other.text), DRAFT7)) for name, other in others.items()
+        )
+        made: Validator = kind(read, registry=known)
+        return made
+
+
+class MsgspecSerializer(Serializer[V]):
+    """JSON of a type that msgspec knows: a `Struct`, a dataclass, a TypedDict and others.
+
+    Bodies are checked by the type, also those that were written with another schema: fields that it does not have are
+    passed over, and those that a body lacks have their defaults.
+
+    Args:
+        kind: the type.
+        registry: the schema registry, where the JSON Schema of the type is registered; None for bodies without a mark.
+        options: `subject`, `register` and `framing`, as for `Serializer`.
+
+    Raises:
+        InvalidArgument: the type is none that msgspec knows.
+    """
+
+    def __init__(
+        self, kind: type[V], registry: SchemaRegistry | None = None, **options: Unpack[SerializerOptions]
+    ) -> None:
+        super().__init__(registry, **options)
+        self._kind = kind
+        try:
+            self._decoder = msgspec.json.Decoder(kind)
+        except TypeError as error:
+            raise InvalidArgument(f"{kind!r} is no type that msgspec can read: {error}") from None
+
+    def _schema(self) -> Schema:
+        return Schema(json.dumps(msgspec.json.schema(self._kind)), "JSON")
+
+    def _encode(self, value: V) -> bytes:
+        try:
+            payload = msgspec.json.encode(value)
+            self._decoder.decode(payload)  # msgspec does not look at the types of attributes when it writes
+        except (TypeError, ValueError, RecursionError) as error:  # its errors end with the path
+            raise InvalidArgument(f"the value does not fit {self._kind.__name__}: {error}") from None
+        return payload
+
+    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> V:
+        try:
+            return self._decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise MalformedBody(f"the body does not fit {self._kind.__name__}: {error}") from None
+
+
+class PydanticSerializer(Serializer[M]):
+    """JSON of a pydantic model; bodies are checked by the model.
+
+    Args:
+        model: the class.
+        registry: the schema registry, where the JSON Schema of the model is registered; None for bodies without a mark.
+        options: `subject`, `register` and `framing`, as for `Serializer`.
+    """
+
+    def __init__(
+        self, model: type[M], registry: SchemaRegistry | None = None, **options: Unpack[SerializerOptions]
+    ) -> None:
+        super().__init__(registry, **options)
+        self._model = model
+
+    def _schema(self) -> Schema:
+        return Schema(json.dumps(self._model.model_json_schema()), "JSON")
+
+    def _encode(self, value: M) -> bytes:
+        import pydantic  # noqa: PLC0415 - a part of an extra
+
+        if not isinstance(value, self._model):
+            raise InvalidArgument(f"the value is {type(value).__name__}: give {self._model.__name__}")
+        try:
+            payload = value.model_dump_json(warnings="none").encode()
+            self._model.model_validate_json(payload)  # models check attributes only if they are told to
+        except pydantic.ValidationError as error:
+            raise InvalidArgument(f"the value does not fit {self._model.__name__}: {_pydantic_text(error)}") from None
+        except ValueError as error:
+            raise InvalidArgument(f"the value cannot be written as JSON: {error}") from None
+        return payload
+
+    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> M:
+        import pydantic  # noqa: PLC0415 - a part of an extra
+
+        try:
+            return self._model.model_validate_json(payload)
+        except pydantic.ValidationError as error:
+            raise MalformedBody(f"the body does not fit {self._model.__name__}: {_pydantic_text(error)}") from None
+
+
+def _mistake(validator: Validator, value: object) -> str | None:
+    """Return the mistake in a value that fits its schema least; None if it fits."""
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 - a part of an extra
+
+    error = best_match(validator.iter_errors(value))
+    return None if error is None else f"{error.message[:300]} - at `{error.json_path}`"
+
+
+def _pydantic_text(error: pydantic.ValidationError) -> str:
+    """Return the first mistake, with its path."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return f"{first['msg']} - at `${path}`"

@@ -1,0 +1,298 @@
+"""The client of a schema registry, over its REST interface."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+from urllib.parse import quote, urlsplit
+from uuid import UUID
+
+import msgspec
+
+from minimq.arguments import waiting_s
+from minimq.schemas.extra import check_installed
+from minimq_common.errors import AccessDenied, InvalidArgument, NotAuthenticated, Unavailable
+
+SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
+
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+#: Of an answer: schemas are far smaller.
+_MOST_ANSWER_BYTES = 4 << 20
+_MOST_SHOWN = 200
+#: A schema that the registry does not have is asked for again after so many seconds.
+_MISSING_S = 30
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
+_BUSY = (429, 502, 503, 504)
+
+
+class SchemaReference(msgspec.Struct, frozen=True):
+    """A schema that another one refers to.
+
+    Attributes:
+        name: as the other schema has it.
+        subject: under which it is registered.
+        version: its number there.
+    """
+
+    name: str
+    subject: str
+    version: int
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """A schema as registries store it.
+
+    Attributes:
+        text: its definition; of Protobuf, that or the file descriptor in base64.
+        kind: its language.
+        references: other schemas that it refers to.
+    """
+
+    text: str
+    kind: SchemaType = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema and how a registry calls it.
+
+    Attributes:
+        schema: the schema.
+        schema_id: its id.
+        guid: its GUID; None if the registry is too old to have any.
+    """
+
+    schema: Schema
+    schema_id: int
+    guid: UUID | None
+
+
+class SchemaMissing(InvalidArgument):
+    """A schema registry does not have a schema, a subject or a version."""
+
+    code = "SCHEMA_MISSING"
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    """The fields of answers that count here."""
+
+    id: int | None = None
+    guid: str | None = None
+    version: int | None = None
+    schema: str | None = None
+    schema_type: SchemaType = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+
+class SchemaRegistry:
+    """A schema registry that serializers ask for schemas. Thread-safe; connects when it is first asked.
+
+    What it has answered once is not asked again: schemas never change under their id. Tries that fail are repeated
+    three times, with pauses that grow from 0.2 s on; requests are safe to repeat.
+
+    Args:
+        url: its address, such as "http://127.0.0.1:8081".
+        basic_auth: user and password.
+        bearer_token: a token, or a plain function that returns the one that is valid now.
+        ca_file: certificates of the authorities to trust, in PEM; None trusts those of the system.
+        timeout_s: seconds for one try to connect, and for one to be answered.
+        cache_schemas: number of schemas that are kept in memory.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        basic_auth: tuple[str, str] | None = None,
+        bearer_token: str | Callable[[], str] | None = None,
+        ca_file: str | None = None,
+        timeout_s: float = 5.0,
+        cache_schemas: int = 1000,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise InvalidArgument(
+                "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
+            )
+        if basic_auth is not None and bearer_token is not None:
+            raise InvalidArgument("give either basic_auth or bearer_token")
+        if not 0 < waiting_s(timeout_s) <= 300 or cache_schemas < 1:
+            raise InvalidArgument("timeout_s must be above 0 and 300 at most, cache_schemas 1 at least")
+        check_installed("urllib3")
+        import urllib3  # noqa: PLC0415 - serializers without a registry do without
+
+        self.url = url.rstrip("/")
+        self._bearer_token = bearer_token
+        self._headers = {"Accept": _CONTENT_TYPE, "Accept-Encoding": "identity", "Content-Type": _CONTENT_TYPE}
+        if basic_auth is not None:
+            self._headers |= urllib3.make_headers(basic_auth=":".join(basic_auth))
+        retries = urllib3.Retry(
+            total=3,
+            redirect=False,  # the credentials are for nobody else
+            backoff_factor=0.2,
+            status_forcelist=_BUSY,
+            allowed_methods=None,
+            raise_on_status=False,
+            raise_on_redirect=False,
+            respect_retry_after_header=False,  # which could have us wait for days
+        )
+        self._failures = urllib3.exceptions.HTTPError
+        timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
+        self._http = urllib3.PoolManager(maxsize=4, timeout=timeout, retries=retries, ca_certs=ca_file)
+        self._found = lru_cache(cache_schemas)(self._find)
+        self._asked = lru_cache(cache_schemas)(self._ask_for)
+        self._registered = lru_cache(cache_schemas)(self._register)
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._http.clear()
+
+    def register(self, subject: str, schema: Schema) -> RegisteredSchema:
+        """Register a schema under a subject, unless it is already.
+
+        Raises:
+            InvalidArgument: the registry refuses it, for example since it is not compatible with the latest version.
+            NotAuthenticated, AccessDenied: it refuses these credentials.
+            Unavailable: it does not answer.
+        """
+        return self._registered(subject, schema, "/versions")
+
+    def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
+        """Return a schema as it is registered under a subject. Raises `SchemaMissing`, and what `register` raises."""
+        return self._registered(subject, schema, "")
+
+    def reference(self, name: str, subject: str, schema: Schema) -> SchemaReference:
+        """Return how other schemas refer to one that is registered. Raises what `lookup` raises."""
+        answer = self._post(f"/subjects/{_quoted(subject)}", schema)
+        return SchemaReference(name, subject, self._number(answer.version))
+
+    def schema(self, schema_id: int | UUID) -> RegisteredSchema:
+        """Return the schema with an id or a GUID. Raises `SchemaMissing`, and what `register` raises."""
+        place = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
+        return self._found(place)
+
+    def version(self, subject: str, version: int | Literal["latest"] = "latest") -> RegisteredSchema:
+        """Return a version of a subject. Raises `SchemaMissing`, and what `register` raises."""
+        place = f"/subjects/{_quoted(subject)}/versions/{version}"
+        if version != "latest":
+            return self._found(place)
+        found = self._ask_for(place, 0)
+        if found is None:
+            raise SchemaMissing(f"{self.url} has no schema at {place}")
+        return found
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def _find(self, place: str) -> RegisteredSchema:
+        found = self._asked(place, int(time.monotonic() / _MISSING_S))
+        if found is None:
+            raise SchemaMissing(f"{self.url} has no schema at {place}")
+        return found
+
+    def _ask_for(self, place: str, _period: int) -> RegisteredSchema | None:
+        try:
+            answer = self._request("GET", place)
+        except SchemaMissing:
+            return None
+        if answer.schema is None:
+            raise Unavailable(f"{self.url}{place} has answered without a schema: it is no schema registry")
+        named = place.rpartition("/")[2]  # of the id, which the answer does not repeat
+        schema_id = answer.id if answer.id is not None else int(named) if named.isdecimal() else 0
+        schema = Schema(answer.schema, answer.schema_type, answer.references)
+        return RegisteredSchema(schema, schema_id, self._guid(answer.guid))
+
+    def _register(self, subject: str, schema: Schema, verb: str) -> RegisteredSchema:
+        answer = self._post(f"/subjects/{_quoted(subject)}{verb}", schema)
+        return RegisteredSchema(schema, self._number(answer.id), self._guid(answer.guid))
+
+    def _post(self, place: str, schema: Schema) -> _Answer:
+        body: dict[str, object] = {"schema": schema.text}
+        if schema.kind != "AVRO":
+            body["schemaType"] = schema.kind
+        if schema.references:
+            body["references"] = msgspec.to_builtins(schema.references)
+        return self._request("POST", f"{place}?normalize=false", json.dumps(body).encode())
+
+    def _request(self, method: str, place: str, body: bytes | None = None) -> _Answer:
+        headers = dict(self._headers)
+        if self._bearer_token is not None:
+            token = self._bearer_token if isinstance(self._bearer_token, str) else self._bearer_token()
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            answer = self._http.request(
+                method, self.url + place, body=body, headers=headers, preload_content=False, decode_content=False
+            )
+            try:
+                data = answer.read(_MOST_ANSWER_BYTES + 1)
+            finally:
+                answer.close() if answer.length_remaining else answer.release_conn()
+        except self._failures as error:
+            raise Unavailable(f"schema registry {self.url} does not answer: {error}") from None
+        if len(data) > _MOST_ANSWER_BYTES:
+            raise InvalidArgument(f"{self.url}{place} answers with more than {_MOST_ANSWER_BYTES} bytes")
+        if answer.status != _OK:
+            raise self._error(answer.status, place, data)
+        try:
+            return msgspec.json.decode(data, type=_Answer)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"{self.url}{place} does not answer as a schema registry does: {error}") from None
+
+    def _error(self, status: int, place: str, data: bytes) -> Exception:
+        try:
+            said = str(msgspec.json.decode(data, type=Mapping[str, object])["message"])
+        except (msgspec.MsgspecError, KeyError, RecursionError):
+            said = data.decode(errors="replace")
+        text = f"schema registry {self.url} answers {status} to {place.partition('?')[0]}: {said[:_MOST_SHOWN]!r}"
+        kinds = {_UNAUTHORIZED: NotAuthenticated, _FORBIDDEN: AccessDenied, _NOT_FOUND: SchemaMissing}
+        return kinds.get(status, Unavailable if status >= _SERVER_ERROR or status in _BUSY else InvalidArgument)(text)
+
+    def _number(self, number: int | None) -> int:
+        if number is None:
+            raise Unavailable(f"{self.url} has answered without an id: it is no schema registry")
+        return number
+
+    def _guid(self, text: str | None) -> UUID | None:
+        if text is None:
+            return None
+        try:
+            return UUID(text)
+        except ValueError:
+            raise Unavailable(f"{self.url} has answered with the GUID {text[:40]!r}") from None
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def resolved(registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100) -> dict[str, Schema]:
+    """Return all schemas that some refer to, by name, and theirs; those that others need come first.
+
+    Raises:
+        InvalidArgument: there are too many.
+        SchemaMissing: and what `SchemaRegistry.version` raises.
+    """
+    found: dict[str, Schema] = {}
+    visited: set[str] = set()
+
+    def visit(wanted: Sequence[SchemaReference]) -> None:
+        for reference in wanted:
+            if reference.name in visited:
+                continue
+            visited.add(reference.name)
+            if len(visited) > most:
+                raise InvalidArgument(f"the schema refers to more than {most} others")
+            schema = registry.version(reference.subject, reference.version).schema
+            visit(schema.references)
+            found[reference.name] = schema
+
+    visit(references)
+    return found

@@ -1,0 +1,199 @@
+"""The base of all serializers: the framing, the subjects, and the calls that users make."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from uuid import UUID
+
+from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
+from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
+from minimq.sending.reply import Reply
+from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
+from minimq_common.model import NO_PROPERTIES, Message
+
+T = TypeVar("T")
+Framing = Literal["prefix", "header"]
+
+#: Topics of which a serializer remembers the mark, and schemas of which it keeps what it has made of them.
+KEPT_SCHEMAS = 1000
+
+
+class MessageFields(TypedDict, total=False):
+    """The fields of a `Message` besides topic and body."""
+
+    tag: str | None
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    message_group: str | None
+    deliver_after_s: float | None
+    deliver_at: datetime | float | None
+    recallable: bool
+
+
+class HasBody(Protocol):
+    """A message of any consumer, or a reply."""
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Names and values."""
+
+
+class _Mark(NamedTuple):
+    prefix: bytes
+    properties: Mapping[str, str]
+
+
+class Serializer(ABC, Generic[T]):
+    """Makes message bodies of values, and values of bodies. Thread-safe; one serves any number of clients.
+
+    With a schema registry, each body is marked with the id of its schema. The registry is asked when the first value
+    for a topic, or the first body with a schema, comes; `message_async` and `value_async` do not block a loop then.
+
+    Args:
+        registry: the schema registry; None for bodies without a mark.
+        subject: returns the subject of a topic; None for `TOPIC-value`.
+        register: register a schema that its subject does not have; otherwise it has to be there.
+        framing: where the mark is: "prefix" puts the id before the body, "header" the GUID into a property. Both are
+            read, whatever this says.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+    """
+
+    #: Protobuf bodies have message indexes in their mark.
+    _has_indexes = False
+
+    def __init__(
+        self,
+        registry: SchemaRegistry | None = None,
+        *,
+        subject: Callable[[str], str] | None = None,
+        register: bool = True,
+        framing: Framing = "prefix",
+    ) -> None:
+        if registry is not None and not isinstance(registry, SchemaRegistry):
+            raise InvalidArgument(f"registry is {registry!r}: give a SchemaRegistry, or None")
+        if framing not in ("prefix", "header"):
+            raise InvalidArgument(f"framing is {framing!r}: it must be 'prefix' or 'header'")
+        self.registry = registry
+        self._subject = subject or "{}-value".format
+        self._register = register
+        self._framing = framing
+        self._mark_of = lru_cache(KEPT_SCHEMAS)(self._new_mark)
+
+    # ---- for users ------------------------------------------------------------------------------
+
+    def message(self, topic: str, value: T, **fields: Unpack[MessageFields]) -> Message:
+        """Return the message with a value.
+
+        Args:
+            topic: where the message goes.
+            value: becomes its body.
+            **fields: the other fields of `Message`: `tag`, `keys`, `properties` and so on.
+
+        Raises:
+            InvalidArgument: the value does not fit the schema; the text has the path of the field. Or the registry
+                does not take the schema.
+            NotAuthenticated, AccessDenied: the schema registry refuses the credentials.
+            Unavailable: it does not answer.
+        """
+        body, fields["properties"] = self._encoded(topic, value, fields.get("properties", NO_PROPERTIES))
+        return Message(topic, body, **fields)
+
+    def reply(self, topic: str, value: T, properties: Mapping[str, str] = NO_PROPERTIES) -> Reply:
+        """Return the reply with a value; its subject is that of a topic. Raises what `message` raises."""
+        return Reply(*self._encoded(topic, value, properties))
+
+    def value(self, message: HasBody) -> T:
+        """Return the value of a message or a reply.
+
+        Raises:
+            MalformedBody: the body has no mark, or not that of a schema of the registry, or does not fit its schema.
+            NotAuthenticated, AccessDenied, Unavailable: the schema registry, as for `message`.
+        """
+        body = message.body
+        if self.registry is None:
+            return self._checked(lambda: self._decode(body, None, ()))
+        marked = message.properties.get(SCHEMA_ID_PROPERTY)
+        mark = (
+            read_prefix(body, has_indexes=self._has_indexes)
+            if marked is None
+            else read_header(marked, has_indexes=self._has_indexes)
+        )
+        return self._checked(lambda: self._decode(body[mark.start :], mark, mark.indexes))
+
+    async def message_async(self, topic: str, value: T, **fields: Unpack[MessageFields]) -> Message:
+        """Return the message with a value as `message` does; a thread does the work, and asks the registry."""
+        return await asyncio.to_thread(self.message, topic, value, **fields)
+
+    async def value_async(self, message: HasBody) -> T:
+        """Return the value of a message or a reply as `value` does, in a thread."""
+        return await asyncio.to_thread(self.value, message)
+
+    # ---- for the formats ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _schema(self) -> Schema:
+        """Return the schema of values, to be registered. Raises `InvalidArgument` if there is none."""
+
+    @abstractmethod
+    def _encode(self, value: T) -> bytes:
+        """Return a value as a payload. Raises `InvalidArgument` with the path of a field that does not fit."""
+
+    @abstractmethod
+    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> T:
+        """Return the value of a payload. Raises `MalformedBody`, or any error that is none of minimq."""
+
+    def _indexes(self) -> Sequence[int]:
+        """Return the indexes of the Protobuf message."""
+        return ()
+
+    def _written(self, mark: SchemaMark) -> RegisteredSchema:
+        """Return the schema with which a body was written. Raises `MalformedBody` if the registry has none."""
+        assert self.registry is not None
+        try:
+            return self.registry.schema(mark.schema_id if mark.schema_id is not None else mark.guid or UUID(int=0))
+        except SchemaMissing as error:
+            raise MalformedBody(f"the body names {mark}, which the schema registry does not have: {error}") from None
+
+    # ---- the mark -------------------------------------------------------------------------------
+
+    def _encoded(self, topic: str, value: T, properties: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        payload = self._encode(value)
+        if self.registry is None:
+            return payload, properties
+        mark = self._mark_of(topic)
+        return mark.prefix + payload, {**properties, **mark.properties} if mark.properties else properties
+
+    def _new_mark(self, topic: str) -> _Mark:
+        assert self.registry is not None
+        subject, schema = self._subject(topic), self._prepared(self._schema())
+        registered = (self.registry.register if self._register else self.registry.lookup)(subject, schema)
+        if self._framing == "prefix":
+            return _Mark(prefix_mark(registered.schema_id, self._indexes()), NO_PROPERTIES)
+        if registered.guid is None:
+            raise InvalidArgument(f"{self.registry!r} gives schemas no GUID: use framing='prefix'")
+        return _Mark(b"", {SCHEMA_ID_PROPERTY: header_mark(registered.guid, self._indexes())})
+
+    def _prepared(self, schema: Schema) -> Schema:
+        """Return a schema as it is registered, once those that it refers to are."""
+        return schema
+
+    def _checked(self, decode: Callable[[], T]) -> T:
+        try:
+            return decode()
+        except MiniMQError:
+            raise
+        except RecursionError:
+            raise MalformedBody("the body is nested too deeply") from None
+        except Exception as error:  # libraries raise what they like for bytes that nobody has checked
+            raise MalformedBody(f"the body does not fit its schema: {type(error).__name__}: {error}"[:500]) from error
