@@ -45,7 +45,7 @@ class AvroSchema:
             self.parsed = fastavro.parse_schema(_read(schema.text), named_schemas=self._named)
         except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgument(f"this is no Avro schema: {type(error).__name__}: {error}"[:300]) from None
-        facts = _Facts(self._named)
+        facts = _SchemaFacts(self._named)
         facts.least_bytes(self.parsed, ())
         self._is_recursive = facts.is_recursive
         if facts.unbounded is not None:
@@ -132,7 +132,7 @@ class AvroSchema:
         return f"`{path}.{min(map(str, strange))[:80]}` is no field of {_name(schema)}" if strange else None
 
 
-class _Facts:
+class _SchemaFacts:
     """Facts about a schema that decide how it is read."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:

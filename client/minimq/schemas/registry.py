@@ -76,7 +76,7 @@ class SchemaMissing(InvalidArgument):
     code = "SCHEMA_MISSING"
 
 
-class _Answer(msgspec.Struct, rename="camel"):
+class _RegistryAnswer(msgspec.Struct, rename="camel"):
     """The fields of answers that count here."""
 
     id: int | None = None
@@ -214,7 +214,7 @@ class SchemaRegistry:
         answer = self._post(f"/subjects/{_quoted(subject)}{verb}", schema)
         return RegisteredSchema(schema, self._number(answer.id), self._guid(answer.guid))
 
-    def _post(self, place: str, schema: Schema) -> _Answer:
+    def _post(self, place: str, schema: Schema) -> _RegistryAnswer:
         body: dict[str, object] = {"schema": schema.text}
         if schema.kind != "AVRO":
             body["schemaType"] = schema.kind
@@ -222,7 +222,7 @@ class SchemaRegistry:
             body["references"] = msgspec.to_builtins(schema.references)
         return self._request("POST", f"{place}?normalize=false", json.dumps(body).encode())
 
-    def _request(self, method: str, place: str, body: bytes | None = None) -> _Answer:
+    def _request(self, method: str, place: str, body: bytes | None = None) -> _RegistryAnswer:
         headers = dict(self._headers)
         if self._bearer_token is not None:
             token = self._bearer_token if isinstance(self._bearer_token, str) else self._bearer_token()
@@ -242,7 +242,7 @@ class SchemaRegistry:
         if answer.status != _OK:
             raise self._error(answer.status, place, data)
         try:
-            return msgspec.json.decode(data, type=_Answer)
+            return msgspec.json.decode(data, type=_RegistryAnswer)
         except msgspec.MsgspecError as error:
             raise Unavailable(f"{self.url}{place} does not answer as a schema registry does: {error}") from None
 

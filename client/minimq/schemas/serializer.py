@@ -47,7 +47,7 @@ class HasBody(Protocol):
         """Names and values."""
 
 
-class _Mark(NamedTuple):
+class _TopicMark(NamedTuple):
     prefix: bytes
     properties: Mapping[str, str]
 
@@ -174,15 +174,15 @@ class Serializer(ABC, Generic[T]):
         mark = self._mark_of(topic)
         return mark.prefix + payload, {**properties, **mark.properties} if mark.properties else properties
 
-    def _new_mark(self, topic: str) -> _Mark:
+    def _new_mark(self, topic: str) -> _TopicMark:
         assert self.registry is not None
         subject, schema = self._subject(topic), self._prepared(self._schema())
         registered = (self.registry.register if self._register else self.registry.lookup)(subject, schema)
         if self._framing == "prefix":
-            return _Mark(prefix_mark(registered.schema_id, self._indexes()), NO_PROPERTIES)
+            return _TopicMark(prefix_mark(registered.schema_id, self._indexes()), NO_PROPERTIES)
         if registered.guid is None:
             raise InvalidArgument(f"{self.registry!r} gives schemas no GUID: use framing='prefix'")
-        return _Mark(b"", {SCHEMA_ID_PROPERTY: header_mark(registered.guid, self._indexes())})
+        return _TopicMark(b"", {SCHEMA_ID_PROPERTY: header_mark(registered.guid, self._indexes())})
 
     def _prepared(self, schema: Schema) -> Schema:
         """Return a schema as it is registered, once those that it refers to are."""
