@@ -20,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock clean
+.PHONY: help setup java etcd promtool demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock sbom clean
 .PHONY: bench bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -112,8 +112,12 @@ docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code,
 	$(VENV)/bin/python scripts/document_options.py
 	$(VENV)/bin/python scripts/write_dashboards.py
 
-lock: ## Write constraints.txt anew, with the newest versions that fit (use the oldest supported Python)
+lock: ## Write constraints.txt and docker/requirements*.txt anew, with the newest versions that fit (use the oldest supported Python)
 	PYTHON=$(PYTHON) scripts/lock.sh
+	PYTHON=$(PYTHON) scripts/make-sbom.sh
+
+sbom: ## Write docker/sbom.cdx.json, the packages of the image of the servers (CycloneDX)
+	PYTHON=$(PYTHON) scripts/make-sbom.sh
 
 compose-up: ## Start a cluster in containers
 	$(COMPOSE) -f $(COMPOSE_FILE) up --build --detach

@@ -15,6 +15,8 @@ tar -xzf dist/minimq-*.tar.gz -C "$work"
 (cd "$work"/minimq-* && "$tools/python" -m hatchling build -t wheel -d "$work/built")
 mv "$work"/built/*.whl dist/
 "$tools/python" -m twine check --strict dist/*
+wheel=$(basename dist/*.whl)
+cp docker/sbom.cdx.json "dist/${wheel%.whl}.cdx.json" # by the file it is of
 
 "${PYTHON:-python3}" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet dist/*.whl

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Writes constraints.txt: the version of every package that `make setup` installs, resolved anew from pyproject.toml.
+# Writes constraints.txt: the version of every package that `make setup` installs, resolved anew from pyproject.toml. Then
+# docker/requirements*.txt: what the images install, with the hash of every file that the index has of these versions.
 # Run it through `make lock`, with the oldest supported Python, so that the result fits the newer ones too.
+#   scripts/lock.sh --images    writes docker/requirements*.txt alone, with the versions that constraints.txt has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,12 +10,40 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python=$work/venv/bin/python
 
-"${PYTHON:-python3}" -m venv "$work/venv"
-# hatchling builds minimq; setuptools builds the dependencies that come as source.
-"$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,etcd,secure,console,schemas,dev,demo]'
+if [ "${1:-}" != --images ]; then
+  "${PYTHON:-python3}" -m venv "$work/venv"
+  # hatchling builds minimq; setuptools builds the dependencies that come as source.
+  "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,etcd,secure,console,schemas,dev,demo]'
 
-{
-  echo "# Every version that is tested, for every install. Written by 'make lock' on $("$python" --version)."
-  "$python" -m pip freeze --all --exclude-editable --exclude pip --exclude wheel
-} >"$work/constraints.txt"
-mv "$work/constraints.txt" constraints.txt
+  {
+    echo "# Every version that is tested, for every install. Written by 'make lock' on $("$python" --version)."
+    "$python" -m pip freeze --all --exclude-editable --exclude pip --exclude wheel
+  } >"$work/constraints.txt"
+  mv "$work/constraints.txt" constraints.txt
+fi
+
+"${PYTHON:-python3}" -m venv "$work/tools"
+"$work/tools/bin/python" -m pip install --quiet pip-tools
+
+hashed() { # FILE WHAT: reads requirements, and writes them to docker/FILE with all that they need
+  {
+    echo "# $2"
+    echo "# Written by 'make lock': pip takes no file whose SHA-256 is not listed, and no package that is not."
+    "$work/tools/bin/pip-compile" - --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+      --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --constraint constraints.txt --output-file -
+  } >"$work/hashed"
+  mv "$work/hashed" "docker/$1"
+}
+
+needed() { # EXTRA...: what minimq asks for, by itself and with each extra
+  "${PYTHON:-python3}" - "$@" <<'PYTHON'
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+print(*project["dependencies"], *(line for extra in sys.argv[1:] for line in project["optional-dependencies"][extra]), sep="\n")
+PYTHON
+}
+
+needed etcd secure | hashed requirements.txt "The packages of the image of the servers: minimq[etcd,secure], but for minimq itself."
+needed spark | hashed requirements-spark.txt "The packages of the image of the Spark job: minimq[spark], but for minimq itself."
+printf '%s\n' hatchling setuptools | hashed requirements-build.txt "The packages that build the wheels of minimq and of PySpark."
