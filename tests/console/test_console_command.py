@@ -62,3 +62,18 @@ def test_without_the_extra_it_names_what_to_install() -> None:
     assert done.returncode == 2
     assert "pip install 'minimq[console]'" in done.stderr
     assert "starlette" in done.stderr
+
+
+@pytest.mark.system
+def test_a_local_cluster_has_a_console_beside_it() -> None:
+    command = (*COMMAND, "local", "--brokers", "1", "--port", "0", "--console", "--console-port", "0")
+    with process(*command) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("console "):
+                break
+        console = ConsoleClient(line.split()[1])
+        [row] = console.json("/")["replicas"]
+        assert (row["broker"], row["state"]) == ("broker-a", "running")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
@@ -39,16 +40,28 @@ def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: Conso
     assert '<a class="skip" href="#main">' in html
 
 
-def test_topics_are_searched_and_paged_in_the_server(console: ConsoleClient, topic: str) -> None:
+def test_topics_are_searched_and_paged_in_the_server(console: ConsoleClient, topic: str, admin: Admin) -> None:
     page = complete(console, f"/topics?search={topic}")
     [row] = page["topics"]
     assert row["topic"] == topic
     assert [(each["broker"], each["read_queues"]) for each in row["brokers"]] == [("broker-a", 4), ("broker-b", 4)]
     assert row["brokers"][0]["permission"] == "read-write"
 
-    one = console.json("/topics?rows=1")
-    assert one["part"]["shown"] == 1
-    assert one["part"]["total"] >= 1
+    others = [f"{topic}-{number}" for number in range(7)]
+    for name in others:
+        admin.create_topic(name, queues=1)
+    try:
+        seen = []
+        for skip in (0, 3, 6):
+            page = console.json(f"/topics?search={topic}-&rows=3&skip={skip}")
+            assert page["part"] == {"skipped": skip, "shown": min(3, 7 - skip), "total": 7, "rows": 3}
+            seen += [row["topic"] for row in page["topics"]]
+        assert seen == others
+        html = console.get(f"/topics?search={topic}-&rows=3&skip=3").text
+        assert f"?search={topic}-&amp;rows=3&amp;skip=6" in html
+    finally:
+        for name in others:
+            admin.delete_topic(name)
     assert "<!doctype html>" not in console.get("/topics?rows=1", HX_Request="true", HX_Target="live").text
 
 

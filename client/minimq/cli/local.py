@@ -6,13 +6,16 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from minimq.cli.base import option, stop_on_signal
+from minimq.cli.console import DEFAULT_PORT as _CONSOLE_PORT
+from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from minimq.local.server_process import ServerProcess
 
 _LOOK_S = 0.5
-_DEFAULT_PORT = 9876
+_NAMESERVER_PORT = 9876
 
 
 class _Folder(click.Path):
@@ -40,7 +43,7 @@ class _Folder(click.Path):
 @option(
     "--port",
     type=int,
-    default=_DEFAULT_PORT,
+    default=_NAMESERVER_PORT,
     show_default=True,
     metavar="PORT",
     help="Port of the name server; 0 chooses a free port.",
@@ -62,7 +65,27 @@ class _Folder(click.Path):
     is_flag=True,
     help="Use TLS and user keys: clients need the credentials file that the command prints.",
 )
-def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | None, restart: bool, secure: bool) -> None:
+@option("--console", is_flag=True, help="Serve the console of the cluster, too: see `minimq console`.")
+@option(
+    "--console-port",
+    type=int,
+    default=_CONSOLE_PORT,
+    show_default=True,
+    metavar="PORT",
+    help="Port of the console; 0 chooses a free port.",
+)
+def local(  # noqa: PLR0913 - the flags of the command
+    *,
+    brokers: int,
+    slaves: int,
+    sync: bool,
+    port: int,
+    data_dir: Path | None,
+    restart: bool,
+    secure: bool,
+    console: bool,
+    console_port: int,
+) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
     If a server ends by itself, the command prints its exit status and the end of its log, and starts it again with its
@@ -81,8 +104,9 @@ def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | Non
     with (
         stop_on_signal() as told,
         LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options) as cluster,
+        _console_of(cluster, console_port if console else None) as address,
     ):
-        _introduce(cluster, is_kept=data_dir is not None)
+        _introduce(cluster, address, is_kept=data_dir is not None)
         if restart:
             _watch(cluster, told)
         else:
@@ -90,15 +114,27 @@ def local(brokers: int, slaves: int, sync: bool, port: int, data_dir: Path | Non
         click.echo("stopping")
 
 
-def _introduce(cluster: LocalCluster, *, is_kept: bool) -> None:
+@contextmanager
+def _console_of(cluster: LocalCluster, port: int | None) -> Iterator[str | None]:
+    """Serve the console of a cluster within the block, unless the port is None; yields its address."""
+    if port is None:
+        yield None
+        return
+    with serving_console(cluster.nameserver, "127.0.0.1", port, credentials=cluster.credentials) as served:
+        yield served.address
+
+
+def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> None:
     for server in (*cluster.nameservers, *cluster.brokers):
         click.echo(f"{server.name:14}{server.address:22}pid {server.pid}")
+    if console is not None:
+        click.echo(f"{'console':14}{console}")
     click.echo(f"{'data':14}{cluster.data_dir}{'' if is_kept else ' (removed at the end; --data-dir keeps it)'}")
     click.echo("\nIn another terminal:")
     if cluster.credentials is not None:
         click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}    # of admin; others:")
         click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' --to alice.minimq")
-    elif cluster.nameserver != f"127.0.0.1:{_DEFAULT_PORT}":
+    elif cluster.nameserver != f"127.0.0.1:{_NAMESERVER_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
     click.echo("  minimq topic create orders")
     click.echo("  echo hello | minimq produce orders")
