@@ -17,35 +17,49 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from minimq import __version__
+from minimq_console.console_guard import ConsoleGuard
 from minimq_console.downloads import BODY_PATH, Downloads
 from minimq_console.faces import Faces, failure_response
 from minimq_console.failures import failure, failure_of
-from minimq_console.observer import Observer
+from minimq_console.hosts import AllowedHosts
 from minimq_console.page import Page
 from minimq_console.pages.all_pages import PAGES
+from minimq_console.reception import Reception
 from minimq_console.rendering import Rendering
-from minimq_console.surroundings import ObserverOf, Surroundings
+from minimq_console.signing_in import SigningIn
+from minimq_console.surroundings import Surroundings
 
 #: Answers smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
 
 
-def make_app(observer: Observer, pages: Sequence[Page] = PAGES, observer_of: ObserverOf | None = None) -> Starlette:
+def make_app(
+    reception: Reception,
+    nameservers: Sequence[str],
+    hosts: AllowedHosts,
+    *,
+    allow_changes: bool = False,
+    is_secure: bool = False,
+    pages: Sequence[Page] = PAGES,
+) -> Starlette:
     """Return the console; its state `surroundings` is what all pages share.
 
     Args:
-        observer: sees the cluster, and is started; who made it closes it.
+        reception: knows the visitors.
+        nameservers: their addresses, which each page shows.
+        hosts: the names by which the console may be called.
+        allow_changes: offer the actions, which change the cluster.
+        is_secure: browsers reach it by HTTPS alone.
         pages: all pages.
-        observer_of: finds the observer of a request; by default all requests look with the rights of `observer`.
     """
     rendering = Rendering(
         {
             "navigation": [page for page in pages if page.label is not None],
-            "nameservers": ", ".join(observer.nameservers),
+            "nameservers": ", ".join(nameservers),
             "version": __version__,
         }
     )
-    surroundings = Surroundings(rendering, observer_of or (lambda _request: observer))
+    surroundings = Surroundings(rendering)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -57,16 +71,21 @@ def make_app(observer: Observer, pages: Sequence[Page] = PAGES, observer_of: Obs
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         surroundings.serve_on(asyncio.get_running_loop())
-        yield
+        async with reception.open():
+            yield
         surroundings.close()
 
     app = Starlette(
         routes=[
             *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in pages),
             Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
+            *SigningIn(surroundings, reception, is_secure=is_secure).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
-        middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
+        middleware=[
+            Middleware(ConsoleGuard, reception, hosts, is_secure=is_secure),
+            Middleware(GZipMiddleware, minimum_size=_COMPRESSED),
+        ],
         exception_handlers={HTTPException: on_http_error, Exception: on_error},
         lifespan=lifespan,
     )

@@ -33,7 +33,7 @@ class Downloads:
     async def answer(self, request: Request) -> Response:
         """Return the body of the message at the address."""
         try:
-            observer, parameters = self._surroundings.observer_of(request), parameters_of(request)
+            observer, parameters = request.state.visitor.observer, parameters_of(request)
             visit = Visit.begin(observer, parameters, Asking(self._surroundings.calling))
             address = address_of(parameters)
             asked = visit.ask("the message", lambda: observer.admin.message_at(address))

@@ -45,7 +45,7 @@ class Faces:
         """Return the face that the request asks for."""
         wants_json = is_json(request)
         try:
-            observer = self._surroundings.observer_of(request)
+            observer = request.state.visitor.observer
             parameters = parameters_of(request)
             if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return await self._events(request, observer, parameters)
@@ -153,7 +153,13 @@ def context_of(request: Request) -> dict[str, object]:
     """Return what templates know of the request."""
     query = {name: value for name, value in request.query_params.items() if name != "format"}
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
-    return {"path": raw_path.decode("latin-1").partition("?")[0], "query": query}
+    visitor = request.state.visitor
+    return {
+        "path": raw_path.decode("latin-1").partition("?")[0],
+        "query": query,
+        "visitor": visitor,
+        "form_token": request.state.form_token,
+    }
 
 
 def event_of(html: str, name: str = "part") -> str:

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
 from minimq_common.errors import CannotListen, InvalidArgument
+from minimq_common.security.certificates import Pair, check_pair
 
 #: Seconds for requests that are under way at the end.
 _GRACE_S = 2
@@ -28,13 +30,17 @@ class ConsoleServer:
         app: the console.
         host: name or IP address to listen on.
         port: its port; 0 chooses a free one.
+        tls: paths of a certificate and its key, to serve HTTPS; None for HTTP.
 
     Raises:
-        InvalidArgument: the port is none.
+        InvalidArgument: the port is none, or the certificate cannot be used.
         CannotListen: the address cannot be listened on.
     """
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
+    def __init__(self, app: Starlette, host: str, port: int, tls: tuple[str, str] | None = None) -> None:
+        if tls is not None:
+            _check_pair(*tls)
+        self._scheme = "http" if tls is None else "https"
         self._app = app
         self._socket = _listen(host, port)
         self._port: int = self._socket.getsockname()[1]
@@ -49,6 +55,8 @@ class ConsoleServer:
             ws="none",
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE_S,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="minimq-console", daemon=True)
@@ -57,7 +65,7 @@ class ConsoleServer:
     def address(self) -> str:
         """The address for a browser."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{self._scheme}://{host}:{self._port}"
 
     @property
     def is_running(self) -> bool:
@@ -83,14 +91,22 @@ class ConsoleServer:
 
 
 @contextmanager
-def serving(app: Starlette, host: str, port: int) -> Iterator[ConsoleServer]:
-    """Serve a console within the block. Raises as `ConsoleServer`."""
-    server = ConsoleServer(app, host, port)
+def serving(app: Starlette, host: str, port: int, tls: tuple[str, str] | None = None) -> Iterator[ConsoleServer]:
+    """Serve a console within the block. Takes and raises as `ConsoleServer`."""
+    server = ConsoleServer(app, host, port, tls)
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+def _check_pair(certificate: str, key: str) -> None:
+    try:
+        pair = Pair(Path(certificate).read_bytes(), Path(key).read_bytes())
+    except OSError as error:
+        raise InvalidArgument(f"the console cannot read {error.filename}: {error.strerror}") from error
+    check_pair(pair, f"--tls-certificate {certificate} and --tls-key {key}")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from starlette.requests import HTTPConnection
-
 from minimq_common.errors import SystemBusy
-from minimq_console.observer import Observer
 from minimq_console.rendering import Rendering
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
@@ -18,25 +15,20 @@ _GATHERING, _CALLING = 48, 96
 #: Streams of events at once, of all who watch.
 MOST_STREAMS = 40
 
-#: Returns the observer with whose rights a request looks.
-ObserverOf = Callable[[HTTPConnection], Observer]
-
 
 class Surroundings:
     """Things that the pages of one console share. Used on the event loop, but for the threads.
 
     Args:
         rendering: the templates.
-        observer_of: finds the observer of a request.
 
     Attributes:
         gathering: threads for `Page.gather`.
         calling: threads for the calls of pages.
     """
 
-    def __init__(self, rendering: Rendering, observer_of: ObserverOf) -> None:
+    def __init__(self, rendering: Rendering) -> None:
         self.rendering = rendering
-        self.observer_of = observer_of
         self.gathering = ThreadPoolExecutor(_GATHERING, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
         self._stopping = asyncio.Event()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,25 +31,57 @@ _LOOK_S = 0.5
 )
 @option(
     "--interval",
+    "interval_s",
+    envvar="MINIMQ_CONSOLE_INTERVAL",
     type=click.FloatRange(0.2, 3600),
     default=2.0,
     show_default=True,
     help="Seconds between two looks at the whole cluster.",
 )
+@option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="HOST",
+    envvar="MINIMQ_CONSOLE_ALLOWED_HOST",
+    help="Name by which browsers call the console, besides --host and localhost; repeatable. Others are refused.",
+)
+@option(
+    "--allow-changes",
+    is_flag=True,
+    help="Offer actions that change the cluster, such as resetting offsets; otherwise the console only reads.",
+)
+@option(
+    "--allow-anyone",
+    is_flag=True,
+    help="With --allow-changes and another --host: also if the cluster asks nobody for a key.",
+)
+@option(
+    "--tls-certificate",
+    default="",
+    metavar="FILE",
+    help="Serve HTTPS with this certificate, in PEM, and those that lead to its authority.",
+)
+@option("--tls-key", default="", metavar="FILE", help="The private key of --tls-certificate, in PEM.")
 @click.pass_obj
-def console(nameserver: str, host: str, port: int, interval: float) -> None:
+def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  # noqa: ANN401 - those of ConsoleOptions
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and what is wrong.
 
-    It reads the cluster, keeps the figures of the last hour in memory, and stores nothing. Every page is also there as
-    JSON, with `?format=json` or `Accept: application/json`. It needs `pip install 'minimq[console]'`.
+    It keeps the figures of the last hour in memory, and stores nothing. Every page is also there as JSON, with
+    `?format=json` or `Accept: application/json`. It needs `pip install 'minimq[console]'`.
+
+    With --credentials the cluster is a secured one: those say where it is and whom to trust, and each visitor signs in
+    with the name and the key of a user. With --allow-changes visitors may change what their rights allow; each change
+    is a line in the log.
 
     \b
     Examples:
       minimq console
       minimq console --port 8080 --nameserver 10.0.0.1:9876,10.0.0.2:9876
+      minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
     """  # noqa: D301 - click's mark for lines that stay as they are
-    with stop_on_signal() as told, serving_console(nameserver, host, port, interval_s=interval) as served:
+    with stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")
         while not told.wait(_LOOK_S):
@@ -59,7 +91,12 @@ def console(nameserver: str, host: str, port: int, interval: float) -> None:
 
 @contextmanager
 def serving_console(
-    nameserver: str, host: str, port: int, *, interval_s: float = 2.0, credentials: CredentialsArgument | None = None
+    nameserver: str,
+    host: str,
+    port: int,
+    *,
+    credentials: CredentialsArgument | None = None,
+    **options: Any,  # noqa: ANN401 - those of ConsoleOptions, which an installation may lack
 ) -> Iterator[ConsoleServer]:
     """Serve the console of a cluster within the block.
 
@@ -67,24 +104,19 @@ def serving_console(
         nameserver: the name servers.
         host: name or IP address to listen on.
         port: its port; 0 chooses a free one.
-        interval_s: seconds between two looks at the whole cluster.
-        credentials: of the user with whose rights it looks; None for those of the environment.
+        credentials: of a secured cluster: whom to trust; visitors sign in. None for those of the environment.
+        **options: others of `ConsoleOptions`.
 
     Raises:
-        InvalidArgument: an argument breaks a rule, or the libraries of the console are missing.
+        InvalidArgument: an argument breaks a rule or is unsafe, or the libraries of the console are missing.
         CannotListen: the address cannot be listened on.
     """
     try:
-        from minimq_console.app import make_app
-        from minimq_console.observer import Observer
-        from minimq_console.server import serving
+        from minimq_console.console import open_console
+        from minimq_console.console_options import ConsoleOptions
     except ModuleNotFoundError as error:
         raise InvalidArgument(
             f"the console needs libraries that are not installed ({error.name}): pip install 'minimq[console]'"
         ) from error
-    observer = Observer(nameserver, credentials, interval_s)
-    with ExitStack() as opened:
-        opened.callback(observer.close)
-        served = opened.enter_context(serving(make_app(observer), host, port))
-        observer.start()
+    with open_console(nameserver, ConsoleOptions(host, port, **options), credentials) as served:
         yield served

@@ -133,10 +133,14 @@ def gather(visit: Visit) -> TopicPage:
 
 
 def describe(visit: Visit, name: str) -> TopicDescription:
-    """Return the description of a topic by the brokers that answer. Raises `TopicNotFound` if there is none."""
+    """Return the description of a topic by the brokers that answer. Raises `MiniMQError` if none does."""
     admin = visit.observer.admin
     found = visit.ask("the topic", lambda: admin.describe_topics([name])).required()
-    return found[0] if found else visit.ask("the topic", lambda: admin.describe_topic(name)).required()
+    return (
+        found[0]
+        if found and (found[0].settings or found[0].away)
+        else visit.ask("the topic", lambda: admin.describe_topic(name)).required()
+    )
 
 
 def wanted_of(parameters: Parameters) -> MessageChoice:

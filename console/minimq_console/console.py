@@ -1,0 +1,60 @@
+"""A whole console: what it sees the cluster with, who may use it, and its address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from minimq import Cluster
+from minimq_common.security.channel_security import open_credentials
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_console.app import make_app
+from minimq_console.console_options import ConsoleOptions
+from minimq_console.observer import Observer
+from minimq_console.reception import Reception
+from minimq_console.server import ConsoleServer, serving
+
+
+@contextmanager
+def open_console(
+    nameserver: str | Sequence[str] | None, options: ConsoleOptions, credentials: CredentialsArgument | None = None
+) -> Iterator[ConsoleServer]:
+    """Serve the console of a cluster within the block.
+
+    Args:
+        nameserver: the name servers; None for those of the credentials.
+        options: how it is served.
+        credentials: of a secured cluster: whom to trust. Visitors sign in with keys of their own, and the one in there
+            is not used. None for those of the environment.
+
+    Raises:
+        InvalidArgument: an argument breaks a rule, or would be unsafe.
+        CannotListen: the address cannot be listened on.
+    """
+    secured = open_credentials(credentials)
+    options.check(asks_for_keys=secured is not None)
+    with Cluster(nameserver, credentials=credentials) as cluster:  # connects nowhere
+        nameservers = cluster.nameservers
+
+    def open_observer(own: CredentialsArgument) -> Observer:
+        return Observer(nameservers, own, options.interval_s)
+
+    with ExitStack() as opened:
+        everybody: Observer | None = None
+        if secured is None:
+            everybody = open_observer("")
+            opened.callback(everybody.close)
+
+        reception = Reception(everybody, secured, open_observer)
+        app = make_app(
+            reception,
+            nameservers,
+            options.hosts,
+            allow_changes=options.allow_changes,
+            is_secure=options.is_secure,
+        )
+        tls = (options.tls_certificate, options.tls_key) if options.is_secure else None
+        served = opened.enter_context(serving(app, options.host, options.port, tls))
+        if everybody is not None:
+            everybody.start()
+        yield served

@@ -1,0 +1,35 @@
+"""Forms that browsers send."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from minimq_common.errors import AccessDenied, InvalidArgument
+from minimq_console.form_tokens import FormTokens
+from minimq_console.parameters import Parameters
+
+#: Name of the field with the token.
+TOKEN = "token"
+_MOST_FIELDS = 60
+
+
+async def form_of(request: Request, tokens: FormTokens) -> Parameters:
+    """Return what a form says; `ConsoleGuard` has bounded its size.
+
+    Raises:
+        AccessDenied: the token of the browser is not in it.
+        InvalidArgument: it is no form, or has too many fields.
+    """
+    body = await request.body()
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MOST_FIELDS
+        )
+    except ValueError:
+        raise InvalidArgument(f"this is no form of the console: it has at most {_MOST_FIELDS} fields") from None
+    form = Parameters(fields, {name: str(value) for name, value in request.path_params.items()})
+    if not tokens.is_of(form.text(TOKEN), request.state.browser):
+        raise AccessDenied("this form is not of this visit, or the console was restarted: open the page again")
+    return form

@@ -1,0 +1,94 @@
+"""The names by which the console may be called, and where requests come from. Pure.
+
+A page elsewhere can have a browser call the console: by a name of its own that leads to this machine (DNS rebinding),
+which the Host header shows, or as another site, which Origin and Sec-Fetch-Site show.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from minimq_common.errors import InvalidArgument
+
+#: Always allowed: they lead to the machine of the browser.
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_MOST_CHARACTERS = 300
+
+
+class AllowedHosts:
+    """The names by which browsers may call the console. Immutable.
+
+    Args:
+        bound: name or IP address that it listens on.
+        others: further ones, without a port.
+
+    Raises:
+        InvalidArgument: one of the others is no host.
+    """
+
+    def __init__(self, bound: str, others: Iterable[str] = ()) -> None:
+        hosts = [*_LOCAL]
+        if not _is_any(bound):
+            hosts.append(f"[{bound}]" if ":" in bound else bound)
+        for other in others:
+            found = host_of(other)
+            if found is None or found != other.lower():
+                raise InvalidArgument(
+                    f"--allowed-host {other!r} is no host: give a name or an IP address without a port, such as "
+                    "console.example.org"
+                )
+            hosts.append(other)
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    def allows(self, header: str) -> bool:
+        """Return whether a Host header names the console."""
+        return host_of(header) in self._hosts
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self._hosts))
+
+
+def host_of(header: str) -> str | None:
+    """Return the host of a Host header in small letters, without the port; None if it is none."""
+    found = _HOST.fullmatch(header.lower()) if len(header) <= _MOST_CHARACTERS else None
+    return None if found is None else found[1]
+
+
+def is_of_this_site(headers: Mapping[str, str]) -> bool:
+    """Return whether a request that may change something comes from a page of the console.
+
+    Browsers say where a request comes from; whoever says nothing is no browser, and has to show the token of a form.
+
+    Args:
+        headers: of the request, by their names in small letters.
+    """
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host

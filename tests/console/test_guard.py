@@ -1,0 +1,113 @@
+"""Requests that no page of the console makes are refused, and browsers are told what its pages never do."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from minimq import LocalCluster
+from minimq.cli.console import serving_console
+from minimq_common.errors import InvalidArgument
+from support.console_visitor import ConsoleVisitor
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def address(cluster: LocalCluster) -> Iterator[str]:
+    with serving_console(cluster.nameserver, "127.0.0.1", 0, allowed_hosts=("console.example",)) as served:
+        yield served.address
+
+
+@pytest.fixture
+def visitor(address: str) -> ConsoleVisitor:
+    return ConsoleVisitor(address)
+
+
+def test_another_name_that_leads_here_is_refused(visitor: ConsoleVisitor) -> None:
+    port = visitor.address.rpartition(":")[2]
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "console.example", "Console.Example:443"):
+        assert visitor.get("/", Host=host).status == 200, host
+    for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "", "localhost:x", "a b"):
+        refused = visitor.get("/", Host=host)
+        assert refused.status == 421, host
+        assert "--allowed-host" in refused.text
+    assert visitor.get("/static/console.css", Host="evil.example").status == 421
+
+
+def test_every_response_forbids_what_comes_from_elsewhere(visitor: ConsoleVisitor) -> None:
+    for path in ("/", "/nothing", "/static/live.js", "/topics?rows=x"):
+        headers = visitor.get(path).headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "same-origin"
+        assert headers["Cache-Control"] == ("no-cache" if path.startswith("/static") else "no-store")
+        assert "Server" not in headers
+
+
+def test_a_page_of_another_site_changes_nothing(visitor: ConsoleVisitor) -> None:
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": visitor.address.replace("127.0.0.1", "localhost")},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ):
+        refused = visitor.post("/sign-out", {}, **headers)
+        assert (refused.status, "another site" in refused.text) == (403, True), headers
+
+
+def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_refused(visitor: ConsoleVisitor) -> None:
+    assert visitor.post("/sign-out", {"x": "y" * (2 << 20)}).status == 413
+
+
+def test_reading_is_all_that_a_page_can_be_asked_for(visitor: ConsoleVisitor) -> None:
+    assert visitor.post("/topics", {}).status == 405
+
+
+def test_it_is_served_by_https(cluster: LocalCluster, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    options = {"tls_certificate": str(certificate), "tls_key": str(key)}
+    with serving_console(cluster.nameserver, "127.0.0.1", 0, **options) as served:
+        assert served.address.startswith("https://")
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with urlopen(served.address, context=trusted) as response:
+            cookie = response.headers["Set-Cookie"]
+    assert cookie.startswith("__Host-")
+    assert "Secure" in cookie
+
+
+def test_a_certificate_that_cannot_be_used_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"
+    nothing.write_text("nothing")
+    for options, why in (
+        ({"tls_certificate": str(nothing)}, "go together"),
+        ({"tls_certificate": str(nothing), "tls_key": str(tmp_path / "none")}, "No such file"),
+        ({"tls_certificate": str(nothing), "tls_key": str(nothing)}, "nothing"),
+    ):
+        with (
+            pytest.raises(InvalidArgument, match=why),
+            serving_console(cluster.nameserver, "127.0.0.1", 0, **options),
+        ):
+            pass
+
+
+def test_changes_by_anyone_have_to_be_asked_for(cluster: LocalCluster) -> None:
+    with (
+        pytest.raises(InvalidArgument, match="--allow-anyone"),
+        serving_console(cluster.nameserver, "0.0.0.0", 0, allow_changes=True),
+    ):
+        pass
+    with serving_console(cluster.nameserver, "0.0.0.0", 0, allow_changes=True, allow_anyone=True) as served:
+        assert ConsoleVisitor(served.address.replace("0.0.0.0", "127.0.0.1")).get("/").status == 200

@@ -1,0 +1,163 @@
+"""On a secured cluster a visitor signs in, and sees what the rights of the user allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from minimq import Admin, Credentials, LocalCluster
+from minimq.cli.console import serving_console
+from minimq_common.errors import InvalidArgument
+from minimq_console.attempts import MOST_OF_AN_ADDRESS
+from minimq_console.sign_ins import MOST_OF_A_USER
+from support.console_visitor import ConsoleVisitor
+from support.secure_scraping import trust_of
+
+pytestmark = pytest.mark.system
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A console of a cluster with two users."""
+
+    cluster: LocalCluster
+    address: str
+    keys: dict[str, str] = field(repr=False)
+
+    def visitor(self, user: str = "") -> ConsoleVisitor:
+        visitor = ConsoleVisitor(self.address)
+        if user:
+            assert visitor.sign_in(user, self.keys[user]).status == 303
+        return visitor
+
+
+def key_of(text: str) -> str:
+    bearer = trust_of(Credentials.from_text(text)).bearer
+    assert bearer is not None
+    return bearer.text
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with LocalCluster(data_dir=tmp_path_factory.mktemp("console"), secure=True) as cluster:
+        with Admin(credentials=cluster.credentials) as admin:
+            admin.create_topic("orders", queues=1)
+            admin.create_topic("payroll", queues=1)
+            keys = {
+                "alice": key_of(admin.add_user("alice", ["allow read topic orders"])),
+                "bob": key_of(admin.add_user("bob", ["allow read topic payroll"])),
+            }
+        credentials = cluster.credentials
+        with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, credentials=credentials) as served:
+            yield Secured(cluster, served.address, keys)
+
+
+def test_who_has_not_signed_in_sees_nothing(secured: Secured) -> None:
+    visitor = secured.visitor()
+    page = visitor.get("/topics?search=a")
+    assert (page.status, page.headers["Location"]) == (303, "/sign-in?to=/topics%3Fsearch%3Da")
+    assert visitor.get("/topics", Accept="application/json").status == 401
+    stream = visitor.get("/topics", Accept="text/event-stream")
+    assert "You are signed out" in stream.text
+    assert visitor.get("/", HX_Request="true", Accept="*/*").headers["HX-Redirect"] == "/sign-in?to=/"
+    for path in ("/messages/orders/broker-a/0@0/body", "/nothing"):
+        assert visitor.get(path).status == 303
+    assert "orders" not in visitor.get("/sign-in").text
+
+
+def test_each_visitor_sees_what_the_rights_of_its_user_allow(secured: Secured) -> None:
+    alice, bob = secured.visitor("alice"), secured.visitor("bob")
+    for visitor, seen, hidden in ((alice, "orders", "payroll"), (bob, "payroll", "orders")):
+        page = visitor.get("/topics")
+        assert page.status == 200
+        assert seen in page.text
+        assert hidden not in page.text
+        assert visitor.get(f"/topics/{seen}").status == 200
+        refused = visitor.get(f"/topics/{hidden}")
+        assert refused.status == 403, refused.text
+    assert "Signed in as" in alice.get("/").text
+
+
+def test_a_wrong_name_and_a_wrong_key_are_refused_alike(secured: Secured) -> None:
+    key = secured.keys["alice"]
+    texts = set()
+    for name, shown in (("bob", key), ("alice", secured.keys["bob"]), ("alice", key[:-1]), ("", key), ("alice", "")):
+        visitor = secured.visitor()
+        refused = visitor.sign_in(name, shown)
+        assert refused.status == 403
+        assert visitor.get("/topics").status == 303
+        assert not shown or shown not in refused.text
+        texts.add(refused.text.replace(f'value="{name}"', "").replace(" autofocus", "").replace(refused.token, ""))
+    assert len(texts) == 1
+    assert "no user of this cluster has this name and this key" in texts.pop()
+
+
+def test_signing_out_ends_it_at_once(secured: Secured) -> None:
+    visitor = secured.visitor("alice")
+    page, former = visitor.get("/"), dict(visitor.cookies)
+    assert visitor.post("/sign-out", {"token": page.token}).headers["Location"] == "/sign-in"
+    visitor.cookies = former
+    assert visitor.get("/topics").status == 303
+
+
+def test_a_sign_in_gets_a_new_cookie_that_scripts_and_other_sites_do_not_have(secured: Secured) -> None:
+    visitor = secured.visitor()
+    visitor.get("/sign-in")
+    before = dict(visitor.cookies)
+    entered = visitor.sign_in("alice", secured.keys["alice"])
+    assert visitor.cookies.keys() == before.keys()
+    assert visitor.cookies != before
+    flags = {each.strip() for each in entered.headers["Set-Cookie"].split(";")}
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= flags
+    visitor.cookies = before
+    assert visitor.get("/topics").status == 303
+
+
+def test_a_sign_in_leads_to_a_page_of_the_console_alone(secured: Secured) -> None:
+    visitor = secured.visitor()
+    for to, place in (
+        ("/topics?search=a", "/topics?search=a"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/x\r\nSet-Cookie: a=b", "/"),
+    ):
+        token = visitor.get("/sign-in", Cookie="").token
+        fields = {"token": token, "to": to, "name": "alice", "key": secured.keys["alice"]}
+        assert visitor.post("/sign-in", fields).headers["Location"] == place
+        visitor.cookies.clear()
+
+
+def test_the_oldest_visit_of_a_user_ends_when_there_are_too_many(secured: Secured) -> None:
+    visitors = [secured.visitor("bob") for _ in range(MOST_OF_A_USER + 1)]
+    assert [each.get("/topics").status for each in visitors] == [303, *[200] * MOST_OF_A_USER]
+
+
+def test_a_key_that_is_revoked_shows_nothing_any_more(secured: Secured) -> None:
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        key = key_of(admin.add_user("carol", ["allow read topic orders"]))
+        visitor = secured.visitor()
+        assert visitor.sign_in("carol", key).status == 303
+        assert visitor.get("/topics/orders").status == 200
+        admin.remove_user("carol")
+    assert visitor.get("/topics/orders").status == 401
+
+
+def test_attempts_are_limited(secured: Secured) -> None:
+    credentials = secured.cluster.credentials
+    with serving_console(secured.cluster.nameserver, "127.0.0.1", 0, credentials=credentials) as served:
+        visitor = ConsoleVisitor(served.address)
+        found = [visitor.sign_in("alice", "mq_no").status for _ in range(MOST_OF_AN_ADDRESS + 1)]
+        assert found == [*[403] * MOST_OF_AN_ADDRESS, 503]
+        assert visitor.sign_in("alice", secured.keys["alice"]).status == 503
+
+
+def test_keys_do_not_travel_in_plain_text(secured: Secured) -> None:
+    credentials = secured.cluster.credentials
+    with (
+        pytest.raises(InvalidArgument, match="without encryption"),
+        serving_console(secured.cluster.nameserver, "0.0.0.0", 0, credentials=credentials),
+    ):
+        pass
