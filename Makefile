@@ -153,7 +153,7 @@ promtool:
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,secure,console,schemas,dev,demo]'
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,secure,otel,otel-broker,console,schemas,dev,demo]'
 	@touch $@
 
 # Tests start a JVM many times.

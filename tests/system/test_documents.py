@@ -56,6 +56,23 @@ def test_the_page_about_compacted_topics_is_one_program_that_runs(tmp_path: Path
     assert done.stdout.splitlines() == ["{'N14228': b'at LAX'}"]
 
 
+def test_the_page_about_tracing_is_one_program_that_runs(tmp_path: Path) -> None:
+    program = tmp_path / "tracing.py"
+    program.write_text("\n".join(blocks("docs/tracing.md", "python")))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "in a span: True",
+        "send orders PRODUCER",
+        "checkout INTERNAL",
+        "process orders CONSUMER",
+        "receive orders CLIENT",
+        "ack orders CLIENT",
+        "process orders CONSUMER",
+        "traces: 2",
+    ]
+
+
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
         printed = run_commands(blocks("README.md", "sh")[2], cluster, tmp_path)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 from minimq.arguments import check_iterable
@@ -77,8 +78,20 @@ class ReceiveInterceptor:
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
+#: See `intercept_all`.
+_of_all: list[ReceiveInterceptor] = []
+
+
+def intercept_all(interceptor: ReceiveInterceptor) -> Callable[[], None]:
+    """Add an interceptor to all consumers that are made from now on, behind their own; return what ends that."""
+    if not isinstance(interceptor, ReceiveInterceptor):
+        raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of ReceiveInterceptor")
+    _of_all.append(interceptor)
+    return partial(_of_all.remove, interceptor)
+
+
 class ReceiveInterceptors:
-    """The interceptors of one consumer, in their order. False if there are none.
+    """The interceptors of one consumer, in their order, and those of all consumers. False if there are none.
 
     Args:
         interceptors: of the user.
@@ -92,7 +105,7 @@ class ReceiveInterceptors:
     __slots__ = ("_client_id", "_group", "_interceptors")
 
     def __init__(self, interceptors: Iterable[ReceiveInterceptor], group: str, client_id: str) -> None:
-        self._interceptors = (*check_iterable("interceptors", interceptors, "interceptors"),)
+        self._interceptors = (*check_iterable("interceptors", interceptors, "interceptors"), *_of_all)
         self._group, self._client_id = group, client_id
         for interceptor in self._interceptors:
             if not isinstance(interceptor, ReceiveInterceptor):

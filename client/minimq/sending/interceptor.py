@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from minimq.arguments import check_plain_function
@@ -31,11 +32,35 @@ class SendInterceptor:
         The half message of a `TransactionalProducer` that is on disk has neither: it has no offset before the commit.
         """
 
+    def for_many(self) -> SendInterceptor:
+        """Return the interceptor of the messages of one `send_many`: this one, unless you want to know what is one."""
+        return self
+
+    def after_many(self, error: BaseException | None) -> None:
+        """Process the end of a `send_many`, after the outcomes of its messages: what it raises, None if it returns."""
+
+
+#: See `intercept_all`.
+_of_all: list[SendInterceptor] = []
+
+
+def intercept_all(interceptor: SendInterceptor) -> Callable[[], None]:
+    """Add an interceptor to all producers that are made from now on, behind their own; return what ends that."""
+    if not isinstance(interceptor, SendInterceptor):
+        raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
+    _of_all.append(interceptor)
+    return partial(_of_all.remove, interceptor)
+
 
 class Interceptors(tuple[SendInterceptor, ...]):
     """The interceptors of one producer, in their order: each gets what the one before it returned."""
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, given: Sequence[SendInterceptor]) -> Interceptors:
+        """Return the interceptors of a producer: those of its user, and those of all."""
+        return cls((*given, *_of_all))
 
     def __init__(self, _: Sequence[SendInterceptor]) -> None:
         for interceptor in self:
@@ -60,6 +85,23 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 interceptor.after_send(message, receipt, error)
             except Exception:
                 log.exception("producer: an interceptor failed after a send topic=%s", message.topic)
+
+    @contextmanager
+    def many(self) -> Iterator[Interceptors]:
+        """Return the interceptors of one `send_many`, which ends with the block."""
+        chosen = Interceptors([each.for_many() for each in self])
+        error: BaseException | None = None
+        try:
+            yield chosen
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for interceptor in reversed(chosen):
+                try:
+                    interceptor.after_many(error)
+                except Exception:
+                    log.exception("producer: an interceptor failed after a send of many")
 
     def not_sent(self, message: Message, error: BaseException) -> None:
         """Notify all of them that a message that they have seen is not even handed in."""

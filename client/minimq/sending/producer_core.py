@@ -70,7 +70,7 @@ class ProducerCore:
     ) -> None:
         self._options = options
         self._max_body_bytes = options.max_body_bytes
-        self._interceptors = Interceptors(interceptors)
+        self._interceptors = Interceptors.of(interceptors)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._routes = self._client.routes
         self._auto_create = AutoCreate(self._client)
@@ -252,18 +252,19 @@ class ProducerCore:
         is_bound = queue is not None or selector is not None
         bulk = BulkSend(self._sender, self._options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
         given = iter(check_iterable("messages", messages, "messages"))
-        if self._interceptors:
-            given = bulk.watched(given, self._interceptors.before_send, self._interceptors.after_send)
-        try:
-            bulk.send(given)
-        except Exception:
+        with self._interceptors.many() as interceptors:
+            if interceptors:
+                given = bulk.watched(given, interceptors.before_send, interceptors.after_send)
+            try:
+                bulk.send(given)
+            except Exception:
+                bulk.wait()
+                raise
+            except BaseException:  # Ctrl-C
+                bulk.wait(_INTERRUPTED_S)
+                raise
             bulk.wait()
-            raise
-        except BaseException:  # Ctrl-C
-            bulk.wait(_INTERRUPTED_S)
-            raise
-        bulk.wait()
-        return bulk.receipts()
+            return bulk.receipts()
 
     # ---- transactions ---------------------------------------------------------------------------
 

@@ -1,0 +1,63 @@
+"""The names that OpenTelemetry's conventions for messaging have, and what minimq puts under them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opentelemetry.util.types import AttributeValue
+
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue
+
+#: By this version of the conventions everything here is named: those for messaging are not stable yet.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+INSTRUMENTATION = "minimq"
+
+SYSTEM = "messaging.system"
+OPERATION_NAME = "messaging.operation.name"
+OPERATION_TYPE = "messaging.operation.type"
+DESTINATION = "messaging.destination.name"
+PARTITION = "messaging.destination.partition.id"
+MESSAGE_ID = "messaging.message.id"
+BATCH_COUNT = "messaging.batch.message_count"
+GROUP = "messaging.consumer.group.name"
+CLIENT_ID = "messaging.client.id"
+ERROR_TYPE = "error.type"
+#: What only minimq has: the offset of a message in its queue, how often it was tried, and how many are retried.
+OFFSET = "messaging.minimq.message.offset"
+TRIES = "messaging.minimq.message.tries"
+RETRIED_COUNT = "messaging.minimq.retried.message_count"
+
+#: The type of a failure without an error: the listener has answered that messages are to be retried.
+RETRY_LATER = "RETRY_LATER"
+
+Attributes = dict[str, AttributeValue]
+
+
+def operation(name: str, kind: str) -> Attributes:
+    """Return the attributes that all spans and metrics of an operation have.
+
+    Args:
+        name: what minimq calls it.
+        kind: what the conventions call it.
+    """
+    return {SYSTEM: "minimq", OPERATION_NAME: name, OPERATION_TYPE: kind}
+
+
+def partition(queue: MessageQueue) -> str:
+    """Return the name of a queue within its topic."""
+    return f"{queue.broker_name}/{queue.queue_id}"
+
+
+def error_type(error: BaseException) -> str:
+    """Return the type of an error: the name of its class, with the module if it is not one of minimq."""
+    kind = type(error)
+    return kind.__qualname__ if isinstance(error, MiniMQError) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def metric_attributes(attributes: Mapping[str, AttributeValue]) -> Attributes:
+    """Return those attributes of a span which its metrics have, too: only such as have few values."""
+    return {name: attributes[name] for name in _OF_METRICS if name in attributes}
+
+
+_OF_METRICS = (SYSTEM, OPERATION_NAME, OPERATION_TYPE, DESTINATION, GROUP, ERROR_TYPE)

@@ -1,0 +1,164 @@
+"""Spans and metrics of what consumers receive, process and settle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import context as current
+from opentelemetry import trace
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+
+from minimq import __version__
+from minimq.otel.client_metrics import ClientMetrics
+from minimq.otel.conventions import (
+    BATCH_COUNT,
+    CLIENT_ID,
+    DESTINATION,
+    ERROR_TYPE,
+    GROUP,
+    INSTRUMENTATION,
+    MESSAGE_ID,
+    OFFSET,
+    PARTITION,
+    RETRIED_COUNT,
+    RETRY_LATER,
+    SCHEMA_URL,
+    TRIES,
+    Attributes,
+    operation,
+    partition,
+)
+from minimq.otel.message_context import links_to, parent_of
+from minimq.otel.sending_spans import fail
+from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.errors import Closed, MiniMQError
+
+#: The operations whose messages are of one queue and topic.
+_OF_ONE_QUEUE = ("receive", "process")
+
+
+class OtelReceive(ReceiveInterceptor):
+    """Makes spans of what a consumer receives, processes and settles, with a link to the context of each message.
+
+    That of one message which a listener processes is a child of the context of the message, unless another span is
+    current: so a message, its tries and what comes of it are one trace. That of several has links alone. A call that
+    returns no messages has no span.
+
+    Args:
+        tracer_provider: makes the spans; None for that of the process.
+        meter_provider: counts; None for that of the process.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        self._tracer = trace.get_tracer(INSTRUMENTATION, __version__, tracer_provider, SCHEMA_URL)
+        self._metrics = ClientMetrics(meter_provider)
+
+    @contextmanager
+    def receive(self, call: ConsumerCall) -> Iterator[None]:
+        """Make the span of a call that has returned messages, or failed."""
+        began_ns, began = time.time_ns(), time.perf_counter()
+        yield
+        failed = isinstance(call.error, MiniMQError) and not isinstance(call.error, Closed)
+        if not call.messages and not failed:
+            return
+        attributes = attributes_of(call, "receive")
+        span = self._tracer.start_span(
+            span_name(call), None, SpanKind.CLIENT, attributes, links_to(call.messages), began_ns
+        )
+        self._end(span, call, attributes)
+        self._metrics.consumed(attributes, call.count)
+        self._metrics.lasted(attributes, time.perf_counter() - began)
+
+    @contextmanager
+    def process(self, call: ConsumerCall) -> Iterator[None]:
+        """Make the span of a call of the listener, in which that is current."""
+        began, attributes = time.perf_counter(), attributes_of(call, "process")
+        span = start_processing(self._tracer, call, attributes)
+        token = current.attach(trace.set_span_in_context(span))
+        yield
+        current.detach(token)
+        if call.failed and call.error is None:
+            attributes[ERROR_TYPE] = RETRY_LATER
+            span.set_status(Status(StatusCode.ERROR, call.reason))
+        if call.failed and call.count > 1:
+            span.set_attribute(RETRIED_COUNT, len(call.failed))
+        self._end(span, call, attributes)
+        self._metrics.consumed(attributes, call.count)
+        self._metrics.processed(attributes, time.perf_counter() - began)
+
+    @contextmanager
+    def settle(self, call: ConsumerCall) -> Iterator[None]:
+        """Make the span of a call that settles messages."""
+        began, attributes = time.perf_counter(), attributes_of(call, "settle")
+        span = self._tracer.start_span(span_name(call), None, SpanKind.CLIENT, attributes, links_to(call.messages))
+        yield
+        self._end(span, call, attributes)
+        self._metrics.lasted(attributes, time.perf_counter() - began)
+
+    def _end(self, span: Span, call: ConsumerCall, attributes: Attributes) -> None:
+        if call.error is not None:
+            if call.operation == "process":
+                span.record_exception(call.error)
+            fail(span, attributes, call.error)
+        if ERROR_TYPE in attributes:
+            span.set_attribute(ERROR_TYPE, attributes[ERROR_TYPE])
+        span.end()
+
+
+def start_processing(tracer: trace.Tracer, call: ConsumerCall, attributes: Attributes) -> Span:
+    """Return the span of what processes messages; see `OtelReceive`."""
+    links = links_to(call.messages)
+    context = None
+    if call.count == 1 and links and not trace.get_current_span().get_span_context().is_valid:
+        context = parent_of(links[0].context)
+    return tracer.start_span(span_name(call), context, SpanKind.CONSUMER, attributes, links)
+
+
+def span_name(call: ConsumerCall) -> str:
+    """Return what a span is called: the operation, and the topic if all messages have the same."""
+    topic = _topic(call)
+    return f"{call.operation} {topic}" if topic else call.operation
+
+
+def attributes_of(call: ConsumerCall, kind: str) -> Attributes:
+    """Return the attributes of a span when it begins.
+
+    Args:
+        call: of which it is.
+        kind: what the conventions call the operation.
+    """
+    attributes = operation(call.operation, kind)
+    if call.group:
+        attributes[GROUP] = call.group
+    attributes[CLIENT_ID] = call.client_id
+    if topic := _topic(call):
+        attributes[DESTINATION] = topic
+    if len(call.messages) == call.count == 1:
+        attributes |= _attributes_of_one(call.messages[0])
+    else:
+        attributes[BATCH_COUNT] = call.count
+        if call.operation in _OF_ONE_QUEUE and call.messages:
+            attributes[PARTITION] = partition(call.messages[0].queue)
+    return attributes
+
+
+def _attributes_of_one(message: ReceivedMessage) -> Attributes:
+    made: Attributes = {MESSAGE_ID: message.message_id, TRIES: message.reconsume_times + 1}
+    if message.queue.topic == message.topic:  # and not the retry topic of a group
+        made[PARTITION], made[OFFSET] = partition(message.queue), message.queue_offset
+    return made
+
+
+def _topic(call: ConsumerCall) -> str:
+    """Return the topic of all messages of a call; empty if they have several."""
+    if not call.messages:
+        return ""
+    topic = call.messages[0].topic  # of all but those of a settle, which may be of anywhere
+    is_one = call.operation in _OF_ONE_QUEUE or all(message.topic == topic for message in call.messages)
+    return topic if is_one else ""

@@ -1,0 +1,193 @@
+"""Spans and metrics of what producers send."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from opentelemetry import trace
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+
+from minimq import __version__
+from minimq.otel.client_metrics import ClientMetrics
+from minimq.otel.conventions import (
+    BATCH_COUNT,
+    DESTINATION,
+    ERROR_TYPE,
+    INSTRUMENTATION,
+    MESSAGE_ID,
+    OFFSET,
+    PARTITION,
+    SCHEMA_URL,
+    Attributes,
+    error_type,
+    operation,
+    partition,
+)
+from minimq.otel.message_context import MOST_LINKS, context_in, headers_of, parent_of, with_context
+from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.receipt import SendReceipt
+from minimq_common.errors import MiniMQError
+from minimq_common.model import Message
+
+log = logging.getLogger(__name__)
+
+_SEND = operation("send", "send")
+
+
+class MessageWithSpan(Message, frozen=True, gc=True):
+    """A message that is being sent, with its span: whoever copies it as another class ends up without."""
+
+    span: Span | None = None
+    began: float = 0.0
+
+
+def fail(span: Span, attributes: Attributes, error: BaseException) -> None:
+    """Give a span the status of an error, and its attributes the type."""
+    attributes[ERROR_TYPE] = error_type(error)
+    text = error.message if isinstance(error, MiniMQError) else str(error)
+    span.set_status(Status(StatusCode.ERROR, text))
+
+
+class OtelSend(SendInterceptor):
+    """Makes a span of each message that is sent, and of each `send_many`, and puts its context into the messages.
+
+    A span is a child of the one that is current where the message is sent. A message that has a context already, such
+    as the copy of one that is tried again, keeps that: its span is linked to it, and a child of it unless another span
+    is current. The last of the interceptors of a producer should be this one.
+
+    Args:
+        tracer_provider: makes the spans; None for that of the process.
+        meter_provider: counts; None for that of the process.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        self._tracer = trace.get_tracer(INSTRUMENTATION, __version__, tracer_provider, SCHEMA_URL)
+        self._metrics = ClientMetrics(meter_provider)
+
+    def before_send(self, message: Message) -> Message:
+        """Begin a span; return the message with its context."""
+        try:
+            return self._begun(message)
+        except Exception:  # whatever is wrong with the message, its check tells better
+            log.debug("producer: a message has no span", exc_info=True)
+            return message
+
+    def _begun(self, message: Message) -> Message:
+        custom = context_in(message.properties) if message.properties else None
+        context = None
+        if custom is not None and not trace.get_current_span().get_span_context().is_valid:
+            context = parent_of(custom)
+        span = self._tracer.start_span(
+            f"send {message.topic}",
+            context,
+            SpanKind.PRODUCER if custom is None else SpanKind.CLIENT,
+            {**_SEND, DESTINATION: message.topic},
+            [] if custom is None else [Link(custom)],
+        )
+        if custom is None:
+            message = with_context(message, headers_of(span))
+        return MessageWithSpan(
+            message.topic,
+            message.body,
+            message.tag,
+            message.keys,
+            message.properties,
+            message.message_group,
+            message.deliver_after_s,
+            message.deliver_at,
+            message.recallable,
+            span,
+            time.perf_counter(),
+        )
+
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """End the span of a message."""
+        if not isinstance(message, MessageWithSpan) or message.span is None:
+            return
+        span, attributes = message.span, {**_SEND, DESTINATION: message.topic}
+        if receipt is not None:
+            span.set_attributes({MESSAGE_ID: receipt.message_id, PARTITION: partition(receipt.queue)})
+            if receipt.queue_offset >= 0:
+                span.set_attribute(OFFSET, receipt.queue_offset)
+        if error is not None:
+            fail(span, attributes, error)
+            span.set_attributes(attributes)
+        span.end()
+        self._metrics.sent(attributes, 1)
+        self._metrics.lasted(attributes, time.perf_counter() - message.began)
+
+    def for_many(self) -> SendInterceptor:
+        """Return what makes one span of a `send_many`."""
+        return _OtelSendMany(self._tracer, self._metrics)
+
+
+class _OtelSendMany(SendInterceptor):
+    """Makes the span of one `send_many`, whose context all of its messages have.
+
+    Messages are handed in by one thread, and their outcomes told by others.
+    """
+
+    def __init__(self, tracer: trace.Tracer, metrics: ClientMetrics) -> None:
+        self._tracer, self._metrics = tracer, metrics
+        self._began = time.perf_counter()
+        self._span: Span | None = None
+        self._headers: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._failed: dict[str, MiniMQError] = {}
+        self._linked: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+
+    def before_send(self, message: Message) -> Message:
+        """Return a message with the context of the span, which begins with the first one."""
+        try:
+            return self._in_span(message)
+        except Exception:
+            log.debug("producer: a message has no context", exc_info=True)
+            return message
+
+    def _in_span(self, message: Message) -> Message:
+        topic = message.topic
+        self._counts[topic] = self._counts.get(topic, 0) + 1
+        if self._span is None:
+            self._span = self._tracer.start_span(f"send {topic}", None, SpanKind.PRODUCER, _SEND)
+            self._headers = headers_of(self._span)
+        custom = context_in(message.properties) if message.properties else None
+        if custom is None:
+            return with_context(message, self._headers) if self._headers else message
+        key = custom.trace_id, custom.span_id
+        if key not in self._linked and len(self._linked) < MOST_LINKS:
+            self._linked.add(key)
+            self._span.add_link(custom)
+        return message
+
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Note that a topic has failed."""
+        if error is not None:
+            with self._lock:
+                self._failed.setdefault(message.topic, error)
+
+    def after_many(self, error: BaseException | None) -> None:
+        """End the span."""
+        if self._span is None:
+            return
+        duration_s, attributes = time.perf_counter() - self._began, {**_SEND}
+        attributes[BATCH_COUNT] = sum(self._counts.values())
+        if len(self._counts) == 1:
+            attributes[DESTINATION] = next(iter(self._counts))
+        else:
+            self._span.update_name("send")
+        if error is not None:
+            fail(self._span, attributes, error)
+        self._span.set_attributes(attributes)
+        self._span.end()
+        for topic, count in self._counts.items():
+            of_topic = {**_SEND, DESTINATION: topic}
+            if topic in self._failed:
+                of_topic[ERROR_TYPE] = error_type(self._failed[topic])
+            self._metrics.sent(of_topic, count)
+        self._metrics.lasted(attributes, duration_s)
