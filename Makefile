@@ -20,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool demo test test-long test-pythons fuzz dist docs lint format proto proto-check lock sbom clean
+.PHONY: help setup java etcd promtool demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom clean
 .PHONY: bench bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -39,6 +39,10 @@ test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random 
 
 test-pythons: setup dist ## Test the wheel with each supported Python that is found; six minutes for each
 	scripts/test-pythons.sh $(ARGS)
+
+faststream-tests: setup ## Run the tests that all brokers of FastStream pass; FASTSTREAM_TESTS names a checkout of FastStream
+	@test -d "$(FASTSTREAM_TESTS)/tests/brokers/base" || { echo "get FastStream's tests, and name them: git clone https://github.com/ag2ai/faststream, then make faststream-tests FASTSTREAM_TESTS=faststream" >&2; exit 1; }
+	FASTSTREAM_TESTS="$(abspath $(FASTSTREAM_TESTS))" $(VENV)/bin/pytest -s -n 0 tests/faststream_broker/test_shared_testcases.py $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
@@ -153,7 +157,7 @@ promtool:
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,etcd,secure,otel,otel-broker,console,schemas,dev,demo]'
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,dev,demo]'
 	@touch $@
 
 # Tests start a JVM many times.

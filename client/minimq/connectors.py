@@ -12,6 +12,7 @@ Waiting: `with_retries` repeats calls while servers are absent, `describe_away` 
 
 from __future__ import annotations
 
+from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagFilter
 from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader
@@ -42,6 +43,7 @@ __all__ = [
     "Compression",
     "CompressionName",
     "Decision",
+    "MessageFilter",
     "QueueFinder",
     "RangeOptions",
     "RangeReader",

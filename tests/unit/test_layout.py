@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 BUILD = PYPROJECT["tool"]["hatch"]["build"]
 PACKAGES = [Path(package) for package in BUILD["targets"]["wheel"]["packages"]]
-ROOTS = [str(package.parent) for package in PACKAGES]
+ROOTS = list(dict.fromkeys(str(package.parent) for package in PACKAGES))
 
 
 def test_every_tool_knows_every_source_root() -> None:

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     *("proto/minimq_proto", "common/minimq_common", "nameserver/minimq_nameserver", "broker/minimq_broker"),
-    *("client/minimq", "console/minimq_console", "spark_connector/pyspark_minimq"),
+    *("client/minimq", "client/faststream_minimq", "console/minimq_console", "spark_connector/pyspark_minimq"),
 ]
 #: Code that is not installed; its class names are those of one program or test each.
 PROGRAMS = [

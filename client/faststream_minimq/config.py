@@ -1,0 +1,88 @@
+"""The settings of brokers and routers, and of what they register."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from faststream._internal.configs import (
+    BrokerConfig,
+    PublisherSpecificationConfig,
+    PublisherUsecaseConfig,
+    SubscriberSpecificationConfig,
+    SubscriberUsecaseConfig,
+)
+from faststream._internal.constants import EMPTY
+from faststream._internal.producer import ProducerProto, ProducerUnset
+from faststream.exceptions import IncorrectState
+from faststream.middlewares import AckPolicy
+
+from faststream_minimq.response import NO_OPTIONS, MessageOptions, MinimqPublishCommand
+
+if TYPE_CHECKING:
+    from faststream_minimq.connection import MinimqConnection
+    from faststream_minimq.subscriber_options import SubscriberOptions
+
+
+@dataclass(kw_only=True)
+class MinimqBrokerConfig(BrokerConfig):
+    """The settings of a broker, or of a router.
+
+    Attributes:
+        group: the consumer group of subscribers that name none.
+        connection: while the broker is connected.
+        in_memory: a `TestMinimqBroker` delivers the messages.
+    """
+
+    producer: ProducerProto[MinimqPublishCommand] = field(default_factory=ProducerUnset)
+    group: str | None = None
+    connection: MinimqConnection | None = None
+    in_memory: bool = False
+
+    def connected(self) -> MinimqConnection:
+        """Return the connection. Raises `IncorrectState` if there is none."""
+        if self.connection is None:
+            raise IncorrectState("the broker is not connected: call `await broker.connect()` or `start()` first")
+        return self.connection
+
+
+@dataclass(kw_only=True)
+class MinimqSubscriberConfig(SubscriberUsecaseConfig):
+    """The settings of a subscriber."""
+
+    _outer_config: MinimqBrokerConfig = field(default_factory=MinimqBrokerConfig)
+    topic: str
+    options: SubscriberOptions
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """The policy of the subscriber, else that of its router or broker, else `NACK_ON_ERROR`."""
+        if self._ack_policy is not EMPTY:
+            return self._ack_policy
+        outer = self._outer_config.ack_policy
+        return AckPolicy.NACK_ON_ERROR if outer is EMPTY else outer
+
+
+@dataclass(kw_only=True)
+class MinimqSubscriberSpecificationConfig(SubscriberSpecificationConfig):
+    """The description of a subscriber in the AsyncAPI document."""
+
+    topic: str
+
+
+@dataclass(kw_only=True)
+class MinimqPublisherConfig(PublisherUsecaseConfig):
+    """The settings of a publisher."""
+
+    _outer_config: MinimqBrokerConfig = field(default_factory=MinimqBrokerConfig)
+    topic: str
+    headers: dict[str, str] = field(default_factory=dict)
+    reply_to: str = ""
+    options: MessageOptions = NO_OPTIONS
+
+
+@dataclass(kw_only=True)
+class MinimqPublisherSpecificationConfig(PublisherSpecificationConfig):
+    """The description of a publisher in the AsyncAPI document."""
+
+    topic: str

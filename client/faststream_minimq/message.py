@@ -1,0 +1,89 @@
+"""Messages as handlers have them, and how they are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from faststream.message import StreamMessage
+
+
+class RawMessage(Protocol):
+    """A message as the client or an in-memory test has it."""
+
+    @property
+    def topic(self) -> str:
+        """Topic of the message."""
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+
+    @property
+    def tag(self) -> str | None:
+        """The tag, None when there is none."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of the message."""
+
+    @property
+    def message_id(self) -> str:
+        """The id that this message alone has."""
+
+    @property
+    def born_ms(self) -> int:
+        """When the message was handed to its producer, in ms since 1970."""
+
+
+class Settlement(Protocol):
+    """The part of a subscriber that settles messages which it has received."""
+
+    async def acknowledge(self, messages: Sequence[Any]) -> None:
+        """Acknowledge messages."""
+
+    async def release(self, messages: Sequence[Any], delay_s: float | None) -> None:
+        """Have messages redelivered after a delay, by default that of their try."""
+
+    async def bury(self, messages: Sequence[Any], reason: str) -> None:
+        """Make dead letters of messages, or skip them where nothing else is possible."""
+
+
+#: The reason of a dead letter that a handler has rejected without one.
+REJECTED = "rejected"
+
+
+class MinimqMessage(StreamMessage[Any]):
+    """A message, or a list of them for a batch subscriber. Settled once: later calls do nothing.
+
+    `raw_message` is a `minimq.PoppedMessage`, a `minimq.ReceivedMessage` of an orderly subscriber, a tuple of them
+    in a batch, or the `minimq.Reply` to a request.
+    """
+
+    settlement: Settlement | None = None
+
+    @property
+    def _raw_messages(self) -> Sequence[Any]:
+        return self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,)
+
+    async def ack(self) -> None:
+        """Acknowledge the message, and wait until that is on disk. Raises as `minimq.SimpleConsumer.ack`."""
+        if self.committed is None and self.settlement is not None:
+            await self.settlement.acknowledge(self._raw_messages)
+        await super().ack()
+
+    async def nack(self, delay_s: float | None = None) -> None:
+        """Have the message redelivered after a delay in seconds, by default that of its try."""
+        if self.committed is None and self.settlement is not None:
+            await self.settlement.release(self._raw_messages, delay_s)
+        await super().nack()
+
+    async def reject(self, reason: str = REJECTED) -> None:
+        """Make a dead letter of the message at once. An orderly subscriber skips it, with a warning."""
+        if self.committed is None and self.settlement is not None:
+            await self.settlement.bury(self._raw_messages, reason)
+        await super().reject()

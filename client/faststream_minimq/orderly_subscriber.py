@@ -1,0 +1,121 @@
+"""A subscriber that reads queues in order, by committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from faststream.exceptions import FeatureNotSupportedException
+
+from faststream_minimq.config import MinimqSubscriberConfig
+from faststream_minimq.message import MinimqMessage
+from faststream_minimq.subscriber import MinimqSubscriber
+from minimq import ConsumeResult, MessageQueue, ReceivedMessage
+from minimq.aio import PushConsumer
+
+if TYPE_CHECKING:
+    from faststream._internal.endpoint.subscriber import SubscriberSpecification
+    from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+    from faststream.message import StreamMessage
+
+#: Seconds for which the consumer waits for handlers that have outlasted `graceful_timeout`.
+_CLOSE_S = 0.5
+
+
+class OrderlySubscriber(MinimqSubscriber):
+    """Reads queues with an orderly `minimq.aio.PushConsumer`: the members of the group divide them.
+
+    Handlers are called for one message of a queue at a time. A message that is not acknowledged is redelivered after
+    `suspend_s`, and nothing of its queue overtakes it.
+    """
+
+    def __init__(
+        self,
+        config: MinimqSubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Any],
+    ) -> None:
+        super().__init__(config, specification, calls)
+        self._consumer: PushConsumer | None = None
+        self._closing: asyncio.Task[None] | None = None
+        #: What became of the messages of the running call of each queue, and the tasks of these calls.
+        self._results: dict[MessageQueue, ConsumeResult] = {}
+        self._calls: set[asyncio.Task[Any] | None] = set()
+
+    async def start(self) -> None:
+        """Join the group, unless the subscriber has no handler. Raises `SetupError` without a consumer group."""
+        await super().start()
+        self._post_start()
+        if self.calls and not self._outer_config.in_memory:
+            await self._join()
+
+    async def _join(self) -> None:
+        options, connection = self.options, self._outer_config.connected()
+        group = self.checked_group()
+        if connection.create_queues:
+            await asyncio.to_thread(connection.create_topic, self.topic)
+        self._consumer = PushConsumer(
+            connection.cluster,
+            group=group,
+            start=options.start,
+            threads=options.max_workers,
+            batch_size=options.batch_size if options.batch else 1,
+            orderly=True,
+            max_tries=options.max_tries,
+            retry_delays_s=options.retry_delays_s,
+            suspend_s=options.suspend_s,
+        )
+        self._consumer.subscribe(self.topic, options.expression, where=options.where)
+        await self._consumer.start(self._listen)
+
+    async def stop(self) -> None:
+        """Let running handlers end, for `graceful_timeout` seconds, commit, and leave the group."""
+        await super().stop()
+        if (consumer := self._consumer) is not None:
+            self._consumer = None
+            closing = asyncio.create_task(consumer.close(_CLOSE_S))
+            # A handler may end its subscriber: the consumer waits for that call.
+            if asyncio.current_task() not in self._calls:
+                await closing
+            else:
+                self._closing = closing
+
+    async def _listen(self, messages: list[ReceivedMessage]) -> ConsumeResult:
+        queue, task = messages[0].queue, asyncio.current_task()
+        self._calls.add(task)
+        try:
+            await self.consume(tuple(messages) if self.options.batch else messages[0])
+            return self._results.pop(queue, ConsumeResult.RETRY_LATER)
+        finally:
+            self._calls.discard(task)
+
+    async def acknowledge(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Have the offset behind messages committed after the call."""
+        self._results[messages[0].queue] = ConsumeResult.SUCCESS
+
+    async def release(self, messages: Sequence[ReceivedMessage], delay_s: float | None) -> None:
+        """Have messages redelivered after `suspend_s`. Raises `FeatureNotSupportedException` for any other delay."""
+        if delay_s is not None:
+            raise FeatureNotSupportedException(
+                "an orderly subscriber retries after suspend_s: call nack() without delay"
+            )
+        self._results[messages[0].queue] = ConsumeResult.RETRY_LATER
+
+    async def bury(self, messages: Sequence[ReceivedMessage], reason: str) -> None:
+        """Skip messages, with a warning."""
+        text = f"skips {len(messages)} messages from offset {messages[0].queue_offset} of {messages[0].queue}: {reason}"
+        self._outer_config.logger.log(text, logging.WARNING, extra=self.get_log_context(None))
+        self._results[messages[0].queue] = ConsumeResult.SUCCESS
+
+    async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Any] | None:
+        """Raise `FeatureNotSupportedException`."""
+        raise FeatureNotSupportedException(_NOT_ONE_BY_ONE)
+
+    def __aiter__(self) -> AsyncIterator[MinimqMessage]:
+        """Raise `FeatureNotSupportedException`."""
+        raise FeatureNotSupportedException(_NOT_ONE_BY_ONE)
+
+
+_NOT_ONE_BY_ONE = "an orderly subscriber has a handler: for single messages use a subscriber without orderly=True"

@@ -1,0 +1,192 @@
+"""Registers subscribers and publishers: the common part of brokers and routers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy
+
+from faststream_minimq.config import (
+    MinimqBrokerConfig,
+    MinimqPublisherConfig,
+    MinimqPublisherSpecificationConfig,
+    MinimqSubscriberConfig,
+    MinimqSubscriberSpecificationConfig,
+)
+from faststream_minimq.orderly_subscriber import OrderlySubscriber
+from faststream_minimq.publisher import TopicPublisher
+from faststream_minimq.response import MessageFields, MessageOptions
+from faststream_minimq.specification import MinimqPublisherSpecification, MinimqSubscriberSpecification
+from faststream_minimq.subscriber import MinimqSubscriber
+from faststream_minimq.subscriber_options import SubscriberFields, SubscriberOptions
+from faststream_minimq.work_queue_subscriber import WorkQueueSubscriber
+
+if TYPE_CHECKING:
+    from fast_depends.dependencies import Dependant
+    from faststream._internal.parser import CodecProto
+    from faststream._internal.types import BrokerMiddleware, CustomCallable
+
+
+class HandlerFields(TypedDict, total=False):
+    """The arguments of subscribers that all brokers of FastStream have, with the same meaning as there.
+
+    Attributes:
+        ack_policy: by default that of the router or broker, else `AckPolicy.NACK_ON_ERROR`.
+        no_reply: reply nothing.
+        dependencies: for all handlers.
+        parser: makes a message of FastStream of a raw one.
+        decoder: makes an object of a body.
+        codec: takes the place of `decoder`.
+        persistent: keep the subscriber although nothing else refers to it.
+        title: of the channel in the AsyncAPI document.
+        description: of the channel.
+        include_in_schema: mention it in the document.
+    """
+
+    ack_policy: AckPolicy
+    no_reply: bool
+    dependencies: Sequence[Dependant]
+    parser: CustomCallable | None
+    decoder: CustomCallable | None
+    codec: CodecProto | None
+    persistent: bool
+    title: str | None
+    description: str | None
+    include_in_schema: bool
+
+
+class SubscriberArguments(SubscriberFields, HandlerFields, total=False):
+    """All arguments of a subscriber beside its topic."""
+
+
+class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
+    """Registers subscribers and publishers."""
+
+    def subscriber(  # type: ignore[override] # the base takes what this makes
+        self, topic: str, **arguments: Unpack[SubscriberArguments]
+    ) -> MinimqSubscriber:
+        """Return a subscriber of a topic, which is called with each handler.
+
+        Args:
+            topic: behind the prefixes of routers.
+            arguments: `SubscriberOptions`, and what all brokers have (`HandlerFields`).
+
+        Raises:
+            InvalidArgument: an option breaks its rule.
+            SetupError: the policy does not fit an orderly subscriber.
+        """
+        own = {name: value for name, value in arguments.items() if name in SubscriberFields.__annotations__}
+        options = SubscriberOptions(**cast("SubscriberFields", own))
+        common = {name: value for name, value in arguments.items() if name not in own}
+        return self._add(topic, options, **cast("HandlerFields", common))
+
+    def _add(self, topic: str, options: SubscriberOptions, **common: Unpack[HandlerFields]) -> MinimqSubscriber:
+        outer = cast("MinimqBrokerConfig", self.config)
+        config = MinimqSubscriberConfig(
+            topic=topic,
+            options=options,
+            no_reply=common.pop("no_reply", False),
+            _outer_config=outer,
+            _ack_policy=common.pop("ack_policy", EMPTY),
+        )
+        calls = CallsCollection[Any]()
+        specification = MinimqSubscriberSpecification(
+            outer,
+            MinimqSubscriberSpecificationConfig(
+                topic=topic,
+                title_=common.pop("title", None),
+                description_=common.pop("description", None),
+                include_in_schema=common.pop("include_in_schema", True),
+            ),
+            calls,
+        )
+        made = OrderlySubscriber if options.orderly else WorkQueueSubscriber
+        subscriber: MinimqSubscriber = made(config, specification, calls)
+        super().subscriber(subscriber, persistent=common.pop("persistent", True))
+        return subscriber.add_call(
+            parser_=common.pop("parser", None) or self._parser,
+            decoder_=common.pop("decoder", None) or self._decoder,
+            codec_=common.pop("codec", None),
+            dependencies_=common.pop("dependencies", ()),
+            **_refused(common),
+        )
+
+    def publisher(  # type: ignore[override] # noqa: PLR0913 - by name; the base takes what this makes
+        self,
+        topic: str,
+        *,
+        headers: dict[str, str] | None = None,
+        reply_to: str = "",
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any | None = None,  # noqa: ANN401 - a type
+        include_in_schema: bool = True,
+        **fields: Unpack[MessageFields],
+    ) -> TopicPublisher:
+        """Return a publisher to a topic, which you call, or which decorates handlers.
+
+        Args:
+            topic: behind the prefixes of routers.
+            headers: of each message, beside its own.
+            reply_to: the topic to which handlers of other services answer.
+            persistent: keep the publisher although nothing else refers to it.
+            title: of the channel in the AsyncAPI document.
+            description: of the channel.
+            schema: type of the messages, if no handler tells it.
+            include_in_schema: mention it in the document.
+            fields: further fields of each message, unless it has its own.
+        """
+        outer = cast("MinimqBrokerConfig", self.config)
+        config = MinimqPublisherConfig(
+            topic=topic,
+            headers=headers or {},
+            reply_to=reply_to,
+            options=MessageOptions(**fields),
+            _outer_config=outer,
+        )
+        specification = MinimqPublisherSpecification(
+            outer,
+            MinimqPublisherSpecificationConfig(
+                topic=topic,
+                schema_=schema,
+                title_=title,
+                description_=description,
+                include_in_schema=include_in_schema,
+            ),
+        )
+        publisher = TopicPublisher(config, specification)
+        super().publisher(publisher, persistent=persistent)
+        return publisher
+
+    def include_router(
+        self,
+        router: MinimqRegistrator,  # type: ignore[override] # of this kind
+        *,
+        prefix: str = "",
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
+        include_in_schema: bool | None = None,
+    ) -> None:
+        """Include a router, with its subscribers and publishers. Raises `SetupError` if it is of another broker."""
+        if not isinstance(router, MinimqRegistrator):
+            raise SetupError(f"the router is a {type(router).__name__}: include a faststream_minimq.MinimqRouter")
+        super().include_router(
+            router,
+            prefix=prefix,
+            dependencies=dependencies,
+            middlewares=middlewares,
+            include_in_schema=include_in_schema,
+        )
+
+
+def _refused(left: HandlerFields) -> dict[str, Any]:
+    """Raise `TypeError` for arguments that nobody has taken."""
+    if left:
+        raise TypeError(f"a subscriber has no argument {', '.join(left)}")
+    return {}

@@ -1,0 +1,168 @@
+"""Answers of handlers, and commands to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self, TypedDict, Unpack
+
+import msgspec
+from faststream.response.publish_type import PublishType
+from faststream.response.response import BatchPublishCommand, PublishCommand, Response
+
+from faststream_minimq.message import RawMessage
+from faststream_minimq.parser import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC
+from minimq import Message, Reply
+
+
+class MessageOptions(msgspec.Struct, frozen=True):
+    """The fields of `minimq.Message` beside topic, body and properties; with the same meaning.
+
+    Attributes:
+        tag: one label that subscribers may filter by.
+        keys: identifiers, such as the number of an order; messages with the same first key go to the same queue.
+        message_group: for a FIFO topic.
+        deliver_after_s: seconds until the message is delivered.
+        deliver_at: or the time at which it is delivered.
+    """
+
+    tag: str | None = None
+    keys: Sequence[str] = ()
+    message_group: str | None = None
+    deliver_after_s: float | None = None
+    deliver_at: datetime | float | None = None
+
+    def over(self, others: MessageOptions) -> MessageOptions:
+        """Return these options, and others where these are not set."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, ())}
+        return msgspec.structs.replace(others, **given)
+
+
+NO_OPTIONS = MessageOptions()
+
+
+class MessageFields(TypedDict, total=False):
+    """The fields of `MessageOptions`, for functions that take them by name."""
+
+    tag: str | None
+    keys: Sequence[str]
+    message_group: str | None
+    deliver_after_s: float | None
+    deliver_at: datetime | float | None
+
+
+class MinimqResponse(Response):
+    """The answer of a handler, with what a publisher, or the sender of a request, is to get along with it.
+
+    Args:
+        body: what is sent.
+        headers: names and values, which become properties.
+        correlation_id: by default that of the message.
+        error: for a request that cannot be done: why. Its sender gets `minimq.errors.RequestFailed` with this text.
+        fields: further fields of the message, as `MessageOptions` has them.
+    """
+
+    def __init__(
+        self,
+        body: Any = None,  # noqa: ANN401 - whatever can be encoded
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        error: str | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> None:
+        super().__init__(body, headers=headers, correlation_id=correlation_id)
+        self.options = MessageOptions(**fields)
+        self.error = error
+
+    def as_publish_command(self) -> MinimqPublishCommand:
+        """Return the command that publishes the answer."""
+        return MinimqPublishCommand(
+            self.body,
+            headers=self.headers,
+            correlation_id=self.correlation_id,
+            options=self.options,
+            error=self.error,
+            _publish_type=PublishType.PUBLISH,
+        )
+
+
+class MinimqPublishCommand(BatchPublishCommand):
+    """One or more bodies to publish, to send as a request, or to reply.
+
+    Attributes:
+        options: further fields of the messages.
+        timeout_s: seconds that a request waits.
+        request: the message to which this replies; None otherwise.
+        error: the error of a reply.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        body: Any,  # noqa: ANN401
+        /,
+        *bodies: Any,  # noqa: ANN401
+        topic: str = "",
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        options: MessageOptions = NO_OPTIONS,
+        timeout_s: float = 3.0,
+        error: str | None = None,
+        _publish_type: PublishType,
+    ) -> None:
+        super().__init__(
+            body,
+            *bodies,
+            destination=topic,
+            headers=headers,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            _publish_type=_publish_type,
+        )
+        self.options = options
+        self.timeout_s = timeout_s
+        self.request: RawMessage | None = None
+        self.error = error
+
+    @classmethod
+    def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> Self:
+        """Return any command as one of minimq."""
+        if isinstance(cmd, cls):
+            return cmd
+        body, others = cls._parse_bodies(cmd.body, batch=batch)
+        return cls(
+            body,
+            *others,
+            topic=cmd.destination,
+            headers=cmd.headers,
+            correlation_id=cmd.correlation_id,
+            reply_to=cmd.reply_to,
+            _publish_type=cmd.publish_type,
+        )
+
+    def message(self, body: bytes, content_type: str | None) -> Message:
+        """Return a message with an encoded body."""
+        options = self.options
+        return Message(
+            self.destination,
+            body or b" ",
+            options.tag,
+            options.keys,
+            self._properties(body, content_type),
+            options.message_group,
+            options.deliver_after_s,
+            options.deliver_at,
+        )
+
+    def reply(self, body: bytes, content_type: str | None) -> Reply:
+        """Return a reply with an encoded body."""
+        return Reply(body, self._properties(body, content_type), self.error)
+
+    def _properties(self, body: bytes, content_type: str | None) -> Mapping[str, str]:
+        properties = {name: str(value) for name, value in (self.headers or {}).items()}
+        own = {CONTENT_TYPE: content_type, CORRELATION_ID: self.correlation_id, REPLY_TOPIC: self.reply_to}
+        properties.update((name, value) for name, value in own.items() if value)
+        if not body:
+            properties[EMPTY_BODY] = "1"
+        return properties

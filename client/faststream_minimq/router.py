@@ -1,0 +1,88 @@
+"""Routers, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
+from faststream._internal.constants import EMPTY
+from faststream.middlewares import AckPolicy
+
+from faststream_minimq.config import MinimqBrokerConfig
+from faststream_minimq.registrator import MinimqRegistrator, SubscriberArguments
+
+if TYPE_CHECKING:
+    from fast_depends.dependencies import Dependant
+    from faststream._internal.types import BrokerMiddleware, CustomCallable
+
+
+class MinimqPublisher(ArgsContainer):
+    """A publisher of a route. Takes the arguments of `MinimqRegistrator.publisher`."""
+
+    def __init__(self, topic: str, **arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(topic, **arguments)
+
+
+class MinimqRoute(SubscriberRoute):
+    """A handler of a router.
+
+    Args:
+        call: the handler.
+        topic: what it subscribes to.
+        publishers: what its answers are published with.
+        arguments: as of `MinimqRegistrator.subscriber`.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any] | Callable[..., Awaitable[Any]],
+        topic: str,
+        *,
+        publishers: Iterable[MinimqPublisher] = (),
+        **arguments: Unpack[SubscriberArguments],
+    ) -> None:
+        super().__init__(call, topic, publishers=publishers, **arguments)
+
+
+class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
+    """Subscribers and publishers that a broker includes.
+
+    Args:
+        prefix: of all topics.
+        handlers: routes to begin with.
+        dependencies: of all handlers.
+        middlewares: of all handlers and publishers.
+        routers: further routers to include.
+        parser: as of a broker.
+        decoder: as of a broker.
+        include_in_schema: mention it in the AsyncAPI document.
+        ack_policy: of subscribers that name none.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        prefix: str = "",
+        handlers: Iterable[MinimqRoute] = (),
+        *,
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
+        routers: Iterable[MinimqRegistrator] = (),
+        parser: CustomCallable | None = None,
+        decoder: CustomCallable | None = None,
+        include_in_schema: bool | None = None,
+        ack_policy: AckPolicy = EMPTY,
+    ) -> None:
+        super().__init__(
+            handlers=handlers,
+            config=MinimqBrokerConfig(
+                prefix=prefix,
+                ack_policy=ack_policy,
+                broker_dependencies=dependencies,
+                broker_middlewares=middlewares,
+                broker_parser=parser,
+                broker_decoder=decoder,
+                include_in_schema=include_in_schema,
+            ),
+            routers=routers,
+        )

@@ -1,0 +1,79 @@
+"""The common part of subscribers: what a handler sees, whichever consumer brings the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream.exceptions import SetupError
+
+from faststream_minimq.config import MinimqBrokerConfig, MinimqSubscriberConfig
+from faststream_minimq.parser import MinimqParser
+from faststream_minimq.reply_publisher import ReplyPublisher
+
+if TYPE_CHECKING:
+    from faststream._internal.endpoint.publisher import PublisherProto
+    from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+    from faststream.message import StreamMessage
+
+
+class MinimqSubscriber(SubscriberUsecase[Any]):
+    """Calls handlers for the messages of a topic. Subclasses bring the messages, and settle them.
+
+    Attributes:
+        options: how the topic is read.
+    """
+
+    _outer_config: MinimqBrokerConfig
+
+    def __init__(
+        self,
+        config: MinimqSubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Any],
+    ) -> None:
+        parser = MinimqParser(self)
+        is_batch = config.options.batch
+        config.parser = parser.parse_batch if is_batch else parser.parse_message
+        config.decoder = parser.decode_batch if is_batch else parser.decode_message
+        super().__init__(config, specification, calls)
+        self._topic, self.options = config.topic, config.options
+
+    @property
+    def topic(self) -> str:
+        """The topic, with the prefixes of its routers."""
+        return f"{self._outer_config.prefix}{self._topic}"
+
+    @property
+    def group(self) -> str | None:
+        """The consumer group; None if nobody has named one."""
+        return self.options.group or self._outer_config.group
+
+    def checked_group(self) -> str:
+        """Return the consumer group. Raises `SetupError` if nobody has named one."""
+        if self.group is None:
+            raise SetupError(
+                f"the subscriber of topic {self.topic!r} has no consumer group: give "
+                "broker.subscriber(..., group=...), or MinimqBroker(..., group=...) for all subscribers"
+            )
+        return self.group
+
+    async def acknowledge(self, messages: Sequence[Any]) -> None:
+        """Acknowledge messages."""
+        raise NotImplementedError
+
+    async def release(self, messages: Sequence[Any], delay_s: float | None) -> None:
+        """Have messages redelivered after a delay, by default that of their try."""
+        raise NotImplementedError
+
+    async def bury(self, messages: Sequence[Any], reason: str) -> None:
+        """Make dead letters of messages."""
+        raise NotImplementedError
+
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
+        return (ReplyPublisher(self._outer_config.producer, message),)
+
+    def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
+        """Return what log lines about a message have in front."""
+        return {"topic": self.topic, "group": self.group or "", "message_id": getattr(message, "message_id", "")}

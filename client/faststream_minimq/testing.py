@@ -1,0 +1,183 @@
+"""A broker in memory, for tests of handlers without servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import msgspec
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream._internal.testing.broker import TestBroker, change_producer
+from faststream.exceptions import SubscriberNotFound
+
+from faststream_minimq.broker import MinimqBroker
+from faststream_minimq.parser import INBOX, MinimqParser
+from faststream_minimq.publisher import TopicPublisher
+from faststream_minimq.response import MinimqPublishCommand
+from faststream_minimq.subscriber import MinimqSubscriber
+from minimq import Message, MessageQueue, Reply, errors
+from minimq.connectors import MessageFilter
+
+_numbers = itertools.count()
+
+
+class MemoryMessage(msgspec.Struct, frozen=True):
+    """A message that was never sent, with the attributes of a received one."""
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    message_group: str | None
+    message_id: str
+    born_ms: int
+    queue_offset: int
+    tries: int = 1
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The only queue of its topic."""
+        return MessageQueue(self.topic, "memory", 0)
+
+    @property
+    def reconsume_times(self) -> int:
+        """Number of earlier deliveries: none."""
+        return self.tries - 1
+
+
+class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: ignore[call-arg] # without FastStream
+    """Replaces the cluster of brokers: what is published is handled at once, and errors of handlers are raised.
+
+    Filters apply, and of the subscribers of one group only one gets a message. Delays and redelivery do not.
+
+        async with TestMinimqBroker(broker) as memory:
+            await memory.publish("hello", "orders")
+            handle.mock.assert_called_once_with("hello")
+
+    Args:
+        brokers: whose subscribers and publishers take part.
+        with_real: use the real cluster after all, and only record the calls.
+        connect_only: connect the brokers without starting them, as `FastStream` will do that.
+    """
+
+    def create_publisher_fake_subscriber(
+        self, broker: MinimqBroker, publisher: TopicPublisher
+    ) -> tuple[MinimqSubscriber, bool]:
+        """Return a subscriber that records what a publisher sends, and whether it is one of the application."""
+        for subscriber in _subscribers(self.brokers):
+            if subscriber.topic == publisher.topic:
+                return subscriber, True
+        group = f"recorder-{next(_numbers)}" if self.with_real else None
+        return broker.subscriber(publisher.topic, group=group, persistent=False), False
+
+    @contextmanager
+    def _patch_producer(self, broker: MinimqBroker) -> Iterator[None]:
+        config = broker.config.broker_config
+        config.in_memory = True
+        try:
+            with change_producer(config, MemoryProducer(broker, self.brokers)):
+                yield
+        finally:
+            config.in_memory = False
+
+    async def _fake_connect(self, broker: MinimqBroker, *_: object, **__: object) -> None:  # type: ignore[override]
+        """Connect to nothing."""
+
+
+class MemoryProducer(ProducerProto[MinimqPublishCommand]):
+    """Hands messages to subscribers instead of sending them.
+
+    Args:
+        broker: whose codec encodes them.
+        brokers: whose subscribers get them.
+    """
+
+    def __init__(self, broker: MinimqBroker, brokers: Sequence[MinimqBroker]) -> None:
+        config, default = broker.config, MinimqParser()
+        self._brokers, self._config = brokers, config
+        self._parser = ParserComposition(config.broker_parser, default.parse_message)
+        self._decoder = ParserComposition(config.broker_decoder, default.decode_message)
+        self.codec = config.broker_codec or DefaultCodec()
+        self._replies: dict[str, Reply] = {}
+
+    async def publish(self, cmd: MinimqPublishCommand) -> None:
+        """Have a message handled by one subscriber of each group, or keep a reply for who asked."""
+        encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
+        if cmd.request is not None:
+            self._replies[cmd.request.message_id] = cmd.reply(*encoded)
+        else:
+            await self._deliver([_in_memory(cmd.message(*encoded))])
+
+    async def publish_batch(self, cmd: MinimqPublishCommand) -> None:
+        """Have messages handled by one subscriber of each group; a batch subscriber gets them together."""
+        serializer = self._config.fd_config._serializer
+        encoded = [await self.codec.encode(body, serializer) for body in cmd.batch_bodies]
+        await self._deliver([_in_memory(cmd.message(*each)) for each in encoded])
+
+    async def request(self, cmd: MinimqPublishCommand) -> Reply:
+        """Have a request handled, and return the reply.
+
+        Raises:
+            SubscriberNotFound: nobody subscribes to the topic.
+            TimeoutError: nobody has replied.
+            RequestFailed: the handler replied with an error.
+        """
+        encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
+        request = _in_memory(cmd.message(*encoded), {INBOX: "memory"})
+        async with asyncio.timeout(cmd.timeout_s):
+            if not await self._deliver([request]):
+                raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r} wants the request")
+        reply = self._replies.pop(request.message_id, None)
+        if reply is None:
+            raise TimeoutError(f"no handler of topic {cmd.destination!r} has replied")
+        if reply.error is not None:
+            raise errors.RequestFailed(reply.error)
+        return reply
+
+    async def _deliver(self, messages: list[MemoryMessage]) -> bool:
+        """Have messages of one topic handled; return whether anybody wanted one."""
+        groups = set[str]()
+        wanted = False
+        for subscriber in _subscribers(self._brokers):
+            options, group = subscriber.options, subscriber.group
+            if not messages or subscriber.topic != messages[0].topic or group in groups:
+                continue
+            chosen = MessageFilter(options.expression, options.where).apply(messages)
+            if group is not None:
+                groups.add(group)
+            wanted = wanted or bool(chosen)
+            step = options.batch_size if options.batch else 1
+            for part in _parts(chosen, step):
+                await subscriber.process_message(part if options.batch else part[0])
+        return wanted
+
+
+def _parts(messages: list[MemoryMessage], size: int) -> Iterator[tuple[MemoryMessage, ...]]:
+    for first in range(0, len(messages), size):
+        yield tuple(messages[first : first + size])
+
+
+def _subscribers(brokers: Sequence[MinimqBroker]) -> list[MinimqSubscriber]:
+    return [cast("MinimqSubscriber", subscriber) for broker in brokers for subscriber in broker.subscribers]
+
+
+def _in_memory(message: Message, more: Mapping[str, str] | None = None) -> MemoryMessage:
+    number = next(_numbers)
+    return MemoryMessage(
+        message.topic,
+        bytes(message.body),
+        message.tag,
+        message.keys,
+        {**message.properties, **(more or {})},
+        message.message_group,
+        f"{number:040x}",
+        time.time_ns() // 1_000_000,
+        number,
+    )

@@ -1,0 +1,226 @@
+"""A subscriber that receives messages one by one, as a work queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from faststream._internal.endpoint.utils import process_msg
+
+from faststream_minimq.config import MinimqSubscriberConfig
+from faststream_minimq.message import MinimqMessage
+from faststream_minimq.subscriber import MinimqSubscriber
+from minimq import PoppedMessage, errors
+from minimq.aio import SimpleConsumer
+
+if TYPE_CHECKING:
+    from faststream._internal.endpoint.subscriber import SubscriberSpecification
+    from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+    from faststream.message import StreamMessage
+
+#: Seconds for which one `receive` waits, and until it is repeated after an error.
+_WAIT_S = 10.0
+_AGAIN_S = 1.0
+#: Parts of an invisible duration after which it is extended.
+_EXTENDED_AFTER = 3
+
+
+class WorkQueueSubscriber(MinimqSubscriber):
+    """Receives messages with a `minimq.aio.SimpleConsumer`, and calls handlers for some of them at the same time.
+
+    Messages of one message group are handled one after the other. While a handler runs, the invisible duration of its
+    messages is extended; those of a process that dies go to others.
+    """
+
+    def __init__(
+        self,
+        config: MinimqSubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Any],
+    ) -> None:
+        super().__init__(config, specification, calls)
+        self._consumer: SimpleConsumer | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._extending: asyncio.Task[None] | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(self.options.max_workers)
+        #: By handle: what is not settled yet, and what a running handler has acknowledged or made a dead letter of.
+        self._unsettled: dict[str, PoppedMessage] = {}
+        self._done: set[str] = set()
+
+    async def start(self) -> None:
+        """Begin to receive, unless the subscriber has no handler. Raises `SetupError` without a consumer group."""
+        await super().start()
+        self._slots = asyncio.Semaphore(self.options.max_workers)
+        if self.calls and not self._outer_config.in_memory:
+            consumer = await self._opened()
+            self._receiving = asyncio.create_task(self._receive_all(consumer))
+        self._post_start()
+
+    async def stop(self) -> None:
+        """Let running handlers end, for `graceful_timeout` seconds, and return what is not settled to the group."""
+        await super().stop()
+        current = asyncio.current_task()
+        tasks = [task for task in (self._receiving, self._extending, *self._working) if task is not None]
+        for task in tasks:
+            if task is not current:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not current), return_exceptions=True)
+        self._receiving = self._extending = None
+        if (consumer := self._consumer) is not None:
+            self._consumer = None
+            await consumer.close()
+
+    # ---- receiving ------------------------------------------------------------------------------
+
+    async def _opened(self) -> SimpleConsumer:
+        if self._consumer is None:
+            options, connection = self.options, self._outer_config.connected()
+            group = self.checked_group()
+            if connection.create_queues:
+                await asyncio.to_thread(connection.create_topic, self.topic)
+            self._consumer = SimpleConsumer(
+                connection.cluster,
+                group=group,
+                invisible_s=options.invisible_s,
+                max_tries=cast("int", options.max_tries),
+                start=options.start,
+                # What is received ahead of the handlers could not be handled within its invisible duration.
+                prefetch_messages=0,
+            )
+            self._consumer.subscribe(self.topic, options.expression, options.where)
+            self._extending = asyncio.create_task(self._extend_all(self._consumer))
+        return self._consumer
+
+    async def _receive_all(self, consumer: SimpleConsumer) -> None:
+        while self.running:
+            await self._slots.acquire()
+            free = 1
+            while not self._slots.locked() and free < self.options.max_workers:
+                await self._slots.acquire()
+                free += 1
+            works: list[Sequence[PoppedMessage]] = []
+            try:
+                works = self._works(await self._received(consumer, free))
+            finally:
+                for _ in range(free - len(works)):
+                    self._slots.release()
+            for work in works:
+                task = asyncio.create_task(self._handle(work))
+                self._working.add(task)
+                task.add_done_callback(self._working.discard)
+
+    async def _received(self, consumer: SimpleConsumer, free: int) -> list[PoppedMessage]:
+        try:
+            most = self.options.batch_size if self.options.batch else free
+            return await consumer.receive(most, timeout=_WAIT_S)
+        except errors.Closed:
+            raise
+        except errors.MiniMQError as error:
+            self._report(f"cannot receive from topic {self.topic}, tries again: {error}", logging.ERROR)
+            await asyncio.sleep(_AGAIN_S)
+            return []
+
+    def _works(self, messages: list[PoppedMessage]) -> list[Sequence[PoppedMessage]]:
+        """Return messages divided into those that are handled one after the other, or in one call."""
+        for message in messages:
+            self._unsettled[message.handle] = message
+        if self.options.batch:
+            return [messages] if messages else []
+        works: list[Sequence[PoppedMessage]] = []
+        in_order: dict[str, list[PoppedMessage]] = {}
+        for message in messages:
+            if (name := message.message_group) is None:
+                works.append([message])
+            else:
+                in_order.setdefault(name, []).append(message)
+        return [*works, *in_order.values()]
+
+    async def _handle(self, messages: Sequence[PoppedMessage]) -> None:
+        try:
+            if self.options.batch:
+                await self.consume(tuple(messages))
+                return
+            for message in messages:
+                await self.consume(message)
+                # Later messages of a message group wait for one that failed: they are redelivered after it.
+                if message.handle not in self._done:
+                    return
+        finally:
+            self._forget(messages)
+            self._done.difference_update(message.handle for message in messages)
+            self._slots.release()
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    async def acknowledge(self, messages: Sequence[PoppedMessage]) -> None:
+        """Acknowledge messages, and wait until that is on disk."""
+        if self._consumer is not None:
+            await self._consumer.ack(list(messages))
+            self._forget(messages, done=True)
+
+    async def release(self, messages: Sequence[PoppedMessage], delay_s: float | None) -> None:
+        """Have messages redelivered after a delay, by default that of their try."""
+        if self._consumer is not None:
+            self._forget(messages)
+            tries = max(message.tries for message in messages)
+            await self._consumer.release(list(messages), self.options.delay_s(tries) if delay_s is None else delay_s)
+
+    async def bury(self, messages: Sequence[PoppedMessage], reason: str) -> None:
+        """Make dead letters of messages at once."""
+        if self._consumer is not None:
+            await self._consumer.reject(list(messages), reason)
+            self._forget(messages, done=True)
+
+    def _forget(self, messages: Iterable[PoppedMessage], *, done: bool = False) -> None:
+        for message in messages:
+            if self._unsettled.pop(message.handle, None) is not None and done:
+                self._done.add(message.handle)
+
+    async def _extend_all(self, consumer: SimpleConsumer) -> None:
+        """Extend the invisible durations of messages whose handlers run."""
+        while True:
+            await asyncio.sleep(self.options.invisible_s / _EXTENDED_AFTER)
+            if messages := list(self._unsettled.values()):
+                with suppress(errors.HandleExpired):  # those were settled meanwhile, or belong to somebody else
+                    try:
+                        await consumer.extend(messages)
+                    except errors.Closed:
+                        return
+                    except errors.HandleExpired:
+                        raise
+                    except errors.MiniMQError as error:
+                        self._report(f"cannot extend {len(messages)} messages, tries again: {error}", logging.WARNING)
+
+    # ---- without a handler ----------------------------------------------------------------------
+
+    async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Any] | None:
+        """Return the next message, which you settle, or None after a time in seconds. Not with a handler."""
+        assert not self.calls, "the subscriber has handlers, which get the messages: use one without any"
+        for message in await (await self._opened()).receive(1, timeout=timeout):
+            return await self._parsed(message)
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[MinimqMessage]:  # type: ignore[override] # as FastStream's own brokers
+        """Yield messages forever, which you settle."""
+        assert not self.calls, "the subscriber has handlers, which get the messages: use one without any"
+        async for message in await self._opened():
+            yield await self._parsed(message)
+
+    async def _parsed(self, message: PoppedMessage) -> MinimqMessage:
+        parser, decoder = self._get_parser_and_decoder()
+        context = self._outer_config.fd_config.context
+        raw: Any = (message,) if self.options.batch else message
+        parsed = await process_msg(
+            msg=raw,
+            middlewares=(middleware(raw, context=context) for middleware in self._broker_middlewares),
+            parser=parser,
+            decoder=decoder,
+        )
+        return cast("MinimqMessage", parsed)
+
+    def _report(self, text: str, level: int) -> None:
+        self._outer_config.logger.log(text, level, extra=self.get_log_context(None))
