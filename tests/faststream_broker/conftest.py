@@ -8,6 +8,9 @@ import pytest
 
 from minimq.admin import Admin
 
+#: Another process runs it, which `test_shared_testcases.py` starts.
+collect_ignore = ["shared"]
+
 
 @pytest.fixture
 def topic(admin: Admin, new_name: Callable[[], str]) -> str:
