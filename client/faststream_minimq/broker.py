@@ -25,7 +25,7 @@ from faststream_minimq.connection import MinimqConnection
 from faststream_minimq.message import MinimqMessage
 from faststream_minimq.producer import MinimqProducer
 from faststream_minimq.registrator import MinimqRegistrator
-from faststream_minimq.response import MessageFields, MessageOptions, MinimqPublishCommand
+from faststream_minimq.response import MessageOptions, MinimqPublishCommand, PublishFields
 from minimq import Cluster, Credentials, SendReceipt, __version__
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> SendReceipt:
         """Send a message and wait until it is on disk.
 
@@ -201,7 +201,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> list[SendReceipt]:
         """Send messages together and wait until all are on disk; see `publish`. Raises as `Producer.send_many`."""
         cmd = self._command(messages, topic, headers, correlation_id, MessageOptions(**fields))
@@ -217,7 +217,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         timeout: float = 3.0,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> MinimqMessage:
         """Send a request and return the reply of the handler that gets it; see `publish`.
 

@@ -10,7 +10,7 @@ from faststream.response.publish_type import PublishType
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig
 from faststream_minimq.message import MinimqMessage
-from faststream_minimq.response import MessageFields, MessageOptions, MinimqPublishCommand
+from faststream_minimq.response import MessageOptions, MinimqPublishCommand, PublishFields
 from minimq import SendReceipt
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TopicPublisher(PublisherUsecase):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `MinimqBroker.publish`."""
         cmd = self._command(message, topic, headers, correlation_id, MessageOptions(**fields))
@@ -59,7 +59,7 @@ class TopicPublisher(PublisherUsecase):
         timeout: float = 3.0,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> MinimqMessage:
         """Send a request and return its reply; see `MinimqBroker.request`."""
         cmd = self._command(message, topic, headers, correlation_id, MessageOptions(**fields))

@@ -20,7 +20,7 @@ from faststream_minimq.config import (
 )
 from faststream_minimq.orderly_subscriber import OrderlySubscriber
 from faststream_minimq.publisher import TopicPublisher
-from faststream_minimq.response import MessageFields, MessageOptions
+from faststream_minimq.response import MessageOptions, PublishFields
 from faststream_minimq.specification import MinimqPublisherSpecification, MinimqSubscriberSpecification
 from faststream_minimq.subscriber import MinimqSubscriber
 from faststream_minimq.subscriber_options import SubscriberFields, SubscriberOptions
@@ -127,7 +127,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         description: str | None = None,
         schema: Any | None = None,  # noqa: ANN401 - a type
         include_in_schema: bool = True,
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> TopicPublisher:
         """Return a publisher to a topic, which you call, or which decorates handlers.
 

@@ -41,7 +41,7 @@ class MessageOptions(msgspec.Struct, frozen=True):
 NO_OPTIONS = MessageOptions()
 
 
-class MessageFields(TypedDict, total=False):
+class PublishFields(TypedDict, total=False):
     """The fields of `MessageOptions`, for functions that take them by name."""
 
     tag: str | None
@@ -69,7 +69,7 @@ class MinimqResponse(Response):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         error: str | None = None,
-        **fields: Unpack[MessageFields],
+        **fields: Unpack[PublishFields],
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
         self.options = MessageOptions(**fields)
