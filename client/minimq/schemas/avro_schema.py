@@ -46,7 +46,10 @@ class AvroSchema:
         except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgument(f"this is no Avro schema: {type(error).__name__}: {error}"[:300]) from None
         facts = _SchemaFacts(self._named)
-        facts.least_bytes(self.parsed, ())
+        try:
+            facts.least_bytes(self.parsed, ())
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidArgument(f"a default of the Avro schema is not of its type: {error}") from None
         self._is_recursive = facts.is_recursive
         if facts.unbounded is not None:
             raise InvalidArgument(
@@ -170,8 +173,26 @@ class _SchemaFacts:
                 self._known[name] = 1
             else:
                 parts = [self.least_bytes(field["type"], (*above, name)) for field in schema["fields"]]
+                for field in schema["fields"]:
+                    if "default" in field:
+                        field["default"] = _default_value(field["type"], field["default"])
                 self._known[name] = max(parts, default=0)
         return self._known[name]
+
+
+def _default_value(schema: Plain, default: Plain) -> Plain:
+    """Return a default as readers have values: fastavro leaves bytes, dates and others as the schema writes them."""
+    kind = schema[0] if isinstance(schema, list) and schema else schema
+    base = kind["type"] if isinstance(kind, dict) else kind
+    if base in ("bytes", "fixed") and isinstance(default, str):
+        default = default.encode("latin-1")
+    if not isinstance(kind, dict) or "logicalType" not in kind or isinstance(default, dict | list):
+        return default
+    plain = {name: value for name, value in kind.items() if name != "logicalType"}
+    written = BytesIO()
+    fastavro.schemaless_writer(written, plain, default)
+    written.seek(0)
+    return fastavro.schemaless_reader(written, plain | {"logicalType": kind["logicalType"]}, None)
 
 
 def _read(text: str) -> Plain:

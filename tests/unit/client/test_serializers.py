@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -181,6 +183,20 @@ def test_an_avro_array_of_nothing_is_refused(items: object) -> None:
     # Its body has the number of items and none of them: nine bytes for as many as memory holds.
     with pytest.raises(InvalidArgument, match="takes no bytes"):
         AvroSerializer({"type": "array", "items": items})
+
+
+def test_defaults_are_values_of_their_type() -> None:
+    logical = {
+        "day": ("int", {"logicalType": "date"}, 1, date(1970, 1, 2)),
+        "at": ("long", {"logicalType": "timestamp-millis"}, 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        "price": ("bytes", {"logicalType": "decimal", "precision": 4, "scale": 2}, "\x7d", Decimal("1.25")),
+        "raw": ("bytes", {}, "\xff", b"\xff"),
+    }
+    fields = [{"name": n, "type": {"type": t, **more}, "default": d} for n, (t, more, d, _) in logical.items()]
+    serializer = AvroSerializer({"type": "record", "name": "R", "fields": fields})
+    assert serializer.value(serializer.message("t", {})) == {name: value for name, (_, _, _, value) in logical.items()}
+    with pytest.raises(InvalidArgument, match="no Avro schema"):
+        AvroSerializer({"type": "record", "name": "R", "fields": [{**fields[0], "default": "x"}]})
 
 
 @pytest.mark.parametrize("schema", ["{", "nothing", {"type": "record"}, {"type": "array"}])

@@ -1,0 +1,207 @@
+"""Avro bodies with the mark of a schema registry, as columns.
+
+Spark's own `from_avro` needs a jar that pyspark does not bring, and reads neither the mark nor bodies of several
+schemas in one column. So this is a function over Arrow batches that uses the serializer of minimq.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+Mode = Literal["FAILFAST", "PERMISSIVE"]
+#: Schemas as JSON has them: dicts, lists and texts.
+Plain: TypeAlias = Any
+
+_KEPT = 32
+
+
+def from_confluent_avro(
+    body: Column | str,
+    schema: str | Mapping[str, Any],
+    registry: str | Mapping[str, Any] | None = None,
+    mode: Mode = "FAILFAST",
+) -> Column:
+    """Return a column of the values of Avro bodies.
+
+    Args:
+        body: the column of the bodies, or its name.
+        schema: the Avro schema of the values, as text or as parsed JSON; the type of the column is made of it.
+        registry: the URL of the schema registry, or the arguments of `minimq.schemas.SchemaRegistry`. Each body is read
+            with the schema that its mark names. None: the mark is stripped, and all bodies have this very schema.
+        mode: "FAILFAST" ends the query at a body that cannot be read; "PERMISSIVE" makes it null.
+
+    Raises:
+        InvalidArgument: the schema is none, or Spark has no type for it.
+    """
+    from pyspark.sql.functions import arrow_udf
+
+    from minimq.errors import InvalidArgument
+
+    if mode not in ("FAILFAST", "PERMISSIVE"):
+        raise InvalidArgument(f"mode is {mode!r}: it must be 'FAILFAST' or 'PERMISSIVE'")
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    options = (
+        None if registry is None else json.dumps({"url": registry} if isinstance(registry, str) else dict(registry))
+    )
+    _reader(text, options)  # a wrong argument fails here and not in a task
+    kind = spark_type(text)
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        import pyarrow as pa
+
+        read, arrow = _reader(text, options), _arrow_type(kind)
+        for bodies in batches:
+            yield pa.array(_values(read, bodies.to_pylist(), mode), arrow)
+
+    # Typed by hand: Spark tells the kind of a function by its annotations, which are texts in this file.
+    import pyarrow as pa
+
+    decode.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    return arrow_udf(decode, returnType=kind)(body)  # type: ignore[no-any-return, call-overload]
+
+
+def spark_type(schema: str) -> DataType:
+    """Return the type of a column with the values of an Avro schema.
+
+    Raises:
+        InvalidArgument: Spark has none, as for unions of several types and records that contain themselves.
+    """
+    return _TypeOf().of(json.loads(schema), ())[0]
+
+
+@lru_cache(_KEPT)
+def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
+    """Return what makes a value of a body; once for each worker, which then keeps the schemas of the registry."""
+    import msgspec
+
+    from minimq import Message
+    from minimq.errors import MalformedBody
+    from minimq.schemas import AvroSerializer, SchemaRegistry
+
+    serializer = AvroSerializer(schema, None if options is None else SchemaRegistry(**json.loads(options)))
+    as_they_are = _plain_types()
+
+    def read(body: bytes) -> object:
+        if options is None:
+            if len(body) < _MARK_BYTES or body[0] != 0:
+                raise MalformedBody(f"the body of {len(body)} bytes does not begin with the mark of a schema")
+            body = body[_MARK_BYTES:]
+        return msgspec.to_builtins(serializer.value(Message("", body)), builtin_types=as_they_are)
+
+    return read
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    """Return the type of Arrow for a type of Spark, as the function has to return it."""
+    import pyarrow as pa
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType):
+        return pa.struct([pa.field(field.name, _arrow_type(field.dataType), field.nullable) for field in kind])
+    if isinstance(kind, types.ArrayType):
+        return pa.list_(pa.field("element", _arrow_type(kind.elementType), kind.containsNull))
+    if isinstance(kind, types.MapType):
+        return pa.map_(pa.string(), pa.field("value", _arrow_type(kind.valueType), kind.valueContainsNull))
+    if isinstance(kind, types.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    simple = {"int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64()}
+    simple |= {"boolean": pa.bool_(), "string": pa.string(), "binary": pa.binary(), "void": pa.null()}
+    simple |= {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
+    return simple[kind.simpleString()]
+
+
+#: A byte of 0, and the id of the schema.
+_MARK_BYTES = 5
+
+
+def _values(read: Callable[[bytes], object], bodies: Iterable[bytes | None], mode: Mode) -> list[object]:
+    from minimq.errors import MalformedBody
+
+    values: list[object] = []
+    for body in bodies:
+        try:
+            values.append(None if body is None else read(body))
+        except MalformedBody:
+            if mode == "FAILFAST":
+                raise
+            values.append(None)
+    return values
+
+
+def _plain_types() -> tuple[type, ...]:
+    """Return the types that Arrow takes as they are; a UUID and a time of day become text."""
+    from datetime import date, datetime
+    from decimal import Decimal
+
+    return (bytes, datetime, date, Decimal)
+
+
+class _TypeOf:
+    """The types of the parts of a schema, with the names that it defines."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Plain] = {}
+
+    def of(self, schema: Plain, above: tuple[str, ...]) -> tuple[DataType, bool]:
+        """Return the type of a part, and whether it may be null."""
+        from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+        from minimq.errors import InvalidArgument
+
+        if isinstance(schema, list):
+            others = [kind for kind in schema if kind != "null"]
+            if len(others) != 1:
+                raise InvalidArgument(f"Spark has no type for an Avro union of {len(others)} types: {schema}")
+            return self.of(others[0], above)[0], "null" in schema
+        if isinstance(schema, str):
+            schema = self._named.get(schema, {"type": schema})
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self.of(kind, above)
+        if kind == "array":
+            return ArrayType(*self.of(schema["items"], above)), False
+        if kind == "map":
+            from pyspark.sql.types import StringType
+
+            return MapType(StringType(), *self.of(schema["values"], above)), False
+        if kind != "record":
+            return self._simple(schema), False
+        if schema["name"] in above:
+            raise InvalidArgument(f"Spark has no type for the Avro record {schema['name']}, which contains itself")
+        self._define(schema)
+        inside = (*above, schema["name"])
+        return StructType(
+            [StructField(field["name"], *self.of(field["type"], inside)) for field in schema["fields"]]
+        ), False
+
+    def _define(self, schema: Plain) -> None:
+        names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}".strip(".")}
+        self._named |= dict.fromkeys(names, schema)
+
+    def _simple(self, schema: Plain) -> DataType:
+        from pyspark.sql import types
+
+        from minimq.errors import InvalidArgument
+
+        kind, logical = schema["type"], schema.get("logicalType")
+        if kind in ("enum", "fixed"):
+            self._define(schema)
+        if logical == "decimal":
+            return types.DecimalType(schema["precision"], schema.get("scale", 0))
+        by_logical = {"date": "date", "timestamp-millis": "timestamp", "timestamp-micros": "timestamp"}
+        by_logical |= {"local-timestamp-millis": "timestamp_ntz", "local-timestamp-micros": "timestamp_ntz"}
+        by_logical |= {"uuid": "string", "time-millis": "string", "time-micros": "string"}
+        simple = {"int": "int", "long": "bigint", "float": "float", "double": "double", "boolean": "boolean"}
+        simple |= {"string": "string", "enum": "string", "bytes": "binary", "fixed": "binary", "null": "void"}
+        name = by_logical.get(logical or "") or simple.get(kind)
+        if name is None:
+            raise InvalidArgument(f"Spark has no type for the Avro type {kind!r}")
+        return types.DataType.fromDDL(name)
