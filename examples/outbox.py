@@ -1,0 +1,61 @@
+"""A row in a database and a message about it: both or none, though the program fails between the two.
+
+python examples/outbox.py
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+
+from minimq import (
+    COMMIT,
+    ROLLBACK,
+    Admin,
+    LocalCluster,
+    Message,
+    PullConsumer,
+    TransactionalProducer,
+    TransactionResolution,
+)
+
+
+def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
+    """Place orders, of which every third fails before its row is there; return the rows, and what was delivered."""
+    with Admin(nameserver) as admin:
+        admin.create_topic("orders", queues=1)
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE orders (number TEXT PRIMARY KEY)")
+
+    def check(message: Message) -> TransactionResolution:
+        """Answer brokers that ask how a transaction ended whose program has failed."""
+        with closing(sqlite3.connect(database)) as own:
+            found = own.execute("SELECT 1 FROM orders WHERE number = ?", (message.keys[0],)).fetchone()
+        return COMMIT if found else ROLLBACK
+
+    with (
+        TransactionalProducer(nameserver, group="shop", check=check) as producer,
+        closing(sqlite3.connect(database)) as db,
+    ):
+        for number in range(9):
+            with suppress(RuntimeError), producer.transaction() as tx:
+                tx.send(Message("orders", b"placed", keys=[f"o-{number}"]))  # seen by nobody until the block ends
+                if number % 3 == 2:
+                    raise RuntimeError("out of stock")
+                with db:
+                    db.execute("INSERT INTO orders VALUES (?)", (f"o-{number}",))
+        rows = [name for (name,) in db.execute("SELECT number FROM orders")]
+    delivered: list[str] = []
+    with PullConsumer(nameserver, group="mailer") as consumer:
+        consumer.subscribe("orders")
+        while len(delivered) < len(rows):
+            delivered += [message.keys[0] for message in consumer.poll(timeout=5)]
+    return rows, delivered
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(brokers=1) as cluster:
+        rows, delivered = run(cluster.nameserver, Path(folder) / "shop.db")
+    print(f"{len(rows)} rows, {len(delivered)} messages, equal: {sorted(rows) == sorted(delivered)}")
