@@ -21,7 +21,7 @@ admin.create_topic("orders", queues=2)
 # %%
 with Producer(cluster.nameserver) as producer:
     orders = [{"city": city, "cents": 100 * number} for number in range(500) for city in ("Rome", "Oslo")]
-    producer.send_many(Message("orders", json.dumps(order).encode(), tag=order["city"]) for order in orders)
+    producer.send_many(Message("orders", json.dumps(order).encode(), tag=str(order["city"])) for order in orders)
 
 # %% [markdown]
 # ## A topic is a table

@@ -41,7 +41,7 @@ def from_confluent_avro(
     Raises:
         InvalidArgument: the schema is none, or Spark has no type for it.
     """
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.functions import arrow_udf
 
     from minimq.errors import InvalidArgument
 

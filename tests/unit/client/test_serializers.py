@@ -186,7 +186,7 @@ def test_an_avro_array_of_nothing_is_refused(items: object) -> None:
 
 
 def test_defaults_are_values_of_their_type() -> None:
-    logical = {
+    logical: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
         "day": ("int", {"logicalType": "date"}, 1, date(1970, 1, 2)),
         "at": ("long", {"logicalType": "timestamp-millis"}, 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
         "price": ("bytes", {"logicalType": "decimal", "precision": 4, "scale": 2}, "\x7d", Decimal("1.25")),
