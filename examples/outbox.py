@@ -24,9 +24,8 @@ from minimq import (
 
 def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
     """Place orders, of which every third fails before its row is there; return the rows, and what was delivered."""
-    with Admin(nameserver) as admin:
+    with Admin(nameserver) as admin, closing(sqlite3.connect(database)) as db:
         admin.create_topic("orders", queues=1)
-    with closing(sqlite3.connect(database)) as db:
         db.execute("CREATE TABLE orders (number TEXT PRIMARY KEY)")
 
     def check(message: Message) -> TransactionResolution:

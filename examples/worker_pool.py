@@ -14,9 +14,8 @@ TASKS = 40
 
 def run(nameserver: str) -> tuple[int, int]:
     """Work off all tasks with three workers; return how many tasks are done, and how many calls that took."""
-    with Admin(nameserver) as admin:
+    with Admin(nameserver) as admin, Producer(nameserver) as producer:
         admin.create_topic("thumbnails", queues=2)
-    with Producer(nameserver) as producer:
         producer.send_many(Message("thumbnails", b"picture %d" % number) for number in range(TASKS))
     done, calls, lock = set[bytes](), 0, threading.Lock()
     finished = threading.Event()
