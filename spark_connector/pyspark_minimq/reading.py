@@ -16,13 +16,14 @@ from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicRout
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
+from pyspark_minimq.schema import arrow_schema
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_minimq.arrow import ArrowColumns
+    from minimq.arrow import ArrowColumns
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,9 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     """
     # Spark reads a partition of its own making when there is none, that is, when there are no messages.
     if isinstance(partition, RangePartition):
-        from pyspark_minimq.arrow import ArrowColumns
+        from minimq.arrow import ArrowColumns
 
-        columns = ArrowColumns(schema, options.tags)
+        columns = ArrowColumns(arrow_schema(schema), options.tags)
         reader = range_reader(options.connection, options.timeout_s)
         reader.learn(partition.routes)
         spare_collector()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -15,6 +17,9 @@ from pyspark.sql.types import (
 )
 
 from pyspark_minimq.errors import MinimqSparkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Every message has all of these but the tag. A message without keys or properties has an empty list or map, not null,
 #: so that `size(keys)` and `explode(keys)` need no special case.
@@ -33,6 +38,7 @@ MESSAGE_SCHEMA = StructType(
         StructField("message_id", StringType()),
     ]
 )
+
 
 _TYPES = {field.name: field.dataType for field in MESSAGE_SCHEMA}
 _NULLABLE = frozenset({"tag"})
@@ -60,3 +66,10 @@ def checked_projection(schema: StructType) -> StructType:
         if not field.nullable and name in _NULLABLE:
             raise MinimqSparkError(f"column {name!r} may be null: leave out NOT NULL")
     return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema in Arrow's types; Spark compares what it is given with the outcome of this very call."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -13,6 +13,7 @@ from minimq import MessageQueue, MiniMQError
 from minimq.connectors import RangeOptions, RangeReader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange
+from pyspark_minimq.schema import arrow_schema
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,9 @@ class TagAdvice:
         """Tell whether the first and the last batch of a range have more than one tag; False if they cannot be read."""
         import pyarrow.compute as pc
 
-        from pyspark_minimq.arrow import ArrowColumns
+        from minimq.arrow import ArrowColumns
 
-        columns = ArrowColumns(_TAG)
+        columns = ArrowColumns(arrow_schema(_TAG))
         tags: set[str | None] = set()
         connection = self._options.connection
         given = RangeOptions(patience_s=_PATIENCE_S, credentials=connection.credentials)

@@ -13,6 +13,8 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
+from minimq.receiving.arrow.columns import ArrowColumns
+from minimq.receiving.arrow.schema import MESSAGE_SCHEMA
 from minimq.receiving.range_reader import RangeReader
 from minimq.sending.append_stream import AppendStream
 from minimq_broker.store.check import check_directory
@@ -22,8 +24,6 @@ from minimq_common.batch_builder import BatchBuilder
 from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch, MiniMQError
 from minimq_proto.v1 import broker_pb2
-from pyspark_minimq.arrow import ArrowColumns
-from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.batches import ALWAYS, sealed
 from support.reading import read_queue
 from support.waiting import wait_until

@@ -23,7 +23,7 @@ from minimq.sending.open_requests import OpenRequest
 from minimq.sending.pending_batch import Outcome, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq.sending.receipt import SendReceipt
+from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
@@ -140,6 +140,13 @@ class Producer:
         except asyncio.CancelledError:
             cancelled.set()
             raise
+
+    async def send_arrow(self, topic: str | None, rows: object) -> list[BatchReceipt]:
+        """Send the rows of an Arrow table as messages, in a thread; see `minimq.Producer.send_arrow`.
+
+        If it is cancelled, the rows are sent all the same.
+        """
+        return await asyncio.to_thread(self._core.send_arrow, topic, rows)
 
     async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -25,6 +25,9 @@ from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +121,15 @@ class PullConsumer(ConsumerFace):
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
         async with self._polling():
             return await self._reader.poll(timeout, max_messages)
+
+    async def poll_arrow(
+        self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
+    ) -> pa.Table:
+        """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
+        from minimq.receiving.arrow.polled import PolledColumns  # noqa: PLC0415 - needs pyarrow
+
+        made = PolledColumns(columns)
+        return made.table(await self.poll(timeout, max_messages))
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""

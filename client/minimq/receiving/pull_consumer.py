@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -25,6 +25,9 @@ from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +184,29 @@ class PullConsumer(ConsumerFace):
             self._reader.is_interrupted = True
             raise
         return messages  # no signal is handled between the end of the block and the return
+
+    def poll_arrow(
+        self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
+    ) -> pa.Table:
+        """Return messages as an Arrow table, all of one queue and in order; an empty one if none arrived in time.
+
+        Needs `minimq[arrow]`. It is a `poll`: its messages are in flight, and are committed in the same way. Bodies are
+        not copied.
+
+        Args:
+            timeout: seconds to wait for the first message.
+            max_messages: maximum number of messages to return.
+            columns: some of `minimq.arrow.MESSAGE_SCHEMA`; all when None.
+
+        Raises:
+            InvalidArgument: there is no such column.
+            CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
+            MiniMQError: what `poll` raises.
+        """
+        from minimq.receiving.arrow.polled import PolledColumns  # noqa: PLC0415 - needs pyarrow
+
+        made = PolledColumns(columns)
+        return made.table(self.poll(timeout, max_messages))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""

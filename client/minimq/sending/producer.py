@@ -17,7 +17,7 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.producer_transaction import ProducerTransaction
-from minimq.sending.receipt import SendReceipt
+from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
 from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
@@ -164,6 +164,33 @@ class Producer:
             Closed: the producer was closed.
         """
         return self._core.send_many(messages, queue, selector)
+
+    def send_arrow(self, topic: str | None, rows: object) -> list[BatchReceipt]:
+        """Send the rows of an Arrow table as messages, and wait until all are on disk.
+
+        Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows,
+        and a row cannot be delayed, nor be sent to a compacted topic.
+
+        Args:
+            topic: where to; None when a column `topic` says it.
+            rows: a pyarrow table, record batch or `RecordBatchReader`, which is read while it is sent; or another
+                object with Arrow's C stream interface, such as a data frame of Polars or pandas. Columns: `body`, and
+                any of `tag`, `keys`, `properties`, `sharding_key`, `queue_id` and `broker_name`; see docs/arrow.md.
+
+        Returns:
+            The receipts of the batches, in the order in which they were sent. Each has its queue, the offset of its
+            first message and how many there are.
+
+        Raises:
+            InvalidArgument: a column is missing or has another type, or a row makes no message; some of those ahead of
+                it were sent.
+            TopicNotFound: no broker carries the topic.
+            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`.
+            BufferFull: there is no room for a batch, and `block_when_full` is off.
+            SendFailed: a batch was not acknowledged; others may be stored.
+            Closed: the producer was closed.
+        """
+        return self._core.send_arrow(topic, rows)
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.

@@ -11,12 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 import zstandard
-from pyspark.sql.types import StructType
 
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
 from minimq.receiving import redelivery
+from minimq.receiving.arrow.columns import ArrowColumns
+from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.received import EncodedBatch
 from minimq_common import batch, batch_builder
 from minimq_common.batch import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
@@ -24,8 +25,6 @@ from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
-from pyspark_minimq.arrow import ArrowColumns
-from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.batches import ALWAYS, NOW_MS, sealed
 from support.compacted_batches import compacted_of
 
@@ -372,7 +371,7 @@ def _spark() -> tuple[ArrowColumns, ...]:
     return (
         ArrowColumns(MESSAGE_SCHEMA),
         ArrowColumns(MESSAGE_SCHEMA, frozenset({"tag-a-1", "x"})),
-        ArrowColumns(StructType([MESSAGE_SCHEMA["body"], MESSAGE_SCHEMA["tag"]])),
+        ArrowColumns(chosen_columns(["body", "tag"])),
     )
 
 

@@ -2,7 +2,7 @@
 
 A stored batch has Arrow's own layout for everything of variable length: 32-bit offsets, and the bytes one after the
 other. So a column takes a few calls for a whole batch, whatever its size. What is in the buffers comes from some
-producer and is checked before Spark gets it: a false offset would let it read outside of the batch.
+producer and is checked before a reader gets it: a false offset would let it read outside of the batch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,14 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
-from minimq import MessageQueue, ReceivedMessage, errors
-from minimq.connectors import (
-    MAX_METADATA,
-    SEPARATOR,
-    ReceivedBatch,
-    RecordBatch,
-    RecordOrigin,
-    RecordOrigins,
-    Section,
-    message_id,
-)
-from pyspark_minimq.gathering import MERGED_BYTES, MERGED_RECORDS, gathered
-from pyspark_minimq.sections import fixed_array, variable_array
+from minimq.receiving.arrow.gathering import MERGED_BYTES, MERGED_RECORDS, gathered
+from minimq.receiving.received import ReceivedBatch, ReceivedMessage
+from minimq.sending.arrow.sections import fixed_array, variable_array
+from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
+from minimq_common.errors import CorruptBatch
+from minimq_common.model import MessageQueue
+from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
 #: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
 SMALL_BATCH: Final = 32
@@ -42,7 +34,7 @@ _INDEX_DIGITS: Final = 4  # of the index in a part, at the end of a message id
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 #: What decoding raises when the sections of a batch contradict each other.
-_MALFORMED: Final = (errors.CorruptBatch, pa.ArrowException, ValueError, LookupError, struct.error)
+_MALFORMED: Final = (CorruptBatch, pa.ArrowException, ValueError, LookupError, struct.error)
 
 
 class _Part(NamedTuple):
@@ -76,17 +68,16 @@ class ArrowColumns:
     """Makes Arrow record batches with chosen columns. One object serves many batches; not thread-safe.
 
     Args:
-        schema: the columns, names and types as in `pyspark_minimq.schema`.
+        schema: the columns, names and types as in `MESSAGE_SCHEMA`; texts and lists may differ in what is nullable.
         tags: only records with one of these; all when None.
 
     Attributes:
-        schema: the columns in Arrow's types.
+        schema: as above.
         are_known: whether the place of a record says all that is wanted of it, so that no batch is needed.
     """
 
-    def __init__(self, schema: StructType, tags: frozenset[str] | None = None) -> None:
-        # Spark compares what it is given with the outcome of this very call.
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
+        self.schema = schema
         names = [name.lower() for name in self.schema.names]
         self._columns = [(_COLUMNS[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
         self._foreign = [index for index, name in enumerate(names) if name in _FOREIGN]
@@ -168,6 +159,32 @@ class ArrowColumns:
         except _MALFORMED as error:
             raise _corrupt(messages[0].batch, error) from None
 
+    def of_messages(self, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
+        """Yield messages of one queue, in their order, of which some of a batch may have been left out.
+
+        Raises:
+            CorruptBatch: a column contradicts itself.
+        """
+        at = 0
+        while at < len(messages):
+            batch = messages[at].batch
+            end = bisect_left(messages, batch.end_offset, at, key=lambda message: message.queue_offset)
+            part = messages[at:end]
+            if len(part) < SMALL_BATCH:
+                yield self.from_messages(list(part))
+            else:
+                yield from self._rows_of(batch, part)
+            at = end
+
+    def _rows_of(self, batch: ReceivedBatch, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
+        pieces = list(self._cut(batch, messages[0].queue_offset, messages[-1].queue_offset + 1))
+        if sum(piece.num_rows for piece in pieces) == len(messages):
+            yield from pieces
+            return
+        first = batch.records.place(messages[0].index)
+        places = pa.array([batch.records.place(message.index) - first for message in messages], pa.int64())
+        yield from pa.Table.from_batches(pieces, self.schema).take(places).to_batches()
+
     def _wants(self, message: ReceivedMessage) -> bool:
         return self._tags is None or message.tag in self._tags
 
@@ -197,9 +214,9 @@ def _parts(batch: ReceivedBatch) -> Iterator[_Part]:
     return (_Part(batch, first, min(MOST_ROWS, count - first)) for first in range(0, count, MOST_ROWS))
 
 
-def _corrupt(batch: ReceivedBatch, error: Exception) -> errors.CorruptBatch:
+def _corrupt(batch: ReceivedBatch, error: Exception) -> CorruptBatch:
     reason = str(error).splitlines()[0]
-    return errors.CorruptBatch(f"the batch at offset {batch.base_offset} of queue {batch.queue} is malformed: {reason}")
+    return CorruptBatch(f"the batch at offset {batch.base_offset} of queue {batch.queue} is malformed: {reason}")
 
 
 # ---- Record by record ----------------------------------------------------------------------------

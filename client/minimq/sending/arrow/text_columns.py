@@ -6,23 +6,25 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_minimq.errors import MinimqSparkError
+from minimq_common.errors import InvalidArgument
 
 #: Characters of a value that are shown of it.
 _SHOWN: Final = 40
 
 
 def checked_text(name: str, column: pa.Array) -> pa.Array:
-    """Return a column of text with offsets of 32 bits. Spark does not see to it that text is UTF-8.
+    """Return a column of text with offsets of 32 bits. Neither Arrow nor Spark sees to it that text is UTF-8.
 
     Raises:
-        MinimqSparkError: it is not; the text names the column.
+        InvalidArgument: it is not; the text names the column.
     """
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
         wrong = shown(_first_wrong(column))
-        raise refused(name, f"is no text in UTF-8 in a row, but {wrong}: repair it with make_valid_utf8") from None
+        raise refused(
+            name, f"is no text in UTF-8 in a row, but {wrong}: repair it (in Spark: make_valid_utf8)"
+        ) from None
     return with_small_offsets(column)
 
 
@@ -49,6 +51,6 @@ def _first_wrong(column: pa.Array) -> bytes:
     return b""
 
 
-def refused(column: str, reason: str) -> MinimqSparkError:
+def refused(column: str, reason: str) -> InvalidArgument:
     """Return the error for a row that makes no message."""
-    return MinimqSparkError(f"column {column!r} {reason}")
+    return InvalidArgument(f"column {column!r} {reason}")

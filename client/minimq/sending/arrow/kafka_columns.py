@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_minimq.text_columns import checked_text, refused, shown, with_small_offsets
+from minimq.sending.arrow.text_columns import checked_text, refused, shown, with_small_offsets
 
 
 def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -16,7 +16,7 @@ def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     A `key` says the queue, as `sharding_key`, and is also what the message is found by, as `keys`.
 
     Raises:
-        MinimqSparkError: a key or a header is no text, or a row has two headers of one name.
+        InvalidArgument: a key or a header is no text, or a row has two headers of one name.
     """
     named = dict(columns)
     if "value" in named:

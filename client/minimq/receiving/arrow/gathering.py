@@ -1,4 +1,4 @@
-"""Small Arrow batches, which are put together: each costs Java as much as some hundred rows."""
+"""Small Arrow batches, which are put together: each costs its reader, such as Java, as much as some hundred rows."""
 
 from __future__ import annotations
 

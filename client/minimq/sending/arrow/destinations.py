@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq import MessageQueue, errors
-from pyspark_minimq.arrow_hash import key_hashes
-from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.kafka_columns import renamed
-from pyspark_minimq.text_columns import checked_text, refused
+from minimq.sending.arrow.kafka_columns import renamed
+from minimq.sending.arrow.key_hashes import key_hashes
+from minimq.sending.arrow.text_columns import checked_text, refused
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
 
 #: Returns the queues of a topic over which rows are spread, sorted.
 Queues = Callable[[str], Sequence[MessageQueue]]
@@ -48,7 +48,7 @@ class Destinations:
         """Yield the rows of a batch, which has at least one, by destination, without the columns that say it.
 
         Raises:
-            MinimqSparkError: a row says no topic, or a queue that there cannot be.
+            InvalidArgument: a row says no topic, or a queue that there cannot be.
             MiniMQError: the queues of a topic cannot be looked up.
         """
         named = renamed({name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
@@ -60,7 +60,7 @@ class Destinations:
             yield from self._by_queue(self._topic, content, where)
             return
         if named["topic"].null_count:
-            raise MinimqSparkError('column \'topic\' is null in a row: fill it, or add .option("topic", "NAME")')
+            raise InvalidArgument("column 'topic' is null in a row: fill it, or give one topic for all rows")
         topics = checked_text("topic", named["topic"]).dictionary_encode()
         names = topics.dictionary.to_pylist()
         for code, rows in _grouped(topics.indices):
@@ -77,7 +77,7 @@ class Destinations:
             return
         queues = list(self._queues(topic))
         if not queues:
-            raise MinimqSparkError(
+            raise InvalidArgument(
                 f"topic {topic} has no queue that takes messages: see `minimq topic describe {topic}`"
             )
         chosen = [pa.nulls(content.num_rows, pa.int32())]
@@ -96,11 +96,10 @@ class Destinations:
             return
         try:
             self._queues(topic)
-        except errors.InvalidArgument as error:
-            reason = error.message.splitlines()[0]
-            if self._topic is None:
-                raise refused("topic", f"names no topic in a row: {reason}") from None
-            raise MinimqSparkError(f"option 'topic' names no topic: {reason}") from None
+        except InvalidArgument as error:
+            if self._topic is not None:
+                raise
+            raise refused("topic", f"names no topic in a row: {error.message.splitlines()[0]}") from None
         self._looked_up.add(topic)
 
 
@@ -111,7 +110,7 @@ def _numbered(ids: pa.Array, count: int) -> pa.Array:
         lowest, highest = pc.min_max(ids).as_py().values()
         if not 0 <= lowest <= highest <= _MOST_QUEUES:
             wrong = lowest if lowest < 0 else highest
-            raise MinimqSparkError(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
+            raise InvalidArgument(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
     return _modulo(ids, count)
 
 

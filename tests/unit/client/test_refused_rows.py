@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from minimq import Message, MessageQueue, errors
+from minimq.sending.arrow.destinations import Destinations
+from minimq.sending.arrow.row_batch import to_batch
 from minimq_common.batch import MAX_METADATA, MAX_TAG, RecordBatch
 from minimq_common.batch_builder import encode
+from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
-from pyspark_minimq.arrow_batch import to_batch
-from pyspark_minimq.destinations import Destinations
-from pyspark_minimq.errors import MinimqSparkError
 
 MOST_BYTES = 1000
 LONG = "x" * (MAX_METADATA + 1)
@@ -65,29 +65,35 @@ REFUSED = [
     (Row(body=None), "column 'body' is null in a row: filter it out, or give it at least one byte"),
     (
         Row(body=b"x" * (MOST_BYTES + 1)),
-        "column 'body' has 1001 bytes in a row, the limit is 1000: split it, or raise maxBodyBytes, and "
-        "--max-body-bytes of the brokers",
+        "column 'body' has 1001 bytes in a row, the limit is 1000: split it, or raise max_body_bytes (in "
+        "Spark: maxBodyBytes), and --max-body-bytes of the brokers",
     ),
     (
         Row(tag="a\0b"),
-        "column 'tag' has a NUL character in a row, in 'a\\x00b': take it out, as replace(..., char(0), '') does",
+        "column 'tag' has a NUL character in a row, in 'a\\x00b': take it out (in Spark: replace(..., char(0), ''))",
     ),
     (
         Row(tag="\0" + LONG),
-        f"column 'tag' has a NUL character in a row, in '\\x00{'x' * 39}'...: take it out, as replace(..., char(0), "
-        "'') does",
+        f"column 'tag' has a NUL character in a row, in '\\x00{'x' * 39}'...: take it out (in Spark: "
+        "replace(..., char(0), ''))",
     ),
     (
         Row(tag="ü" * (MAX_TAG + 1)),
         f"column 'tag' is '{'ü' * 40}'... in a row and cannot be written: the tag of a message has 256 characters, the "
         "limit is 255: put identifiers into keys, and text into a property",
     ),
-    (Row(tag=SURROGATE), "column 'tag' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it with "),
-    (Row(keys=["a", "b\0"]), "column 'keys' has a NUL character in a row, in 'b\\x00': take it out, as replace("),
-    (Row(keys=[SURROGATE]), "column 'keys' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it with "),
+    (Row(tag=SURROGATE), "column 'tag' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it (in Spark: "),
+    (
+        Row(keys=["a", "b\0"]),
+        "column 'keys' has a NUL character in a row, in 'b\\x00': take it out (in Spark: replace(",
+    ),
+    (
+        Row(keys=[SURROGATE]),
+        "column 'keys' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': repair it (in Spark: ",
+    ),
     (
         Row(keys=["a\n", None]),
-        "column 'keys' has a key that is null in a row, in 'a\\n, null': take it out with array_compact",
+        "column 'keys' has a key that is null in a row, in 'a\\n, null': take it out (in Spark: array_compact)",
     ),
     (
         Row(keys=[LONG]),
@@ -106,7 +112,7 @@ REFUSED = [
     ),
     (
         Row(properties=[("a", "1"), ("b\n", None)]),
-        "column 'properties' has a value that is null in a row, of 'b\\n': take it out with map_filter",
+        "column 'properties' has a value that is null in a row, of 'b\\n': take it out (in Spark: map_filter)",
     ),
     (Row(properties=[(SURROGATE, "")]), "column 'properties' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': "),
     (Row(properties=[("a", SURROGATE)]), "column 'properties' is no text in UTF-8 in a row, but b'a\\xed\\xa0\\x80': "),
@@ -193,16 +199,16 @@ def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
     for rows in ([row], [plain, row, plain]):
         with pytest.raises((errors.InvalidArgument, errors.MessageTooLarge)):
             as_message(rows)
-        with pytest.raises(MinimqSparkError) as caught:
+        with pytest.raises(InvalidArgument) as caught:
             as_row(rows)
         assert str(caught.value).startswith(text)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 250
 
 
-def test_a_topic_in_the_options_that_can_be_none() -> None:
+def test_a_topic_for_all_rows_that_can_be_none() -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
-    with pytest.raises(MinimqSparkError, match=r"^option 'topic' names no topic: illegal topic name 'orders\.eu': "):
+    with pytest.raises(InvalidArgument, match=r"^illegal topic name 'orders\.eu': "):
         list(Destinations("orders.eu", queues).split(batch))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.connectors import java_hash
+from minimq.sending.key_hash import java_hash
 
 #: Longer keys are hashed one by one.
 _LONGEST: Final = 64

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue
+from minimq.sending.arrow.destinations import Destination, Destinations
+from minimq.sending.arrow.key_hashes import key_hashes
 from minimq.sending.key_hash import java_hash
-from pyspark_minimq.arrow_hash import key_hashes
-from pyspark_minimq.destinations import Destination, Destinations
-from pyspark_minimq.errors import MinimqSparkError
+from minimq_common.errors import InvalidArgument
 
 COUNTS = {"broker-a": 3, "broker-b": 2}
 
@@ -36,7 +36,7 @@ def split(option: str | None = "orders", **columns: Sequence[object] | pa.Array)
 
 
 def refusal(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> str:
-    with pytest.raises(MinimqSparkError) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         split(option, **columns)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -111,7 +111,7 @@ def test_numbers_that_no_queue_has_are_refused(wrong: int) -> None:
 
 def test_a_topic_without_queues_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"body": ["x"], "sharding_key": ["k"]})
-    with pytest.raises(MinimqSparkError, match="topic orders has no queue that takes messages"):
+    with pytest.raises(InvalidArgument, match="topic orders has no queue that takes messages"):
         list(Destinations("orders", lambda _: []).split(batch))
 
 
@@ -149,4 +149,4 @@ def test_what_is_not_utf_8_is_refused(name: str, large: bool) -> None:
         wrong = wrong.cast(pa.large_binary()).view(pa.large_string())
     columns = {"queue_id": [0, 0], name: wrong} if name == "broker_name" else {name: wrong}
     text = refusal(None if name == "topic" else "orders", **columns)
-    assert text == f"column '{name}' is no text in UTF-8 in a row, but b'a\\xff': repair it with make_valid_utf8"
+    assert text == f"column '{name}' is no text in UTF-8 in a row, but b'a\\xff': repair it (in Spark: make_valid_utf8)"

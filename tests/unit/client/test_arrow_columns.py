@@ -12,17 +12,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
+from minimq.receiving.arrow.columns import MOST_ROWS, SMALL_BATCH, ArrowColumns
+from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.received import EncodedBatch
 from minimq_common import batch_builder
 from minimq_common.batch import RecordBatch
 from minimq_common.compression import Compression
 from minimq_common.errors import CorruptBatch
-from pyspark_minimq.arrow import MOST_ROWS, SMALL_BATCH, ArrowColumns
-from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.compacted_batches import compacted_of
 from support.hostile_batches import offsets, raw_batch, sections
 
@@ -148,7 +147,7 @@ def test_a_batch_of_very_many_records_is_converted_in_parts(kind: str) -> None:
 def test_bodies_are_not_copied(compression: Compression | None, codec: int) -> None:
     batch = stored([Message("orders", bytes([n]) * 100) for n in range(50)], compression=compression)
     assert batch.records.header.codec == codec
-    array = ArrowColumns(StructType([MESSAGE_SCHEMA["body"]])).from_batch(batch).column(0)
+    array = ArrowColumns(chosen_columns(["body"])).from_batch(batch).column(0)
     assert array.buffers()[2].address == pa.py_buffer(batch.records.section(Section.BODIES)).address
     assert array.buffers()[1].address % 4 == 0
 
@@ -197,14 +196,14 @@ def test_only_records_with_a_wanted_tag_are_taken() -> None:
         tags = ["no" if size == SMALL_BATCH else ("paid", "open", None)[n % 3] for n in range(size)]
         batches.append(stored([Message("orders", b"x", tag=tag) for tag in tags], base_offset=first))
         wanted += [first + n for n, tag in enumerate(tags) if tag == "paid" and 2 <= first + n < 2100]
-    columns = ArrowColumns(StructType([MESSAGE_SCHEMA["offset"]]), frozenset({"paid", "void"}))
+    columns = ArrowColumns(chosen_columns(["offset"]), frozenset({"paid", "void"}))
     made = list(columns.convert(batches, 2, 2100))
     assert [row["offset"] for part in made for row in part.to_pylist()] == wanted
     assert list(columns.convert(batches[-1:], 0, 1 << 40)) == []
 
 
 def test_rows_are_counted_when_their_place_says_all() -> None:
-    chosen = StructType([MESSAGE_SCHEMA[name] for name in ("offset", "topic", "queue_id")])
+    chosen = chosen_columns(["offset", "topic", "queue_id"])
     columns = ArrowColumns(chosen)
     assert columns.are_known
     assert not ArrowColumns(chosen, frozenset({"paid"})).are_known
@@ -239,11 +238,11 @@ def test_a_range_is_cut_out_of_batches_of_all_sizes(sizes: list[int], cut: tuple
 
 
 def test_columns_come_as_they_were_chosen() -> None:
-    chosen = StructType(
+    chosen = pa.schema(
         [
-            StructField("Message_ID", StringType(), nullable=False),
-            StructField("keys", ArrayType(StringType(), containsNull=False)),
-            StructField("properties", MapType(StringType(), StringType(), valueContainsNull=False)),
+            pa.field("Message_ID", pa.string(), nullable=False),
+            ("keys", pa.list_(pa.field("element", pa.string(), nullable=False))),
+            ("properties", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))),
         ]
     )
     batch = stored([Message("orders", b"x", keys=["a"] * (n % 3), properties={"n": str(n)}) for n in range(40)])

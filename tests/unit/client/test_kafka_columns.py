@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.kafka_columns import renamed
+from minimq.sending.arrow.kafka_columns import renamed
+from minimq_common.errors import InvalidArgument
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -18,7 +18,7 @@ def headers(*rows: Sequence[tuple[str | None, bytes | None]] | None) -> pa.Array
 
 
 def refusal(**columns: pa.Array) -> str:
-    with pytest.raises(MinimqSparkError) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         renamed(columns)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import Message
+from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
 from minimq_common import batch_builder
 from minimq_common.batch import MAX_METADATA, MAX_TAG, RecordBatch
 from minimq_common.compression import Compression
-from pyspark_minimq.arrow_batch import MOST_ROWS, cut, to_batch
-from pyspark_minimq.errors import MinimqSparkError
+from minimq_common.errors import InvalidArgument
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
 MOST_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def expected(sent: Sequence[Message], compression: Compression | None = None) ->
 
 def refusal(column: pa.Array, name: str = "body") -> str:
     columns = {"body": pa.array([b"x"] * len(column)), name: column}
-    with pytest.raises(MinimqSparkError) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         to_batch(pa.RecordBatch.from_pydict(columns), MOST_BYTES)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"column '{name}' ")

@@ -1,7 +1,7 @@
 """From Arrow columns to batches as they are stored. Nothing is done row by row.
 
-It is `arrow.py` the other way round: Arrow's offsets and bytes are those of a batch, so a section is a buffer of Arrow,
-or as much of it as belongs to the rows. It is copied once, when the batch is put together.
+It is `columns.py` the other way round: Arrow's offsets and bytes are those of a batch, so a section is a buffer of
+Arrow, or as much of it as belongs to the rows. It is copied once, when the batch is put together.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq import MiniMQError
-from minimq.connectors import (
-    MAX_METADATA,
-    SEPARATOR,
-    BatchColumns,
-    Compression,
-    Section,
-    check_metadata,
-    tag_section,
-)
-from pyspark_minimq.sections import fixed_section, variable_sections
-from pyspark_minimq.text_columns import checked_text, refused, shown, with_small_offsets
+from minimq.sending.arrow.sections import fixed_section, variable_sections
+from minimq.sending.arrow.text_columns import checked_text, refused, shown, with_small_offsets
+from minimq_common.batch import MAX_METADATA, SEPARATOR, Section
+from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
+from minimq_common.compression import Compression
+from minimq_common.errors import MiniMQError
 
 #: Most rows in one batch.
 MOST_ROWS: Final = 1 << 16
@@ -49,12 +43,12 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
     """Return rows, at least one, as a batch.
 
     Args:
-        rows: with the column `body`, and any of `tag`, `keys` and `properties`, of a type in `write_columns.py`.
+        rows: with the column `body`, and any of `tag`, `keys` and `properties`, of the types in `row_schema.py`.
         max_body_bytes: largest body that is let through.
         compression: of the batch; None for none.
 
     Raises:
-        MinimqSparkError: a row makes no message; the text names its column.
+        InvalidArgument: a row makes no message; the text names its column.
     """
     sections = [b""] * len(Section)
     largest = _bodies(sections, rows.column("body"), max_body_bytes)
@@ -82,8 +76,8 @@ def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int
     if sizes["max"] > max_body_bytes:
         raise refused(
             "body",
-            f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise maxBodyBytes, and "
-            "--max-body-bytes of the brokers",
+            f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise max_body_bytes "
+            "(in Spark: maxBodyBytes), and --max-body-bytes of the brokers",
         )
     return int(sizes["max"])
 
@@ -115,7 +109,7 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         if keys.null_count:
             rest = next(row.as_py() for row in column if row.is_valid and row.values.null_count)
             raise refused(
-                "keys", f"has a key that is null in a row, in {_listed(rest)}: take it out with array_compact"
+                "keys", f"has a key that is null in a row, in {_listed(rest)}: take it out (in Spark: array_compact)"
             )
         if len(keys) == 0:
             return
@@ -146,7 +140,9 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
     values = column.items.slice(first, last - first)
     if values.null_count:
         empty = shown(names[values.is_null().index(True).as_py()].as_py())
-        raise refused("properties", f"has a value that is null in a row, of {empty}: take it out with map_filter")
+        raise refused(
+            "properties", f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)"
+        )
     values = checked_text("properties", values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
@@ -188,7 +184,8 @@ def _refuse_nul(column: str, texts: pa.Array) -> None:
             if text is not None and SEPARATOR in text:
                 raise refused(
                     column,
-                    f"has a NUL character in a row, in {shown(text)}: take it out, as replace(..., char(0), '') does",
+                    f"has a NUL character in a row, in {shown(text)}: take it out (in Spark: replace(..., char(0), "
+                    "''))",
                 )
 
 

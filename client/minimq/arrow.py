@@ -1,0 +1,122 @@
+"""Arrow for pyarrow, Polars, pandas and DuckDB: topics as record batches, without a Python object for each message.
+
+Reading:    `read`, `read_table`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
+Sending:    producers have `send_arrow`
+Connectors: `ArrowColumns`, `Destinations`, `Outbox`, of which such a source and such a sink are made
+
+Needs pyarrow: `pip install 'minimq[arrow]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from minimq.connection.cluster import Cluster
+from minimq.receiving.arrow.columns import ArrowColumns
+from minimq.receiving.arrow.newest import newest_of_each_key
+from minimq.receiving.arrow.plan import Bound, QueueRange, planned
+from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
+from minimq.receiving.range_reader import RangeOptions, RangeReader
+from minimq.sending.arrow.destinations import Destinations
+from minimq.sending.arrow.outbox import Outbox
+from minimq_common.model import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "read", "read_table"]
+
+#: Brokers look for so many tags; for more, all messages are fetched.
+_MOST_TAGS = 1000
+
+
+def read(  # noqa: PLR0913 - by name
+    topic: str,
+    nameserver: str | Sequence[str] | Cluster | None = None,
+    *,
+    start: Bound = "earliest",
+    end: Bound = "latest",
+    columns: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    queues: Collection[MessageQueue] | None = None,
+    options: RangeOptions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read a topic as Arrow record batches, queue after queue, each in the order of its offsets.
+
+    What is read is decided by this call: of messages that are sent later none comes. No group takes part, and nothing
+    is committed. Memory is bounded by `options.buffer_bytes`, however long the topic is; bodies stay in the bytes
+    that came from the broker. Close the iterator to end early.
+
+    Args:
+        topic: its name.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
+        start: "earliest", "latest", a time such as a datetime with a time zone or "-24h", or offsets by queue; of a
+            queue that is not among them, all messages.
+        end: where to stop, given in the same way: messages from there on are not read.
+        columns: some of `MESSAGE_SCHEMA`, in the order in which they are wanted; all when None. The fewer, the faster.
+        tags: only messages with one of these.
+        queues: only these.
+        options: how to read.
+
+    Raises:
+        InvalidArgument: a column, a queue or a bound is wrong.
+        TopicNotFound: no broker has the topic.
+        Unavailable: a broker that carries queues of the topic is away, or no name server answers.
+        OffsetOutOfRange: while reading, messages were deleted before they were read.
+        DamagedMessages: while reading, a batch is damaged.
+        MiniMQError: while reading, nothing came for `options.patience_s` seconds.
+    """
+    wanted = None if tags is None else frozenset(tags)
+    made = ArrowColumns(chosen_columns(columns), wanted)
+    chosen = options or RangeOptions()
+    plan = planned(topic, nameserver, start, end, queues, chosen)
+    return _batches(nameserver, chosen, plan, made, wanted or frozenset())
+
+
+def read_table(  # noqa: PLR0913 - by name
+    topic: str,
+    nameserver: str | Sequence[str] | Cluster | None = None,
+    *,
+    start: Bound = "earliest",
+    end: Bound = "latest",
+    columns: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    queues: Collection[MessageQueue] | None = None,
+    newest: bool = False,
+    options: RangeOptions | None = None,
+) -> pa.Table:
+    """Read a topic as one Arrow table. Errors, and all arguments but `newest`, are those of `read`.
+
+    With `newest` it has of each key only the newest message, and none of a key whose newest message is a tombstone: the
+    current table of a compacted topic. That takes the memory of this table, not of the topic.
+    """
+    schema = chosen_columns(columns)
+    if not newest:
+        return pa.Table.from_batches(
+            read(topic, nameserver, start=start, end=end, columns=columns, tags=tags, queues=queues, options=options),
+            schema,
+        )
+    wanted = [*schema.names, *(name for name in ("keys", "body") if name not in schema.names)]
+    batches = read(topic, nameserver, start=start, end=end, columns=wanted, tags=tags, queues=queues, options=options)
+    return newest_of_each_key(batches, chosen_columns(wanted)).select(schema.names)
+
+
+def _batches(
+    nameserver: str | Sequence[str] | Cluster | None,
+    options: RangeOptions,
+    plan: Sequence[QueueRange],
+    columns: ArrowColumns,
+    tags: Collection[str],
+) -> Iterator[pa.RecordBatch]:
+    with closing(RangeReader(nameserver, options)) as reader:
+        yield from columns.gathered(piece for part in plan for piece in _pieces(reader, part, columns, tags))
+
+
+def _pieces(
+    reader: RangeReader, part: QueueRange, columns: ArrowColumns, tags: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    asked = tags if len(tags) <= _MOST_TAGS else ()
+    with closing(reader.read(part.queue, part.start, part.end, asked, part.term)) as batches:
+        yield from columns.pieces(batches, part.start, part.end)

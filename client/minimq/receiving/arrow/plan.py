@@ -1,0 +1,110 @@
+"""The ranges of queues that one read consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from minimq.connection.cluster import Cluster
+from minimq.receiving.queue_finder import Findings, FoundQueue, QueueFinder
+from minimq.receiving.range_reader import RangeOptions
+from minimq.routes.away import describe_away
+from minimq.routes.retries import with_retries
+from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.model import MessageQueue
+from minimq_common.moments import Time
+from minimq_common.names import check_topic
+
+#: "earliest", "latest", a time, or offsets by queue.
+Bound = Time | Mapping[MessageQueue, int]
+
+_MOST_OFFSET: Final = (1 << 63) - 1
+
+
+class QueueRange(NamedTuple):
+    """Offsets of one queue, from `start` up to but not including `end`, seen in a term of its log."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+    term: int
+
+
+def planned(
+    topic: str,
+    nameserver: str | Sequence[str] | Cluster | None,
+    start: Bound,
+    end: Bound,
+    queues: Collection[MessageQueue] | None,
+    options: RangeOptions,
+) -> list[QueueRange]:
+    """Ask brokers, and return what is to be read, sorted by queue; ranges without messages are left out.
+
+    Raises:
+        InvalidArgument: a bound is wrong.
+        TopicNotFound, QueueNotFound: there is no such topic, or none of these queues.
+        Unavailable: a broker that carries queues of the topic, or every name server, is away for `options.patience_s`.
+        MiniMQError: a broker refused.
+    """
+    check_topic(topic)
+    finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
+    with closing(finder):
+        found = with_retries(lambda _: _found(finder, topic), options.patience_s, option="patience_s")
+        if queues is not None:
+            found = _chosen(found, topic, queues)
+        first = _offsets(finder, found, start, "start")
+        last = _offsets(finder, found, end, "end")
+    return [
+        QueueRange(queue, first[queue], last[queue], about.term)
+        for queue, about in sorted(found.items())
+        if first[queue] < last[queue]
+    ]
+
+
+def _found(finder: QueueFinder, topic: str) -> dict[MessageQueue, FoundQueue]:
+    findings: Findings = finder.find([topic])
+    for error in findings.failures.values():
+        raise error
+    if findings.away:
+        told = describe_away(findings.away.values(), "not read")[0]
+        raise Unavailable(f"topic {topic} cannot be read as a whole: {told}")
+    found = {queue: about for queue, about in findings.queues.items() if about.is_shown}
+    if not found:
+        raise TopicNotFound(f"topic {topic} does not exist: see `minimq topic list`")
+    return found
+
+
+def _chosen(
+    found: Mapping[MessageQueue, FoundQueue], topic: str, queues: Collection[MessageQueue]
+) -> dict[MessageQueue, FoundQueue]:
+    for queue in queues:
+        if queue not in found:
+            raise QueueNotFound(f"topic {topic} has no queue {queue}: see `minimq topic describe {topic}`")
+    return {queue: found[queue] for queue in queues}
+
+
+def _offsets(
+    finder: QueueFinder, found: Mapping[MessageQueue, FoundQueue], bound: Bound, name: str
+) -> Mapping[MessageQueue, int]:
+    if bound == "earliest":
+        return {queue: about.first for queue, about in found.items()}
+    if bound == "latest":
+        return {queue: about.end for queue, about in found.items()}
+    if isinstance(bound, Mapping):
+        _check_offsets(found, bound, name)
+        whole = {queue: about.first if name == "start" else about.end for queue, about in found.items()}
+        return whole | dict(bound)
+    if isinstance(bound, int):
+        raise InvalidArgument(
+            f"{name} is {bound!r}: give 'earliest', 'latest', a time such as '-24h', or offsets as {{queue: offset}}"
+        )
+    return finder.offsets_at(found, bound)
+
+
+def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[MessageQueue, int], name: str) -> None:
+    for queue, offset in given.items():
+        if queue not in found:
+            raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")
+        if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
+            raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")

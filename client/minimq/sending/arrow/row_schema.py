@@ -1,0 +1,167 @@
+"""The columns that rows may have which are sent."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from minimq_common.errors import InvalidArgument
+
+_LIST_OF_TEXT: Final = pa.list_(pa.string())
+_MAP_OF_TEXT: Final = pa.map_(pa.string(), pa.string())
+_LIST_OF_PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+#: What brokers decide.
+_READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
+#: What stands for others, as in Kafka.
+_STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
+#: Rows that are taken over at a time.
+_MOST_ROWS: Final = 1 << 16
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _text(kind: pa.DataType) -> pa.DataType | None:
+    return pa.string() if _is_text(kind) else None
+
+
+def _content(kind: pa.DataType) -> pa.DataType | None:
+    if _is_bytes(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _text(kind)
+
+
+def _number(kind: pa.DataType) -> pa.DataType | None:
+    return pa.int64() if pa.types.is_integer(kind) else None
+
+
+def _list_of_text(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return _LIST_OF_TEXT if _is_text(kind.value_type) or pa.types.is_null(kind.value_type) else None
+    return _text(kind)
+
+
+def _pairs(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_map(kind):
+        return _MAP_OF_TEXT if _is_text(kind.key_type) and _is_text(kind.item_type) else None
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        pair = kind.value_type
+        if pa.types.is_struct(pair) and pair.num_fields == 2 and _is_text(pair[0].type) and _content(pair[1].type):
+            return _MAP_OF_TEXT if _is_text(pair[1].type) else _LIST_OF_PAIRS
+    return None
+
+
+def _sharding_key(kind: pa.DataType) -> pa.DataType | None:
+    return _number(kind) or _content(kind)
+
+
+#: The type that a column is taken as, None for a refused one; and the types to choose from, for errors.
+_COLUMNS: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType | None], str]]] = {
+    "topic": (_text, "text"),
+    "body": (_content, "bytes or text"),
+    "value": (_content, "bytes or text"),
+    "key": (_content, "text or bytes"),
+    "headers": (_pairs, "a map, or a list of structures with a name and a value"),
+    "tag": (_text, "text"),
+    "keys": (_list_of_text, "a list of text, or text"),
+    "properties": (_pairs, "a map of text, or a list of structures with a name and a value"),
+    "queue_id": (_number, "whole numbers"),
+    "broker_name": (_text, "text"),
+    "sharding_key": (_sharding_key, "text, bytes or whole numbers"),
+}
+
+
+def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the types in which they are sent.
+
+    Args:
+        rows: a pyarrow table, record batch or reader, or any object with Arrow's C stream or C array interface, such as
+            a data frame of Polars.
+        has_topic: a topic is given for all of them.
+
+    Raises:
+        InvalidArgument: these are no rows, or a column is missing, of another type, or cannot be sent.
+    """
+    reader = _reader(rows)
+    schema = _target(reader.schema, has_topic=has_topic)
+    for batch in reader:
+        for first in range(0, batch.num_rows, _MOST_ROWS):
+            part = batch.slice(first, _MOST_ROWS)
+            try:
+                columns = [_cast(column, field.type) for column, field in zip(part.columns, schema, strict=True)]
+            except pa.ArrowException as error:
+                raise InvalidArgument(f"rows cannot be sent: {str(error).splitlines()[0]}") from None
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    return column if column.type == kind else column.cast(kind)
+
+
+def _reader(rows: object) -> pa.RecordBatchReader:
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(rows.schema, [rows])
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(rows)
+    if hasattr(rows, "__arrow_c_array__"):
+        batch = pa.record_batch(rows)
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    raise InvalidArgument(
+        f"rows are {type(rows).__name__}: give an Arrow table or record batch, or a data frame of Polars or pandas"
+    )
+
+
+def _target(schema: pa.Schema, *, has_topic: bool) -> pa.Schema:
+    names = [name.lower() for name in schema.names]
+    for name in names:
+        _check_name(name, names)
+    fields = []
+    for name, field in zip(names, schema, strict=True):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        take, wanted = _COLUMNS[name]
+        taken = pa.string() if pa.types.is_null(kind) and name != "queue_id" else take(kind)
+        if pa.types.is_null(kind) and name in {"properties", "headers"}:
+            taken = _MAP_OF_TEXT
+        if taken is None:
+            raise InvalidArgument(f"column {name!r} is of type {field.type}: it must be {wanted}")
+        fields.append((name, taken))
+    if "body" not in names and "value" not in names:
+        raise InvalidArgument("there is no column 'body': a message has a body of at least one byte")
+    if "topic" not in names and not has_topic:
+        raise InvalidArgument("no topic is given: give one for all rows, or a column 'topic'")
+    if "broker_name" in names and "queue_id" not in names:
+        raise InvalidArgument("there is a column 'broker_name' without 'queue_id': add that, or drop it")
+    return pa.schema(fields)
+
+
+def _check_name(name: str, names: list[str]) -> None:
+    if name in _READ_ONLY:
+        raise InvalidArgument(f"column {name!r} is set by brokers and cannot be sent: drop it")
+    if name not in _COLUMNS:
+        near = difflib.get_close_matches(name, _COLUMNS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        known = ", ".join(_COLUMNS)
+        raise InvalidArgument(
+            f"column {name!r} cannot be sent: {hint}a message has {known}; put everything else into 'body' or "
+            "'properties'"
+        )
+    if names.count(name) > 1:
+        raise InvalidArgument(f"column {name!r} appears twice: drop one of them")
+    for alias, stands_for in _STANDS_FOR:
+        if name == alias and stands_for in names:
+            raise InvalidArgument(
+                f"there is a column {stands_for!r} and a column {alias!r}, which stands for it: drop one"
+            )
