@@ -21,7 +21,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd promtool demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom clean
-.PHONY: bench bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
+.PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ proto: $(PROTO_VENV)/.done ## Generate the code of the wire protocol from proto/
 
 proto-check: $(PROTO_VENV)/.done ## Check that the generated code belongs to the .proto files
 	scripts/generate-proto.sh --check
+
+bench-arrow: setup ## Measure topics as Arrow tables; ARGS="--jars .venv/kafka" compares with Kafka, into Polars
+	$(VENV)/bin/python bench/arrow.py $(ARGS)
 
 bench-console: setup ## Measure the pages of the console with 1,000 topics, 200 groups and 10 brokers; two minutes
 	$(VENV)/bin/python bench/console_pages.py $(ARGS)

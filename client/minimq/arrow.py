@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from minimq.connection.cluster import Cluster
 from minimq.receiving.arrow.columns import ArrowColumns
@@ -22,9 +23,6 @@ from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.sending.arrow.destinations import Destinations
 from minimq.sending.arrow.outbox import Outbox
 from minimq_common.model import MessageQueue
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "read", "read_table"]
 

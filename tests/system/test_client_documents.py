@@ -72,6 +72,16 @@ def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> 
     ]
 
 
+def test_the_page_about_arrow_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/arrow.md", tmp_path) == [
+        "stored 3",
+        "[(None, 1), ('coffee', 2)]",
+        "{'espresso': 2, 'tea': 1}",
+        "[('coffee', 2), (None, 1)]",
+        "polled 3",
+    ]
+
+
 def test_the_page_about_transactions_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/transactions.md", tmp_path) == [
         "stored 2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
@@ -13,7 +14,7 @@ from minimq.routes.away import describe_away
 from minimq.routes.retries import with_retries
 from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
-from minimq_common.moments import Time
+from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_topic
 
 #: "earliest", "latest", a time, or offsets by queue.
@@ -99,7 +100,7 @@ def _offsets(
         raise InvalidArgument(
             f"{name} is {bound!r}: give 'earliest', 'latest', a time such as '-24h', or offsets as {{queue: offset}}"
         )
-    return finder.offsets_at(found, bound)
+    return finder.offsets_at(found, timestamp_ms(bound, time.time(), name, "'earliest', 'latest', offsets by queue, "))
 
 
 def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[MessageQueue, int], name: str) -> None:
