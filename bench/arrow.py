@@ -99,7 +99,7 @@ class Kafka:
             {"bootstrap.servers": self._address, "group.id": group, "auto.offset.reset": "earliest"}
         )
         consumer.subscribe(["t"])
-        bodies, offsets = list[bytes](), list[int]()
+        bodies, offsets = list[bytes | None](), list[int | None]()
         while len(bodies) < count:
             found = consumer.consume(10_000, 10.0)
             bodies += [message.value() for message in found]

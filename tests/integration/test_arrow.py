@@ -93,7 +93,7 @@ def test_a_range_by_time_and_by_offsets(cluster: LocalCluster, admin: Admin, top
 
     def bodies(**bounds: Any) -> list[bytes]:  # noqa: ANN401 - see below
         table = minimq.arrow.read_table(topic, cluster.nameserver, columns=["body"], **bounds)
-        return table["body"].to_pylist()
+        return list(table["body"].to_pylist())
 
     assert sorted(bodies()) == [b"after"] * 50 + [b"before"] * 100
     assert bodies(start=moment) == [b"after"] * 50
@@ -214,6 +214,7 @@ def test_data_frames_are_sent_as_they_are(cluster: LocalCluster, topic: str) -> 
     with Producer(cluster.nameserver) as producer:
         producer.send_arrow(topic, polars)
         producer.send_arrow(topic, pandas)
+        assert found is not None
         producer.send_arrow(topic, found.arrow())
     stored = {message.body: message for message in read_all(cluster.nameserver, topic)}
     assert sorted(stored) == [b"d-1", b"d-2", b"p-1", b"p-2", b"q-0", b"q-1"]
