@@ -53,7 +53,7 @@ def test_the_page_about_compacted_topics_is_one_program_that_runs(tmp_path: Path
     program.write_text("\n".join(blocks("docs/compacted-topics.md", "python")))
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["{'N14228': b'at LAX'}"]
+    assert done.stdout.splitlines() == ["[{'keys': ['N14228'], 'body': b'at LAX'}]", "{'N14228': b'at LAX'}"]
 
 
 def test_the_page_about_tracing_is_one_program_that_runs(tmp_path: Path) -> None:

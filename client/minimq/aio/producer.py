@@ -146,7 +146,11 @@ class Producer:
 
         If it is cancelled, the rows are sent all the same.
         """
-        return await asyncio.to_thread(self._core.send_arrow, topic, rows)
+        from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
+
+        return await asyncio.to_thread(
+            send_rows, topic, rows, self._core.queues, self._core.send_records, self._options
+        )
 
     async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""

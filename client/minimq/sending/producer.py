@@ -59,9 +59,8 @@ class Producer:
         interceptors: Sequence[SendInterceptor] = (),
         **changes: Unpack[ProducerChanges],
     ) -> None:
-        self._core = ProducerCore(
-            nameserver, with_changes(options or ProducerOptions(), changes, Producer), interceptors
-        )
+        self._options = with_changes(options or ProducerOptions(), changes, Producer)
+        self._core = ProducerCore(nameserver, self._options, interceptors)
         self._callback_faults = OutageLog(log)
         self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
@@ -190,7 +189,9 @@ class Producer:
             SendFailed: a batch was not acknowledged; others may be stored.
             Closed: the producer was closed.
         """
-        return self._core.send_arrow(topic, rows)
+        from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
+
+        return send_rows(topic, rows, self._core.queues, self._core.send_records, self._options)
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
@@ -279,7 +278,7 @@ class ProducerCore:
     # ---- prepared batches -----------------------------------------------------------------------
 
     def send_records(
-        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None
+        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None = None
     ) -> Future[BatchReceipt]:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
@@ -291,12 +290,6 @@ class ProducerCore:
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
         self._sender.send_batch(topic, queue, records, share, future.complete, transaction=transaction)
         return future
-
-    def send_arrow(self, topic: str | None, rows: object) -> list[BatchReceipt]:
-        """Send rows as batches; see `minimq.Producer.send_arrow`."""
-        from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
-
-        return send_rows(topic, rows, self.queues, partial(self.send_records, transaction=None), self._options)
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of a topic among which selectors choose."""

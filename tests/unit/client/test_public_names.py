@@ -92,7 +92,7 @@ OF_A_CONSUMER = {
     "state_saved",
     "subscribe",
 }
-SENDING = {"close", "flush", "recall", "send", "send_async", "send_many", "send_one_way", "statistics"}
+SENDING = {"close", "flush", "recall", "send", "send_arrow", "send_async", "send_many", "send_one_way", "statistics"}
 TRANSACTIONS = {"transaction"}
 REQUESTING = {"request", "request_async", "reply"}
 POLLING = {
@@ -102,6 +102,7 @@ POLLING = {
     "is_member",
     "pause",
     "poll",
+    "poll_arrow",
     "position",
     "resume",
     "seek",
