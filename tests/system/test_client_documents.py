@@ -60,6 +60,15 @@ def test_the_page_about_asyncio_is_one_program_that_runs(tmp_path: Path) -> None
     assert said[1:] == ["sent 900 SEND_OK", "polled 1000", "worked 1000", "pushed 1000"]
 
 
+def test_the_page_about_faststream_is_one_program_that_runs(tmp_path: Path) -> None:
+    assert run_page("docs/faststream.md", tmp_path) == [
+        "stored orders billed 6",
+        "billed 30",
+        "price 6 EUR",
+        "topics ['bills', 'orders', 'prices']",
+    ]
+
+
 def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/work-queues.md", tmp_path) == [
         "mailed 100",
@@ -174,7 +183,7 @@ def test_each_example_says_what_it_needs() -> None:
         if "__main__" not in script.read_text():
             continue
         [extras] = re.findall(r"pip install '\.\[([a-z,]+)\]'", ast.get_docstring(ast.parse(script.read_text())) or "")
-        known = brought_by(*extras.split(",")) | {"minimq"}
+        known = brought_by(*extras.split(",")) | {"minimq", "faststream_minimq"}
         for module in needed(script.stem, modules) - sys.stdlib_module_names:
             assert known & {name.lower() for name in homes.get(module, [module])}, f"{script.name} imports {module}"
         said += 1
