@@ -15,6 +15,7 @@ from minimq_broker.call_bounds import call_limits, channel_options
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.engine_options import compactor_options, half_options, limits, store_options
 from minimq_broker.options import BrokerOptions
+from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
@@ -129,7 +130,9 @@ class Broker:
         options = self._options
         self._secrets = secrets_of(options.secrets, options.client_certificates)
         clock = self._new_clock(options)
+        spans = start_spans(options, self._ends)
         engine = self._engine = self._open_engine(options, clock)
+        engine.spans = spans
         self._ends.push_async_callback(self._close_engine, engine)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)

@@ -19,6 +19,7 @@ from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, MAX_QUEUES_OF_A_TOPIC
 from minimq_common.names import MAX_ADDRESS, MAX_BROKER, MAX_CLIENT_ID, MAX_GROUP, MAX_TOPIC, MAX_TRANSACTION
 from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM
+from minimq_common.trace_parent import PARENT_CHARACTERS
 
 #: Bytes of the largest frame: it carries a whole batch, the largest body (4 MiB by default, 32 MiB at most) with its
 #: columns.
@@ -135,6 +136,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "AppendRequest": {
         "topic": TOPIC,
         "batch": FRAME_BYTES,
+        "traceparent": Text(PARENT_CHARACTERS),
         "key_queues": KEY_QUEUES,
         "joined": Items(MAX_JOINED_APPENDS, walked=False),
     },

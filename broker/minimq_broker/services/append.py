@@ -16,7 +16,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
-from minimq_broker.store.jobs import AppendJob, AppendStatus
+from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
@@ -146,9 +146,14 @@ class AppendService:
         request_id = request.request_id
         counters, refusals = self._engine.counters, self._engine.refusals
         came_at = time.monotonic()
+        spans = self._engine.spans
+        parent = spans.parent(request.traceparent) if spans is not None else None
 
         def done(job: AppendJob) -> None:
-            counters.append_s.add(time.monotonic() - came_at)
+            ended_at = time.monotonic()
+            counters.append_s.add(ended_at - came_at)
+            if spans is not None and parent is not None:
+                spans.make(parent, job, came_at, ended_at)
             if job.error:
                 counters.refused[job.error.code] += 1
                 refusals.note(job.error)
@@ -169,7 +174,8 @@ class AppendService:
         delay = _delay_of(request.delay) if request.HasField("delay") else None
         if delay is not None and transaction is not None:
             raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
-        return AppendJob(request.topic, request.queue_id, data, header, done, transaction, delay)
+        times = None if parent is None else JobTimes()
+        return AppendJob(request.topic, request.queue_id, data, header, done, transaction, delay, times)
 
 
 def _opened(data: bytes) -> broker_pb2.AppendRequest:

@@ -12,6 +12,7 @@ from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.arrivals import Arrivals
+from minimq_broker.services.batch_spans import BatchSpans
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.group_offsets import GroupOffsets
@@ -69,6 +70,7 @@ class Engine:
         unsent: limits the bytes that clients have not read.
         intake: limits the bytes of incomplete requests.
         refusals: counts requests that limits refuse.
+        spans: makes the spans of batches; None if nobody wants any.
         delay_listeners: called with the due time of each batch that is delayed, in ms since 1970.
     """
 
@@ -93,6 +95,7 @@ class Engine:
         self.arrivals = Arrivals(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal)
         self._loop = asyncio.get_running_loop()
+        self.spans: BatchSpans | None = None
         self.delay_listeners: list[Callable[[int], None]] = []
         self.observer = observer
         self.handle = StoreHandle(

@@ -24,9 +24,11 @@ class CommitFigures:
         self.lost = 0
         self.saved_at = now
 
-    def committed(self, group: CommitGroup, seconds: float) -> None:
-        """Count a commit."""
-        self.seconds.add(seconds)
+    def committed(self, group: CommitGroup, began_at: float, stored_at: float) -> None:
+        """Count a commit, and note its times, on the monotonic clock, for the spans of its batches."""
+        self.seconds.add(stored_at - began_at)
         self.messages.add(group.messages)
         self.sizes.add(group.size)
         self.lost += len(group.lost)
+        for times in group.times:
+            times.began_at, times.stored_at = began_at, stored_at

@@ -35,7 +35,7 @@ from minimq_broker.store.entry import (
 from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.group_limits import GroupLimits
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, EndJob, HalfDrafts
-from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, JobTimes, PublishJob, ReplicaJob
 from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob
 from minimq_broker.store.rows import row_of
@@ -96,6 +96,8 @@ class CommitGroup(GroupEntries):
         self._refusal = limits.refusal
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
+        #: Of the jobs of which there will be spans.
+        self.times: list[JobTimes] = []
 
     def add_batch(self, job: AppendJob) -> None:
         """Give a batch its place, or find the one that it has.
@@ -109,6 +111,8 @@ class CommitGroup(GroupEntries):
             SystemBusy: too many batches wait for the end of their transactions.
             StoreFull: the disk is nearly full.
         """
+        if job.times is not None:
+            self.times.append(job.times)
         topic = self._state.topic(job.topic)
         if job.delay is not None and self._delay(job, job.delay, topic):
             return

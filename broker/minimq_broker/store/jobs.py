@@ -45,6 +45,7 @@ class AppendJob(Job):
     done: Callable[[AppendJob], None]
     transaction: TransactionId | None = None
     delay: Delay | None = None
+    times: JobTimes | None = None
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
@@ -55,6 +56,19 @@ class AppendJob(Job):
     def size(self) -> int:
         """Bytes that the job holds in memory."""
         return len(self.data)
+
+
+@dataclass(slots=True, eq=False)
+class JobTimes:
+    """When a batch of which there will be spans was written, on the monotonic clock; 0 if it was not.
+
+    Attributes:
+        began_at: the writer began to write the commit with it.
+        stored_at: that was on disk.
+    """
+
+    began_at: float = 0.0
+    stored_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -350,7 +350,7 @@ class Writer:
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
         self.commits += 1
-        self.figures.committed(group, time.monotonic() - began_at)
+        self.figures.committed(group, began_at, time.monotonic())
         if holds:
             self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
         for effect, position, at_ms in group.effects:

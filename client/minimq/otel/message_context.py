@@ -15,9 +15,8 @@ from minimq.receiving.received import ReceivedMessage
 from minimq_common.batch import MAX_METADATA
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message
+from minimq_common.trace_parent import TRACEPARENT, TRACESTATE
 
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
 #: Longer values are ignored. A traceparent has 55 characters, and may get more in a later version.
 _MOST_PARENT = 128
 _MOST_STATE = 512

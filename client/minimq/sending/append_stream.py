@@ -49,11 +49,13 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         transaction: Transaction | None = None,
         due: DueTime | None = None,
         key_queues: int = 0,
+        traceparent: str = "",
     ) -> None:
         """Send a batch, to be staged if it belongs to a transaction; `answer` is called once, unless this raises.
 
         One with a due time is delivered then. A delay is sent as what is left of it, so that clocks need not agree.
         `key_queues` are all queues of a compacted topic, among which that of the keys was chosen; 0 for other topics.
+        `traceparent` is the context of a trace that is recorded, if the batch belongs to one.
 
         Raises:
             MiniMQError: the stream has ended.
@@ -63,6 +65,8 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
             made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
             if key_queues:
                 made.key_queues = key_queues
+            if traceparent:
+                made.traceparent = traceparent
             if transaction is not None:
                 made.transaction.name = transaction.name
                 made.transaction.number = transaction.number

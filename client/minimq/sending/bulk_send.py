@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
@@ -21,6 +21,7 @@ from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
+from minimq_common.trace_parent import recorded_parent
 
 #: Bytes that a message uses in the buffer in addition to its body.
 OVERHEAD_BYTES = 64
@@ -47,9 +48,10 @@ Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 class _OpenBatch:
     """Messages for one destination that will be sent together, and their use of the buffer."""
 
-    def __init__(self, records: BatchBuilder, due: DueTime | None) -> None:
+    def __init__(self, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
         self.records = records
         self.due = due
+        self.traceparent = traceparent
         self.slots: list[Slots] = []
         self.tickets: list[int] = []
         #: Number of messages of each ticket here; None for all.
@@ -66,7 +68,7 @@ class _OpenBatch:
         portions = []
         begin = 0
         for records in self.records.split(count):
-            portion = _OpenBatch(records, self.due)
+            portion = _OpenBatch(records, self.due, self.traceparent)
             portion.size = records.size + OVERHEAD_BYTES * len(records)
             portion.counts = []
             portions.append(portion)
@@ -234,7 +236,7 @@ class BulkSend:
             records = BatchBuilder(
                 self._options.max_body_bytes, self._options.batch_compression, message_group, tombstones=tombstones
             )
-            batch = self._open[destination] = _OpenBatch(records, due)
+            batch = self._open[destination] = _OpenBatch(records, due, _parent_of(messages[0]))
         elif due is not None and batch.due is not None:
             batch.due = latest((batch.due, due))
         batch.tickets.append(ticket)
@@ -280,7 +282,14 @@ class BulkSend:
             topic, queue, message_group, _ = destination
             completion = self._completion(number, batch.slots)
             self._sender.send_batch(
-                topic, queue, batch.records, batch.share, completion, message_group=message_group, due=batch.due
+                topic,
+                queue,
+                batch.records,
+                batch.share,
+                completion,
+                message_group=message_group,
+                due=batch.due,
+                traceparent=batch.traceparent,
             )
         except BaseException:  # Ctrl-C may have interrupted before the sender knew the batch: there may be no outcome
             self._ended(number)
@@ -363,3 +372,9 @@ def _are_alike(messages: Sequence[Message]) -> bool:
         if not isinstance(message.topic, str):  # it may be unhashable
             check_topic(message.topic)
     return not different
+
+
+def _parent_of(message: Message) -> str:
+    """Return the context of a message if its trace is recorded; empty also for one that breaks the rules."""
+    properties: object = message.properties
+    return recorded_parent(properties) if properties and isinstance(properties, Mapping) else ""

@@ -17,6 +17,7 @@ from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
+from minimq_common.trace_parent import recorded_parent
 
 log = logging.getLogger(__name__)
 
@@ -216,6 +217,12 @@ class PendingBatch:
         return None if self.due_bucket is None else latest(item.due for item in self.messages if item.due is not None)
 
     @property
+    def traceparent(self) -> str:
+        """The context of its first message if the trace of that is recorded; empty otherwise."""
+        properties = self.messages[0].message.properties
+        return recorded_parent(properties) if properties else ""
+
+    @property
     def direction(self) -> Direction:
         """The unit of availability that it shares with others."""
         return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
@@ -275,12 +282,13 @@ class PendingBatch:
 class RecordsBatch(PendingBatch):
     """Records for one destination that were encoded when they were accepted."""
 
-    __slots__ = ("completion", "count", "due", "handed_in", "share")
+    __slots__ = ("completion", "count", "due", "handed_in", "share", "traceparent")
 
     count: int
     due: DueTime | None
     handed_in: float
     share: BufferShare
+    traceparent: str
 
     def __init__(  # noqa: PLR0913 - each is a fact of its own
         self,
@@ -296,11 +304,12 @@ class RecordsBatch(PendingBatch):
         transaction: Transaction | None = None,
         message_group: str | None = None,
         due: DueTime | None = None,
+        traceparent: str = "",
     ) -> None:
         super().__init__(topic, queue, (), message_group, None if due is None else due.bucket)
         self.data, self.count, self.share, self.due = data, count, share, due
         self.number, self.transaction = number, transaction
-        self.handed_in, self.completion = handed_in, completion
+        self.handed_in, self.completion, self.traceparent = handed_in, completion, traceparent
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
         """Deliver the outcome to the caller; return the remaining calls."""

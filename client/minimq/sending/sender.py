@@ -140,6 +140,7 @@ class Sender:
         transaction: Transaction | None = None,
         message_group: str | None = None,
         due: DueTime | None = None,
+        traceparent: str = "",
     ) -> None:
         """Send the records of one topic, which have a share of the buffer, as one batch.
 
@@ -163,6 +164,7 @@ class Sender:
                 transaction=transaction,
                 message_group=message_group,
                 due=due,
+                traceparent=traceparent,
             )
             with self._lock:
                 if not self._keeps_time:
@@ -288,7 +290,7 @@ class Sender:
             batch.stream = stream = self._streams.to(address)
             route = self._routes.known(batch.topic)
             key_queues = route.key_queues if route else 0
-            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues)
+            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
         except MiniMQError as error:
             return error
         except RuntimeError as error:  # no thread can be started

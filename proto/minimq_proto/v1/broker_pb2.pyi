@@ -153,6 +153,7 @@ class AppendRequest(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     TRANSACTION_FIELD_NUMBER: builtins.int
     DELAY_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
     request_id: builtins.int
@@ -160,6 +161,10 @@ class AppendRequest(google.protobuf.message.Message):
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
+    traceparent: builtins.str
+    """The context of the first message, as in its property of that name, if its trace is recorded: a broker that makes
+    spans makes some of the batch. Empty otherwise.
+    """
     key_queues: builtins.int
     """For a compacted topic: the number of queues, on all brokers, among which the queue of the key was chosen."""
     @property
@@ -185,11 +190,12 @@ class AppendRequest(google.protobuf.message.Message):
         batch: builtins.bytes = ...,
         transaction: global___Transaction | None = ...,
         delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
+        traceparent: builtins.str = ...,
         key_queues: builtins.int = ...,
         joined: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "traceparent", b"traceparent", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
