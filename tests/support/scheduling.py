@@ -11,6 +11,7 @@ TOGETHER = {
         "batch_read",
         "batch_write",
         "compacted_topic",
+        "confluent_avro",
         "credentials",
         "finding",
         "limits",

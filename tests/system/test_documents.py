@@ -143,16 +143,22 @@ def test_the_commands_that_documents_name_are_there() -> None:
 
 def check_command(command: click.Command, words: list[str], where: str) -> None:
     context = click.Context(command)
-    options = set[str]()
+    options, used = set[str](), set[str]()
     while True:
         options.update(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts))
+        while isinstance(command, click.Group) and words and words[0].startswith("-"):  # its own, ahead of a command
+            name, equals, _ = words.pop(0).partition("=")
+            used.add(name)
+            is_flag = any(getattr(each, "is_flag", False) for each in command.params if name in each.opts)
+            if words and not equals and not is_flag and name not in {"--help", "--version"}:
+                words.pop(0)
         if not isinstance(command, click.Group) or not words or not re.fullmatch("[a-z][a-z-]*", words[0]):
             break
         named = command.get_command(context, words.pop(0))
         assert named is not None, where
         command = named
-    used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
-    assert used <= options, where
+    used |= {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert used - {"--help", "--version"} <= options, where
 
 
 def test_the_page_about_requests_is_one_program_that_runs(tmp_path: Path) -> None:

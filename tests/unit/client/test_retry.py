@@ -27,6 +27,7 @@ TABLE = {
     "ConnectionMismatch": ("- route avoid", "tries again", "gives up"),
     "DamagedMessages": ("- - -", "gives up", "gives up"),
     "CorruptBatch": ("- - -", "gives up", "gives up"),
+    "MalformedBody": ("- - -", "gives up", "gives up"),
     "StaleSequence": ("- - -", "gives up", "gives up"),
     "TransactionEnded": ("- - -", "gives up", "gives up"),
     "TransactionExpired": ("- - -", "gives up", "gives up"),
