@@ -175,15 +175,17 @@ def test_the_extras_that_documents_name_exist() -> None:
 
 
 def test_each_example_says_what_it_needs() -> None:
-    """A script needs what its modules import; it names the extras that bring that."""
+    """A script needs what its modules import; it names the packages, or the extras, that bring more than minimq does."""
     modules = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
     homes = packages_distributions()
     said = 0
     for script in modules.values():
         if "__main__" not in script.read_text():
             continue
-        [extras] = re.findall(r"pip install '\.\[([a-z,]+)\]'", ast.get_docstring(ast.parse(script.read_text())) or "")
-        known = brought_by(*extras.split(",")) | {"minimq", "faststream_minimq"}
+        install = " ".join(re.findall(r"pip install ([^#&\n]*)", ast.get_docstring(ast.parse(script.read_text())) or ""))
+        extras = re.findall(r"\[([a-z,]+)\]", install)
+        known = brought_by(*",".join(extras).split(",")) if extras else brought_by()
+        known |= {"minimq", "faststream_minimq", *re.findall(r"(?<![\w\[,])[a-z][a-z-]*(?![\w\]])", install)}
         for module in needed(script.stem, modules) - sys.stdlib_module_names:
             assert known & {name.lower() for name in homes.get(module, [module])}, f"{script.name} imports {module}"
         said += 1
