@@ -17,12 +17,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from minimq import __version__
+from minimq_console.action import Action
+from minimq_console.action_faces import ActionFaces
+from minimq_console.action_runs import ActionRuns
+from minimq_console.actions.all_actions import ACTIONS
 from minimq_console.console_guard import ConsoleGuard
 from minimq_console.downloads import BODY_PATH, Downloads
 from minimq_console.faces import Faces, failure_response
 from minimq_console.failures import failure, failure_of
 from minimq_console.hosts import AllowedHosts
 from minimq_console.page import Page
+from minimq_console.pages.action_run import run_page
 from minimq_console.pages.all_pages import PAGES
 from minimq_console.reception import Reception
 from minimq_console.rendering import Rendering
@@ -41,6 +46,7 @@ def make_app(
     allow_changes: bool = False,
     is_secure: bool = False,
     pages: Sequence[Page] = PAGES,
+    actions: Sequence[Action] = ACTIONS,
 ) -> Starlette:
     """Return the console; its state `surroundings` is what all pages share.
 
@@ -51,6 +57,7 @@ def make_app(
         allow_changes: offer the actions, which change the cluster.
         is_secure: browsers reach it by HTTPS alone.
         pages: all pages.
+        actions: all actions.
     """
     rendering = Rendering(
         {
@@ -59,7 +66,7 @@ def make_app(
             "version": __version__,
         }
     )
-    surroundings = Surroundings(rendering)
+    surroundings, runs = Surroundings(rendering, allow_changes=allow_changes), ActionRuns()
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -77,7 +84,15 @@ def make_app(
 
     app = Starlette(
         routes=[
-            *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in pages),
+            *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in (*pages, run_page(runs))),
+            *(
+                Route(
+                    action.path,
+                    ActionFaces(action, surroundings, reception.tokens, runs).answer,
+                    methods=["GET", "POST"],
+                )
+                for action in actions
+            ),
             Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
             *SigningIn(surroundings, reception, is_secure=is_secure).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),

@@ -33,10 +33,10 @@ class Downloads:
     async def answer(self, request: Request) -> Response:
         """Return the body of the message at the address."""
         try:
-            observer, parameters = request.state.visitor.observer, parameters_of(request)
-            visit = Visit.begin(observer, parameters, Asking(self._surroundings.calling))
+            visitor, parameters = request.state.visitor, parameters_of(request)
+            visit = Visit.begin(visitor, parameters, Asking(self._surroundings.calling), allow_changes=False)
             address = address_of(parameters)
-            asked = visit.ask("the message", lambda: observer.admin.message_at(address))
+            asked = visit.ask("the message", lambda: visitor.observer.admin.message_at(address))
             loop = asyncio.get_running_loop()
             message = await loop.run_in_executor(self._surroundings.gathering, asked.required)
         except MiniMQError as error:

@@ -13,11 +13,11 @@ from starlette.responses import Response, StreamingResponse
 from minimq_common.errors import MiniMQError
 from minimq_console.asking import Asking
 from minimq_console.failures import Failure, failure_of
-from minimq_console.observer import Observer
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.parameters import Parameters
 from minimq_console.rendering import to_json
 from minimq_console.surroundings import Surroundings
+from minimq_console.visitor import Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ class Faces:
         """Return the face that the request asks for."""
         wants_json = is_json(request)
         try:
-            observer = request.state.visitor.observer
+            visitor = request.state.visitor
             parameters = parameters_of(request)
             if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
-                return await self._events(request, observer, parameters)
-            data = await self._gather(observer, parameters)
+                return await self._events(request, visitor, parameters)
+            data = await self._gather(visitor, parameters)
             if wants_json:
                 return Response(to_json(data), media_type="application/json", headers=HEADERS)
             render = self._surroundings.rendering.live_part if _is_part(request) else self._surroundings.rendering.page
@@ -57,30 +57,32 @@ class Faces:
         except MiniMQError as error:
             return failure_response(self._surroundings, request, failure_of(error))
 
-    async def _gather(self, observer: Observer, parameters: Parameters) -> PageData:
+    async def _gather(self, visitor: Visitor, parameters: Parameters) -> PageData:
         """Return the struct of the page, gathered in a thread."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._surroundings.gathering, self._gather_now, observer, parameters
+            self._surroundings.gathering, self._gather_now, visitor, parameters
         )
 
-    def _gather_now(self, observer: Observer, parameters: Parameters) -> PageData:
-        return self._page.gather(Visit.begin(observer, parameters, self._asking()))
+    def _gather_now(self, visitor: Visitor, parameters: Parameters) -> PageData:
+        return self._page.gather(self._visit(visitor, parameters))
 
-    def _asking(self) -> Asking:
-        return Asking(self._surroundings.calling)
+    def _visit(self, visitor: Visitor, parameters: Parameters) -> Visit:
+        return Visit.begin(
+            visitor, parameters, Asking(self._surroundings.calling), allow_changes=self._surroundings.allow_changes
+        )
 
-    async def _events(self, request: Request, observer: Observer, parameters: Parameters) -> Response:
+    async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
         if self._page.follow is not None:
-            followed = self._new_rows(self._page.follow, Visit.begin(observer, parameters, self._asking()))
+            followed = self._new_rows(self._page.follow, self._visit(visitor, parameters))
             return StreamingResponse(followed, media_type="text/event-stream", headers=HEADERS)
         with suppress(MiniMQError):  # which the stream tells, as it may pass
-            if (await self._gather(observer, parameters)).stays:
+            if (await self._gather(visitor, parameters)).stays:
                 return Response(status_code=204, headers=HEADERS)  # after which a browser does not ask again
-        events = self._live_parts(context_of(request), observer, parameters)
+        events = self._live_parts(context_of(request), visitor, parameters)
         return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
 
     async def _live_parts(
-        self, context: Mapping[str, object], observer: Observer, parameters: Parameters
+        self, context: Mapping[str, object], visitor: Visitor, parameters: Parameters
     ) -> AsyncIterator[str]:
         """Yield the live part as events, again whenever it has changed, until the console ends."""
         try:
@@ -89,7 +91,7 @@ class Faces:
                 last, quiet_s = "", 0.0
                 pause_s = self._page.live_s or 0.0
                 while True:
-                    part = await self._live_part(context, observer, parameters)
+                    part = await self._live_part(context, visitor, parameters)
                     if part != last:
                         yield event_of(part)
                         last, quiet_s = part, 0.0
@@ -116,9 +118,9 @@ class Faces:
         except MiniMQError as error:
             yield event_of(self._failure_part(error))
 
-    async def _live_part(self, context: Mapping[str, object], observer: Observer, parameters: Parameters) -> str:
+    async def _live_part(self, context: Mapping[str, object], visitor: Visitor, parameters: Parameters) -> str:
         try:
-            data = await self._gather(observer, parameters)
+            data = await self._gather(visitor, parameters)
             return self._surroundings.rendering.live_part(self._page, data, context)
         except MiniMQError as error:  # it may come back
             return self._failure_part(error)

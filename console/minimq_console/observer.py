@@ -13,6 +13,8 @@ from minimq_console.sampler import Sampler
 _PAGE_CALL_S = 0.85
 #: Seconds for a call of the sampler: nobody waits for it.
 _SAMPLER_CALL_S = 2.0
+#: Seconds for a call of an action, which runs beside the pages.
+_ACTION_CALL_S = 10.0
 
 
 class Observer:
@@ -26,6 +28,7 @@ class Observer:
     Attributes:
         cluster: the connection.
         admin: answers what a page asks.
+        changer: makes the calls of actions.
         reader: reads messages, without a group.
         sampler: remembers the last hour.
 
@@ -41,6 +44,7 @@ class Observer:
     ) -> None:
         self.cluster = Cluster(nameserver, credentials=credentials)
         self.admin = Admin(self.cluster, timeout_s=_PAGE_CALL_S)
+        self.changer = Admin(self.cluster, timeout_s=_ACTION_CALL_S)
         self._patient = Admin(self.cluster, timeout_s=_SAMPLER_CALL_S)
         self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, patience_s=_PAGE_CALL_S))
         self.sampler = Sampler(self._patient, interval_s)
@@ -59,5 +63,6 @@ class Observer:
         self.sampler.stop()
         self.reader.close()
         self._patient.close()
+        self.changer.close()
         self.admin.close()
         self.cluster.close()

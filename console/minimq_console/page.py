@@ -6,16 +6,19 @@ bring the live part of the HTML anew whenever it has changed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
+from minimq_common.security.access_rule import Need
+from minimq_console.action import ActionTarget, Offer
 from minimq_console.asking import Asked, Asking, Value
 from minimq_console.observer import Observer
 from minimq_console.parameters import Parameters
 from minimq_console.sampler import Sample
+from minimq_console.visitor import Visitor
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +26,11 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         missing: sentences about what could not be found out in time: the rest is shown without it.
+        actions: those that the visitor may use on what the page is about.
     """
 
     missing: tuple[str, ...] = ()
+    actions: tuple[Offer, ...] = ()
 
     @property
     def stays(self) -> bool:
@@ -38,21 +43,28 @@ class Visit:
     """One look at a page.
 
     Attributes:
-        observer: sees the cluster with the rights of who looks.
+        visitor: looks.
         parameters: those of the address.
         asking: the calls that the page makes.
         now: the time.
+        allow_changes: the console offers actions.
     """
 
-    observer: Observer
+    visitor: Visitor
     parameters: Parameters
     asking: Asking
     now: datetime
+    allow_changes: bool
 
     @classmethod
-    def begin(cls, observer: Observer, parameters: Parameters, asking: Asking) -> Visit:
+    def begin(cls, visitor: Visitor, parameters: Parameters, asking: Asking, *, allow_changes: bool) -> Visit:
         """Return a visit that begins now."""
-        return cls(observer, parameters, asking, datetime.now(UTC))
+        return cls(visitor, parameters, asking, datetime.now(UTC), allow_changes)
+
+    @property
+    def observer(self) -> Observer:
+        """The view of the cluster with the rights of the visitor."""
+        return self.visitor.observer
 
     def ask(self, what: str, call: Callable[[], Value]) -> Asked[Value]:
         """Begin a call to the cluster; see `Asking.ask`."""
@@ -63,6 +75,18 @@ class Visit:
         sample = self.observer.sampler.first_sample(self.asking.left_s)
         self.asking.missing.extend(sample.problems(self.now))
         return sample
+
+    def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
+        """Return which of some rights the visitor has; none where actions are not offered. Asks the cluster."""
+        asked = frozenset(needs) if self.allow_changes else frozenset()
+        return self.ask("your rights", lambda: self.visitor.rights(asked)).or_else(frozenset()) if asked else asked
+
+    def offers(self, *targets: ActionTarget) -> tuple[Offer, ...]:
+        """Return the actions that the visitor may use, of some, in their order. Asks the cluster."""
+        if not self.allow_changes:
+            return ()
+        rights = self.rights(need for target in targets for need in target.needs)
+        return tuple(target.offer for target in targets if rights.issuperset(target.needs))
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -45,6 +45,16 @@ class Parameters:
         """Return a name in the path."""
         return self._path[part]
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The names in the path."""
+        return dict(self._path)
+
+    def given(self, name: str) -> str | None:
+        """Return a text as it was given, with the line ends of this machine; None if it was not."""
+        value = self._values.get(name)
+        return None if value is None else value.replace("\r\n", "\n")
+
     def text(self, name: str, default: str = "", *, most: int = _MOST_CHARACTERS) -> str:
         """Return a text without blanks around it. Raises `InvalidArgument` when it is too long, or has a NUL."""
         value = self._values.get(name, default).strip()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from minimq_common.errors import SystemBusy
+from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.rendering import Rendering
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
@@ -21,16 +22,20 @@ class Surroundings:
 
     Args:
         rendering: the templates.
+        allow_changes: the console offers actions.
 
     Attributes:
         gathering: threads for `Page.gather`.
         calling: threads for the calls of pages.
+        acting: threads for `Action.run`.
     """
 
-    def __init__(self, rendering: Rendering) -> None:
+    def __init__(self, rendering: Rendering, *, allow_changes: bool = False) -> None:
         self.rendering = rendering
+        self.allow_changes = allow_changes
         self.gathering = ThreadPoolExecutor(_GATHERING, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
+        self.acting = ThreadPoolExecutor(MOST_UNDER_WAY, "minimq-console-action")
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams = 0
@@ -72,3 +77,4 @@ class Surroundings:
         """End the threads; calls that are under way end by themselves."""
         self.gathering.shutdown(wait=False, cancel_futures=True)
         self.calling.shutdown(wait=False, cancel_futures=True)
+        self.acting.shutdown(wait=False, cancel_futures=True)

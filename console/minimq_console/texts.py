@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote, urlencode
 
@@ -63,6 +63,17 @@ def permission(value: Permission) -> str:
 def segment(name: str) -> str:
     """Return a name as a part of the path of an address."""
     return quote(name, safe="")
+
+
+def address(path: str, names: Mapping[str, str]) -> str:
+    """Return an address: a path such as "/topics/{topic}" with names in it."""
+    return path.format_map({name: segment(value) for name, value in names.items()})
+
+
+def listing(names: Sequence[str], most: int = 10) -> str:
+    """Return names in a sentence: "a, b and c"; of many the first, and how many there are besides."""
+    shown = [*names[:most], *([f"{len(names) - most:,} others"] if len(names) > most else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def with_query(query: Mapping[str, str], **changes: object) -> str:

@@ -175,14 +175,16 @@ def test_the_extras_that_documents_name_exist() -> None:
 
 
 def test_each_example_says_what_it_needs() -> None:
-    """A script needs what its modules import; it names the packages, or the extras, that bring more than minimq does."""
+    """A script needs what its modules import; it names the packages or extras that bring more than minimq does."""
     modules = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
     homes = packages_distributions()
     said = 0
     for script in modules.values():
         if "__main__" not in script.read_text():
             continue
-        install = " ".join(re.findall(r"pip install ([^#&\n]*)", ast.get_docstring(ast.parse(script.read_text())) or ""))
+        install = " ".join(
+            re.findall(r"pip install ([^#&\n]*)", ast.get_docstring(ast.parse(script.read_text())) or "")
+        )
         extras = re.findall(r"\[([a-z,]+)\]", install)
         known = brought_by(*",".join(extras).split(",")) if extras else brought_by()
         known |= {"minimq", "faststream_minimq", *re.findall(r"(?<![\w\[,])[a-z][a-z-]*(?![\w\]])", install)}

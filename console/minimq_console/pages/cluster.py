@@ -10,6 +10,8 @@ import msgspec
 from minimq.administration.activity import BrokerActivity
 from minimq.administration.descriptions import BrokerStatus, ReplicationReport
 from minimq_common.model import MASTER_ID, Permission
+from minimq_console.action import Offer
+from minimq_console.actions import pause, promote
 from minimq_console.chart import Chart
 from minimq_console.page import Page, PageData, Visit
 
@@ -36,6 +38,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
         log_bytes: size of its CommitLog.
         store_failed: its disk has failed.
         replication: what it is among its replicas.
+        actions: those that the visitor may use on it.
     """
 
     cluster: str
@@ -56,6 +59,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     log_bytes: int | None = None
     store_failed: bool = False
     replication: ReplicationReport | None = None
+    actions: tuple[Offer, ...] = ()
 
 
 class ClusterPage(PageData, frozen=True, kw_only=True):
@@ -101,7 +105,7 @@ def gather(visit: Visit) -> ClusterPage:
     return ClusterPage(
         read_at=sample.at,
         problems=(*_without_master(statuses), *activity.problems),
-        replicas=tuple(_row(each, visit.now) for each in activity.brokers),
+        replicas=_rows(visit, activity.brokers),
         topic_count=activity.topic_count,
         group_count=len(activity.groups),
         charts=charts,
@@ -109,7 +113,22 @@ def gather(visit: Visit) -> ClusterPage:
     )
 
 
-def _row(activity: BrokerActivity, now: datetime) -> ReplicaRow:
+def _rows(visit: Visit, brokers: Sequence[BrokerActivity]) -> tuple[ReplicaRow, ...]:
+    may_change = bool(visit.offers(pause.BROKER.on(broker="any")))
+    return tuple(_row(each, visit.now, _actions(each) if may_change else ()) for each in brokers)
+
+
+def _actions(activity: BrokerActivity) -> tuple[Offer, ...]:
+    status, report = activity.status, activity.status.report
+    if report is None:
+        return ()
+    if status.broker_id == MASTER_ID:
+        return (pause.BROKER.on(broker=status.broker_name).offer,)
+    replica = str(report.replication.replica_id)
+    return (promote.ACTION.on({"replica": replica}, broker=status.broker_name).offer,)
+
+
+def _row(activity: BrokerActivity, now: datetime, actions: tuple[Offer, ...]) -> ReplicaRow:
     status, report = activity.status, activity.status.report
     if report is None:
         return ReplicaRow(
@@ -140,6 +159,7 @@ def _row(activity: BrokerActivity, now: datetime) -> ReplicaRow:
         log_bytes=report.disk_bytes,
         store_failed=report.store_failed,
         replication=report.replication,
+        actions=actions,
     )
 
 

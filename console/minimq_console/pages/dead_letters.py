@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq_common.errors import DamagedMessages
+from minimq_console.action import Offer
+from minimq_console.actions.settle_letters import DROP, RESEND
 from minimq_console.body_text import preview
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
+_ACTIONS = (RESEND, DROP)
 #: Dead letters that one may skip: each is read anew.
 _MOST_SKIPPED = 10_000
 
@@ -58,6 +61,7 @@ class LetterRow(msgspec.Struct, frozen=True):
         keys: of the message.
         size: bytes of its body.
         preview: the beginning of its body.
+        actions: those that the visitor may use on it.
     """
 
     broker: str
@@ -72,6 +76,7 @@ class LetterRow(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     size: int
     preview: str
+    actions: tuple[Offer, ...] = ()
 
 
 class LettersPage(PageData, frozen=True, kw_only=True):
@@ -126,12 +131,27 @@ def gather_letters(visit: Visit) -> LettersPage:
         skipped=skip,
         rows=count,
         has_more=len(found) > count,
-        letters=tuple(_row(letter) for letter in found[:count]),
+        letters=_rows(visit, group, found[:count]),
+        actions=visit.offers(*(action.on(group=group, label=f"{action.label} several") for action in _ACTIONS))
+        if found
+        else (),
         missing=(*visit.missing, *damages),
     )
 
 
-def _row(letter: DeadLetter) -> LetterRow:
+def _rows(visit: Visit, group: str, letters: Sequence[DeadLetter]) -> tuple[LetterRow, ...]:
+    targets = [
+        [action.on({"ids": letter.place, "topic": letter.topic or ""}, group=group) for action in _ACTIONS]
+        for letter in letters
+    ]
+    offered = {offer.address: offer for offer in visit.offers(*chain.from_iterable(targets))}
+    return tuple(
+        _row(letter, tuple(offered[target.address] for target in own if target.address in offered))
+        for letter, own in zip(letters, targets, strict=True)
+    )
+
+
+def _row(letter: DeadLetter, actions: tuple[Offer, ...]) -> LetterRow:
     return LetterRow(
         broker=letter.queue.broker_name,
         queue_id=letter.queue.queue_id,
@@ -145,6 +165,7 @@ def _row(letter: DeadLetter) -> LetterRow:
         keys=tuple(letter.keys[:20]),
         size=len(letter.body),
         preview=preview(letter.body),
+        actions=actions,
     )
 
 

@@ -8,6 +8,8 @@ from itertools import islice
 import msgspec
 
 from minimq.administration.delayed_admin import DelayedMessages
+from minimq_console.action import Offer
+from minimq_console.actions import recall
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -56,6 +58,7 @@ class WaitingRow(msgspec.Struct, frozen=True):
         messages: their number.
         size: bytes of their batch.
         recallable: one can recall them.
+        actions: those that the visitor may use on them.
     """
 
     broker: str
@@ -65,6 +68,7 @@ class WaitingRow(msgspec.Struct, frozen=True):
     messages: int
     size: int
     recallable: bool
+    actions: tuple[Offer, ...] = ()
 
 
 class WaitingPage(PageData, frozen=True, kw_only=True):
@@ -114,6 +118,7 @@ def gather_waiting(visit: Visit) -> WaitingPage:
         return list(islice(visit.observer.admin.delayed_messages(topic), skip, skip + count + 1))
 
     found = visit.ask("the delayed messages", read).required()
+    may_recall = bool(visit.offers(recall.ACTION.on(topic=topic)))
     return WaitingPage(
         topic=topic,
         skipped=skip,
@@ -128,6 +133,9 @@ def gather_waiting(visit: Visit) -> WaitingPage:
                 each.messages,
                 each.bytes,
                 each.recall_handle is not None,
+                (recall.ACTION.on({"handle": each.recall_handle}, topic=topic).offer,)
+                if may_recall and each.recall_handle is not None
+                else (),
             )
             for each in found[:count]
         ),

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription
+from minimq_console.actions import delete_group, reset_offsets
 from minimq_console.chart import Chart
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
@@ -138,6 +139,7 @@ def gather(visit: Visit) -> GroupPage:
             sampler.chart(("group", name, "lag"), "Lag", "messages"),
             sampler.chart(("group", name, "out"), "Committed", "messages/s"),
         ),
+        actions=visit.offers(reset_offsets.ACTION.on(group=name), delete_group.ACTION.on(group=name)),
         missing=(*visit.missing, *(f"broker {broker}: {why}" for broker, why in group.unanswered.items())),
     )
 

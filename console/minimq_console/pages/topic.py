@@ -10,6 +10,8 @@ import msgspec
 from minimq import MessageQueue
 from minimq.administration.descriptions import QueueDescription, TopicDescription
 from minimq_common.errors import InvalidArgument, QueueNotFound
+from minimq_console.action import ActionTarget
+from minimq_console.actions import change_topic, delete_topic, pause, produce, resize_topic
 from minimq_console.chart import Chart
 from minimq_console.looking import MOST_QUEUES, Looking
 from minimq_console.message_row import MessageRow
@@ -127,9 +129,17 @@ def gather(visit: Visit) -> TopicPage:
         wanted=wanted,
         messages=tuple(messages),
         notes=tuple(notes),
+        actions=visit.offers(*_targets(name)),
         chart=sampler.chart(("topic", name), "Messages stored", "messages/s"),
         missing=(*visit.missing, *(f"broker {broker}: {why}" for broker, why in described.unanswered.items())),
     )
+
+
+def _targets(name: str) -> list[ActionTarget]:
+    """Return the actions on a topic; none on those of minimq itself."""
+    own = name.startswith("%")
+    actions = (produce.ACTION, resize_topic.ACTION, pause.TOPIC, change_topic.ACTION, delete_topic.ACTION)
+    return [] if own else [action.on(topic=name) for action in actions]
 
 
 def describe(visit: Visit, name: str) -> TopicDescription:

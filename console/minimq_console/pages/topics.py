@@ -9,6 +9,9 @@ import msgspec
 
 from minimq.administration.descriptions import TopicDescription
 from minimq_common.model import Permission
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_console.action import Offer
+from minimq_console.actions import create_topic
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -106,8 +109,15 @@ def gather(visit: Visit) -> TopicsPage:
         order=order,
         part=part,
         topics=tuple(row_of(name, descriptions.get(name), rates.get(name)) for name in shown),
+        actions=_actions(visit, shown),
         missing=(*visit.missing, *_unanswered(described)),
     )
+
+
+def _actions(visit: Visit, shown: Sequence[str]) -> tuple[Offer, ...]:
+    """Return the action that creates a topic, for whoever may manage one of those shown, or one of a new name."""
+    needs = [Need(Verb.MANAGE, Resource.TOPIC, name) for name in (*shown, "new-topic")]
+    return visit.offers(create_topic.ACTION.on()) if visit.rights(needs) else ()
 
 
 def row_of(name: str, described: TopicDescription | None, in_per_s: float | None) -> TopicRow:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from minimq.administration.transaction_admin import ListedTransaction, ListedTransactions
 from minimq_common.errors import MiniMQError
+from minimq_console.action import Offer
+from minimq_console.actions import end_transaction
 from minimq_console.body_text import preview
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
@@ -29,6 +33,7 @@ class TransactionRow(msgspec.Struct, frozen=True):
         expires_s: seconds until it expires.
         checks: how often a member of the group was asked.
         is_undecided: nobody is asked any more: somebody has to decide.
+        actions: those that the visitor may use on it.
     """
 
     group: str
@@ -42,6 +47,7 @@ class TransactionRow(msgspec.Struct, frozen=True):
     expires_s: float
     checks: int
     is_undecided: bool
+    actions: tuple[Offer, ...] = ()
 
 
 class TransactionsPage(PageData, frozen=True, kw_only=True):
@@ -78,12 +84,21 @@ def gather(visit: Visit) -> TransactionsPage:
         group=group,
         count=listed.count,
         part=part,
-        transactions=tuple(_row(each) for each in shown),
+        transactions=_rows(visit, shown),
         missing=(*visit.missing, *failed),
     )
 
 
-def _row(listed: ListedTransaction) -> TransactionRow:
+def _rows(visit: Visit, listed: Sequence[ListedTransaction]) -> tuple[TransactionRow, ...]:
+    targets = [end_transaction.ACTION.on(group=each.group, number=str(each.number)) for each in listed]
+    offered = {offer.address: offer for offer in visit.offers(*targets)}
+    return tuple(
+        _row(each, (offered[target.address],) if target.address in offered else ())
+        for each, target in zip(listed, targets, strict=True)
+    )
+
+
+def _row(listed: ListedTransaction, actions: tuple[Offer, ...]) -> TransactionRow:
     return TransactionRow(
         group=listed.group,
         number=listed.number,
@@ -96,6 +111,7 @@ def _row(listed: ListedTransaction) -> TransactionRow:
         expires_s=listed.expires_s,
         checks=listed.checks,
         is_undecided=listed.is_undecided,
+        actions=actions,
     )
 
 

@@ -1,0 +1,122 @@
+"""Actions that were described to visitors and wait for a confirmation, and those confirmed: each is done once. Pure.
+
+Bounded in number and time, and in memory alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument, SystemBusy
+
+#: What is remembered of all browsers, and of one: the oldest that is not under way goes.
+MOST_RUNS, MOST_OF_A_BROWSER = 1_000, 30
+#: Seconds in which something may be confirmed, and for which its end is remembered.
+CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0
+#: Actions that are under way at once.
+MOST_UNDER_WAY = 8
+
+
+@dataclass(eq=False, slots=True)
+class ActionRun:
+    """One action that was described, and is done once when it is confirmed.
+
+    Attributes:
+        number: random, by which the form and the page of its end name it.
+        browser: that it was described to. No `repr` shows it.
+        digest: of all that was filled in.
+        typed: the name that is typed to confirm it; empty if none is.
+        title: of the action.
+        form: address of the form.
+        state: "waiting" for the confirmation, "under way", "done" or "failed".
+        said: a sentence about where it is; empty before there is one.
+        to: address of the page that shows the effect, once it is done.
+        error: why it failed.
+        seen_s: when it was described, or ended.
+        task: is done at its end; None before it begins.
+    """
+
+    number: str
+    browser: str = field(repr=False)
+    digest: bytes = field(repr=False)
+    typed: str
+    title: str
+    form: str
+    seen_s: float
+    state: str = "waiting"
+    said: str = ""
+    to: str = ""
+    error: Exception | None = None
+    task: Awaitable[None] | None = None
+
+    def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
+        """Take note of its end."""
+        self.said, self.to, self.error, self.seen_s = said, to, error, now_s
+        self.state = "done" if error is None else "failed"
+
+    def is_over(self, now_s: float) -> bool:
+        """Return whether it is forgotten."""
+        if self.state == "under way":
+            return False
+        return now_s - self.seen_s >= (CONFIRM_S if self.state == "waiting" else REMEMBERED_S)
+
+
+class ActionRuns:
+    """All that was described and confirmed. Used on the event loop; only `find` may be called elsewhere."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, ActionRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def describe(self, run: ActionRun, now_s: float) -> None:
+        """Remember what was described to a browser."""
+        self._runs = {number: each for number, each in self._runs.items() if not each.is_over(now_s)}
+        own = [each for each in self._runs.values() if each.browser == run.browser]
+        for group, most in ((own, MOST_OF_A_BROWSER), ([*self._runs.values()], MOST_RUNS)):
+            ended = [each for each in group if each.state != "under way"]
+            if len(group) >= most and ended:
+                self._runs.pop(min(ended, key=lambda each: each.seen_s).number, None)
+        self._runs[run.number] = run
+
+    def find(self, number: str, browser: str, now_s: float) -> ActionRun | None:
+        """Return what was described to a browser; None if it was not, or is forgotten."""
+        run = self._runs.get(number)
+        is_known = run is not None and compare_digest(run.browser.encode(), browser.encode()) and not run.is_over(now_s)
+        return run if is_known else None
+
+    def confirm(self, number: str, browser: str, digest: bytes, now_s: float) -> tuple[ActionRun, bool]:
+        """Return what is confirmed, and whether it is to be begun now: that is so once.
+
+        Raises:
+            InvalidArgument: it was not described to this browser, or is forgotten, or something else was filled in.
+            SystemBusy: too many are under way.
+        """
+        run = self.find(number, browser, now_s)
+        if run is None or not compare_digest(run.digest, digest):
+            raise InvalidArgument(
+                "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
+                "open the form again"
+            )
+        if run.state != "waiting":
+            return run, False
+        if sum(each.state == "under way" for each in self._runs.values()) >= MOST_UNDER_WAY:
+            raise SystemBusy(f"{MOST_UNDER_WAY} actions are under way: wait for one of them, and confirm again")
+        run.state = "under way"
+        return run, True
+
+
+def digest_of(address: str, values: Mapping[str, str]) -> bytes:
+    """Return the digest of what was filled in.
+
+    Args:
+        address: path of the action.
+        values: all parameters.
+    """
+    return hashlib.sha256(msgspec.json.encode([address, sorted(values.items())])).digest()

@@ -1,0 +1,1 @@
+"""The actions of the console, one file for each or a few that belong together."""

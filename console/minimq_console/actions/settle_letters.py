@@ -1,0 +1,183 @@
+"""To resend dead letters, or to drop them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_group
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import count_of
+from minimq_console.action import Action, ActionPlan, ActionResult, Progress
+from minimq_console.actions.rights import read_group
+from minimq_console.form_field import FormField
+from minimq_console.page import Visit
+from minimq_console.parameters import Parameters
+from minimq_console.texts import address
+
+IDS = FormField(
+    name="ids",
+    label="Only these",
+    kind="lines",
+    most=20_000,
+    hint="Message ids, or places such as broker-a:0@17, with blanks between them; all if it is empty.",
+)
+TOPIC = FormField(name="topic", label="Only those that were sent to this topic", most=127)
+REASON = FormField(name="reason", label="Only those with this reason", most=255)
+KEY = FormField(name="key", label="Only those with this key", most=1_000)
+FIELDS = (IDS, TOPIC, REASON, KEY)
+#: What is carried from the description to the end: dead letters of a later time are not among those described.
+UNTIL = FormField(name="until", label="until", most=40)
+#: Dead letters that a description counts.
+_MOST_COUNTED = 20_000
+#: Ids that may be given.
+_MOST_IDS = 500
+#: Topics that a description names.
+_MOST_TOPICS = 20
+
+
+def chosen(given: Parameters) -> Mapping[str, Any]:
+    """Return which dead letters are meant, as arguments of `Admin`. Raises `InvalidArgument`."""
+    ids = IDS.text(given).replace(",", " ").split()
+    if len(ids) > _MOST_IDS:
+        raise InvalidArgument(f"{IDS.label} has {len(ids):,} ids: at most {_MOST_IDS} are allowed")
+    found = {
+        "topic": TOPIC.text(given),
+        "reason": REASON.text(given),
+        "key": KEY.text(given),
+        "until": UNTIL.text(given),
+    }
+    return {**({"ids": ids} if ids else {}), **{name: value for name, value in found.items() if value}}
+
+
+def resend_needs(given: Parameters) -> Sequence[Need]:
+    """Return the rights to read by the group, and to send to the topic that is named."""
+    topic = TOPIC.given(given).strip()
+    return (*read_group(given), *((Need(Verb.WRITE, Resource.TOPIC, topic),) if topic else ()))
+
+
+def plan_resend(visit: Visit) -> ActionPlan:
+    """Return how many are resent, and to which topics."""
+    found, group = _found(visit), visit.parameters.name("group")
+    sentences = [f"Resends {found.total} of group {group}."]
+    for topic, count in found.topics.most_common(_MOST_TOPICS):
+        where = f"to topic {topic}" if topic else "that do not tell their topic, with which it ends"
+        sentences.append(f"{count_of(count, 'message')} {where}.")
+    sentences.append("Each is resent once, and then open no more. All groups that read these topics get them.")
+    return ActionPlan(sentences=tuple(sentences), carried=found.carried)
+
+
+def plan_drop(visit: Visit) -> ActionPlan:
+    """Return how many are dropped."""
+    found, group = _found(visit), visit.parameters.name("group")
+    return ActionPlan(
+        sentences=(
+            f"Drops {found.total} of group {group}.",
+            "They are shown and resent no more; brokers keep their bytes for a while.",
+        ),
+        warnings=("It cannot be taken back.",),
+        typed=group,
+        carried=found.carried,
+    )
+
+
+def resend(visit: Visit, progress: Progress) -> ActionResult:
+    """Resend them."""
+    group = check_group(visit.parameters.name("group"))
+    count = visit.observer.changer.resend_dead_letters(group, progress=_told(progress), **chosen(visit.parameters))
+    return _result(group, f"{count_of(count, 'dead letter')} of group {group} {_were(count)} resent.")
+
+
+def drop(visit: Visit, progress: Progress) -> ActionResult:
+    """Drop them."""
+    group = check_group(visit.parameters.name("group"))
+    count = visit.observer.changer.drop_dead_letters(group, progress=_told(progress), **chosen(visit.parameters))
+    return _result(group, f"{count_of(count, 'dead letter')} of group {group} {_were(count)} dropped.")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLetters:
+    """The open dead letters that are meant.
+
+    Attributes:
+        topics: their number by the topic that they were sent to; "" for those that do not tell.
+        until_ms: the moment after the last of them died, in milliseconds since 1970.
+    """
+
+    topics: Counter[str]
+    until_ms: int
+
+    @property
+    def is_cut(self) -> bool:
+        """True if there are more than were counted."""
+        return self.topics.total() > _MOST_COUNTED
+
+    @property
+    def total(self) -> str:
+        """The number of them in words."""
+        return (
+            f"more than {_MOST_COUNTED:,} dead letters" if self.is_cut else count_of(self.topics.total(), "dead letter")
+        )
+
+    @property
+    def carried(self) -> Mapping[str, str]:
+        """The end of them, as a parameter: one that dies after the description is not meant."""
+        return {} if self.is_cut else {UNTIL.name: f"{self.until_ms}ms"}
+
+
+def _found(visit: Visit) -> FoundLetters:
+    group, which = visit.parameters.name("group"), chosen(visit.parameters)
+
+    def count() -> FoundLetters:
+        topics, until_ms = Counter[str](), 0
+        for letter in islice(
+            visit.observer.admin.dead_letters(group, on_damage=lambda _: None, **which), _MOST_COUNTED + 1
+        ):
+            topics[letter.topic or ""] += 1
+            until_ms = max(until_ms, letter.died_ms + 1)
+        return FoundLetters(topics, until_ms)
+
+    found = visit.ask("the dead letters", count).required()
+    if not found.topics:
+        raise InvalidArgument(f"group {group} has no such open dead letters: they were settled, or others are meant")
+    return found
+
+
+def _told(progress: Progress) -> Callable[[int, int], None]:
+    return lambda seen, total: progress(f"{seen:,} of {total:,} dead letters were looked at.")
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _result(group: str, said: str) -> ActionResult:
+    return ActionResult(said, address("/dead-letters/{group}", {"group": group}))
+
+
+RESEND = Action(
+    name="resend-letters",
+    path="/dead-letters/{group}/resend",
+    page="/dead-letters/{group}",
+    title="Resend dead letters of {group}",
+    label="Resend",
+    needs=resend_needs,
+    fields=lambda _: FIELDS,
+    plan=plan_resend,
+    run=resend,
+)
+DROP = Action(
+    name="drop-letters",
+    path="/dead-letters/{group}/drop",
+    page="/dead-letters/{group}",
+    title="Drop dead letters of {group}",
+    label="Drop",
+    needs=read_group,
+    fields=lambda _: FIELDS,
+    plan=plan_drop,
+    run=drop,
+)

@@ -1,0 +1,34 @@
+"""Actions of the console as a visitor uses them: what is filled in, what will happen, and what is confirmed."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from support.console_visitor import ConsoleVisitor, Reply
+
+
+def fill_in(visitor: ConsoleVisitor, path: str, **fields: str) -> Reply:
+    """Open the form of an action and send it; return what will happen."""
+    form = visitor.get(path)
+    assert form.status == 200, form.text
+    return visitor.post(path, {"token": form.token, "step": "check", **fields})
+
+
+def confirmation_of(described: Reply, typed: str = "") -> dict[str, str]:
+    """Return the fields with which a description is confirmed."""
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', described.text))
+    assert "confirm" in fields, described.text
+    asked = {"typed": typed} if typed else {}
+    return {**{name: unescape(value) for name, value in fields.items()}, "step": "do", **asked}
+
+
+def use(visitor: ConsoleVisitor, path: str, typed: str = "", **fields: str) -> str:
+    """Use an action from its form to the page that says what has happened; return that page."""
+    described = fill_in(visitor, path, **fields)
+    assert described.status == 200, described.text
+    confirmed = visitor.post(path.partition("?")[0], confirmation_of(described, typed))
+    assert confirmed.status == 303, confirmed.text
+    done = visitor.get(confirmed.headers["Location"])
+    assert 'data-state="done"' in done.text, done.text
+    return done.text
