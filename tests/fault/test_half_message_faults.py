@@ -61,8 +61,14 @@ def verify(cluster: LocalCluster, database: Path) -> None:
         Admin(cluster.nameserver) as admin,
     ):
         wait_until(lambda: admin.list_transactions(GROUP).count == 0, PATIENCE_S, what="all transactions have ended")
+        wanted = {f"{number}/{part}" for number, messages in sold(database).items() for part in range(messages)}
+
+        def stored_messages() -> int:
+            return sum(queue.messages for queue in admin.describe_topic("t").queues)
+
+        # A transaction that ends in the commit that stages it is published by a later one.
+        wait_until(lambda: stored_messages() >= len(wanted), PATIENCE_S, what="all that is committed is published")
         stored = Counter(message.body.decode() for message in read_all(cluster.nameserver, "t"))
-    wanted = {f"{number}/{part}" for number, messages in sold(database).items() for part in range(messages)}
     assert stored == Counter(wanted)
 
 
