@@ -22,6 +22,7 @@ from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.sending.arrow.destinations import Destinations
 from minimq.sending.arrow.outbox import Outbox
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
 __all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "read", "read_table"]
@@ -59,13 +60,15 @@ def read(  # noqa: PLR0913 - by name
         options: how to read.
 
     Raises:
-        InvalidArgument: a column, a queue or a bound is wrong.
+        InvalidArgument: a column, a tag, a queue or a bound is wrong.
         TopicNotFound: no broker has the topic.
         Unavailable: a broker that carries queues of the topic is away, or no name server answers.
         OffsetOutOfRange: while reading, messages were deleted before they were read.
         DamagedMessages: while reading, a batch is damaged.
         MiniMQError: while reading, nothing came for `options.patience_s` seconds.
     """
+    if isinstance(tags, str):
+        raise InvalidArgument(f"tags is {tags!r}: give a list, such as [{tags!r}]")
     wanted = None if tags is None else frozenset(tags)
     made = ArrowColumns(chosen_columns(columns), wanted)
     chosen = options or RangeOptions()

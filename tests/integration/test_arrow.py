@@ -284,6 +284,7 @@ def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic:
         ({"columns": ["bodies"]}, "there is no column 'bodies': choose some of topic, "),
         ({"columns": "body"}, r"columns is 'body': give a list, such as \['body'\]"),
         ({"columns": []}, "no column is chosen"),
+        ({"tags": "paid"}, r"tags is 'paid': give a list, such as \['paid'\]"),
         ({"columns": ["body", "body"]}, "column 'body' is chosen twice"),
         ({"start": 5}, "start is 5: give 'earliest', 'latest', a time such as '-24h', or offsets"),
         ({"end": "yesterday"}, "end is 'yesterday': it must be 'earliest', "),

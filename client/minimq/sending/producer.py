@@ -168,7 +168,7 @@ class Producer:
         """Send the rows of an Arrow table as messages, and wait until all are on disk.
 
         Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows,
-        and a row cannot be delayed, nor be sent to a compacted topic.
+        and a row cannot be delayed, nor be sent to a compacted or a FIFO topic.
 
         Args:
             topic: where to; None when a column `topic` says it.

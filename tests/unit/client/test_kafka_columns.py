@@ -49,7 +49,7 @@ def test_headers_are_properties() -> None:
     ("row", "text"),
     [
         ([("a", b"1"), ("b", b"2"), ("a", b"3")], "column 'headers' has 'a' twice in a row: properties have each name"),
-        ([(None, b"1")], "column 'headers' has a header without a name in a row"),
+        ([(None, b"1")], "column 'headers' has an entry without a name in a row"),
         ([("a", b"\xff")], "column 'headers' is no text in UTF-8 in a row, but b'\\xff'"),
     ],
 )

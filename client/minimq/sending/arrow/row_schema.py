@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from minimq.sending.arrow.plain_columns import as_plain, is_any_list
 from minimq_common.errors import InvalidArgument
 
 _LIST_OF_TEXT: Final = pa.list_(pa.string())
 _MAP_OF_TEXT: Final = pa.map_(pa.string(), pa.string())
-_LIST_OF_PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 #: What brokers decide.
 _READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
 #: What stands for others, as in Kafka.
 _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
+#: How pandas calls an index without a name: the numbers of rows that a filter has left, which are no content.
+_PANDAS_INDEX: Final = "__index_level_"
 #: Rows that are taken over at a time.
 _MOST_ROWS: Final = 1 << 16
 
@@ -45,23 +47,25 @@ def _number(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _list_of_text(kind: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
-        return _LIST_OF_TEXT if _is_text(kind.value_type) or pa.types.is_null(kind.value_type) else None
+    if is_any_list(kind):
+        value = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
+        return _LIST_OF_TEXT if _is_text(value) or pa.types.is_null(value) else None
     return _text(kind)
 
 
 def _pairs(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(kind):
         return _MAP_OF_TEXT if _is_text(kind.key_type) and _is_text(kind.item_type) else None
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        pair = kind.value_type
-        if pa.types.is_struct(pair) and pair.num_fields == 2 and _is_text(pair[0].type) and _content(pair[1].type):
-            return _MAP_OF_TEXT if _is_text(pair[1].type) else _LIST_OF_PAIRS
+    pair = kind.value_type if is_any_list(kind) else None
+    if pair is not None and pa.types.is_struct(pair) and pair.num_fields == 2:
+        name, value = pair[0], pair[1]
+        if _is_text(name.type) and (content := _content(value.type)):
+            return pa.list_(pa.struct([(name.name, pa.string()), (value.name, content)]))
     return None
 
 
 def _sharding_key(kind: pa.DataType) -> pa.DataType | None:
-    return _number(kind) or _content(kind)
+    return pa.uint64() if pa.types.is_uint64(kind) else _number(kind) or _content(kind)  # such are hashes of Polars
 
 
 #: The type that a column is taken as, None for a refused one; and the types to choose from, for errors.
@@ -92,21 +96,17 @@ def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
         InvalidArgument: these are no rows, or a column is missing, of another type, or cannot be sent.
     """
     reader = _reader(rows)
-    schema = _target(reader.schema, has_topic=has_topic)
+    names = [name for name in reader.schema.names if not name.startswith(_PANDAS_INDEX)]
+    places = [place for place, name in enumerate(reader.schema.names) if not name.startswith(_PANDAS_INDEX)]
+    schema = _target(names, [reader.schema.field(place).type for place in places], has_topic=has_topic)
     for batch in reader:
         for first in range(0, batch.num_rows, _MOST_ROWS):
             part = batch.slice(first, _MOST_ROWS)
-            try:
-                columns = [_cast(column, field.type) for column, field in zip(part.columns, schema, strict=True)]
-            except pa.ArrowException as error:
-                raise InvalidArgument(f"rows cannot be sent: {str(error).splitlines()[0]}") from None
+            columns = [
+                as_plain(field.name, part.column(place), field.type)
+                for place, field in zip(places, schema, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
-    return column if column.type == kind else column.cast(kind)
 
 
 def _reader(rows: object) -> pa.RecordBatchReader:
@@ -114,29 +114,32 @@ def _reader(rows: object) -> pa.RecordBatchReader:
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(rows.schema, [rows])
-    if hasattr(rows, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(rows)
-    if hasattr(rows, "__arrow_c_array__"):
-        batch = pa.record_batch(rows)
-        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    try:
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(rows)
+        if hasattr(rows, "__arrow_c_array__"):
+            batch = pa.record_batch(rows)
+            return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    except pa.ArrowException as error:  # a series of Polars, or what has two types in one column
+        raise InvalidArgument(f"rows are no table: {str(error).splitlines()[0]}") from None
     raise InvalidArgument(
         f"rows are {type(rows).__name__}: give an Arrow table or record batch, or a data frame of Polars or pandas"
     )
 
 
-def _target(schema: pa.Schema, *, has_topic: bool) -> pa.Schema:
-    names = [name.lower() for name in schema.names]
+def _target(given: Sequence[str], kinds: Sequence[pa.DataType], *, has_topic: bool) -> pa.Schema:
+    names = [name.lower() for name in given]
     for name in names:
         _check_name(name, names)
     fields = []
-    for name, field in zip(names, schema, strict=True):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    for name, of_column in zip(names, kinds, strict=True):
+        kind = of_column.value_type if pa.types.is_dictionary(of_column) else of_column
         take, wanted = _COLUMNS[name]
         taken = pa.string() if pa.types.is_null(kind) and name != "queue_id" else take(kind)
         if pa.types.is_null(kind) and name in {"properties", "headers"}:
             taken = _MAP_OF_TEXT
         if taken is None:
-            raise InvalidArgument(f"column {name!r} is of type {field.type}: it must be {wanted}")
+            raise InvalidArgument(f"column {name!r} is of type {of_column}: it must be {wanted}")
         fields.append((name, taken))
     if "body" not in names and "value" not in names:
         raise InvalidArgument("there is no column 'body': a message has a body of at least one byte")
