@@ -112,7 +112,7 @@ class ActionFaces:
             try:
                 return await self._show(request, parameters_of(request))
             except MiniMQError as error:
-                return failure_response(self._surroundings, request, failure_of(error))
+                return self._refusal(request, error)
         log = ActionLog(self._action, request)
         try:
             form = await form_of(request, self._tokens)
@@ -121,7 +121,7 @@ class ActionFaces:
             return await self._do(request, form, log)
         except MiniMQError as error:
             log.refused(error.message)
-            return failure_response(self._surroundings, request, failure_of(error))
+            return self._refusal(request, error)
 
     # ---- Describing -----------------------------------------------------------------------------
 
@@ -240,6 +240,11 @@ class ActionFaces:
         else:
             run.end(time.monotonic(), result.said, to=result.to)
             log.done(result.said)
+
+    def _refusal(self, request: Request, error: MiniMQError) -> Response:
+        heading = "Nothing was changed" if request.method == "POST" else f"{self._action.label}: this cannot be done"
+        failure = msgspec.structs.replace(failure_of(error), heading=heading)
+        return failure_response(self._surroundings, request, failure)
 
     # ---- Both -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from minimq_console.hosts import AllowedHosts, is_of_this_site
 from minimq_console.reception import Reception, new_id
 from minimq_console.response_headers import with_headers
 
-_log = logging.getLogger(__name__)
+_audit = logging.getLogger("minimq.audit")
 
 #: Address of the form with which a visitor signs in.
 SIGN_IN_PATH = "/sign-in"
@@ -24,6 +24,8 @@ MOST_FORM_BYTES = 1 << 20
 _SAFE = ("GET", "HEAD")
 #: Milliseconds after which a page whose visitor is signed out asks again.
 _AGAIN_MS = 10_000
+#: Characters of a path or an origin that a line of the log has.
+_MOST_NOTED = 300
 _SIGNED_OUT = (
     f'<section class="failure" aria-label="Problem"><h2>You are signed out</h2>'
     f'<p class="problem"><a href="{SIGN_IN_PATH}">Sign in</a> to see this page.</p></section>'
@@ -57,6 +59,8 @@ class ConsoleGuard:
         headers, path = Headers(scope=scope), str(scope["path"])
         refusal = self._refusal(scope, headers)
         if refusal is not None:
+            if scope["method"] not in _SAFE:
+                _note(scope, headers, refusal[1])
             await _answer(send, path, *refusal)
             return
         cookie = cookie_name(scope, is_secure=self._is_secure)
@@ -66,6 +70,8 @@ class ConsoleGuard:
             visitor=visitor, browser=browser, form_token=self._reception.tokens.of(browser)
         )
         if visitor is None and not _is_open(path):
+            if scope["method"] not in _SAFE:
+                _note(scope, headers, "nobody has signed in")
             await _ask_to_sign_in(scope, send, headers)
             return
 
@@ -96,6 +102,14 @@ class ConsoleGuard:
         if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
             return 413, f"A form has at most {MOST_FORM_BYTES:,} bytes, and says how many: use less."
         return None
+
+
+def _note(scope: Scope, headers: Headers, why: str) -> None:
+    """Write down that a request to change something was refused before its visitor was known."""
+    text = "console: a request was refused from=%s path=%r origin=%r said=%r"
+    _audit.warning(
+        text, address_of(scope), str(scope["path"])[:_MOST_NOTED], headers.get("origin", "")[:_MOST_NOTED], why
+    )
 
 
 def cookie_name(scope: Scope, *, is_secure: bool) -> str:

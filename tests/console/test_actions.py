@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from minimq import Admin, ConsumeResult, Message, Producer, PushConsumer
+from minimq import (
+    UNKNOWN,
+    Admin,
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Permission,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionalProducer,
+)
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
+from minimq_common.errors import TransactionEnded
 from support.console_actions import confirmation_of, fill_in, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -69,6 +86,26 @@ def test_a_topic_is_resized(visitor: ConsoleVisitor, admin: Admin, topic: str) -
     assert [each.write_queues for each in admin.describe_topic(topic).settings] == [6, 6]
 
 
+def test_an_action_that_takes_long_is_followed_on_its_page(
+    visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str, audit: Callable[[], list[str]]
+) -> None:
+    producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 3))
+    admin.reset_offsets(group, topic, "earliest")
+    address = f"/topics/{topic}/resize"
+    wait_until(lambda: f"Group {group} has 1 unread message there." in fill_in(visitor, address, queues="3").text)
+    described = fill_in(visitor, address, queues="3")
+    assert "Producers leave 2 queues with 1 message at once" in described.text
+    place = visitor.post(address, confirmation_of(described)).headers["Location"]
+    assert 'data-state="under-way"' in visitor.get(place).text
+    assert f"group {group}" in visitor.json(place)["said"]
+    assert audit() == []
+
+    admin.reset_offsets(group, topic, "latest")
+    wait_until(lambda: 'data-state="done"' in visitor.get(place).text)
+    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [3, 3]
+    assert len(audit()) == 1
+
+
 def test_dead_letters_are_resent_once(
     visitor: ConsoleVisitor,
     cluster: LocalCluster,
@@ -95,7 +132,256 @@ def test_dead_letters_are_resent_once(
     assert len(audit()) == 1
 
 
-def make_dead_letters(cluster: LocalCluster, producer: Producer, topic: str, group: str, count: int) -> None:
+def test_dead_letters_are_dropped_one_by_one_or_all(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    make_dead_letters(cluster, producer, topic, group, 3)
+    [one, *_] = visitor.json(f"/dead-letters/{group}")["letters"]
+    [link] = [each["address"] for each in one["actions"] if each["action"] == "drop-letters"]
+    described = visitor.get(link)
+    assert f"Drops 1 dead letter of group {group}." in described.text
+    done = visitor.post(link.partition("?")[0], confirmation_of(described, group))
+    assert f"1 dead letter of group {group} was dropped." in visitor.get(done.headers["Location"]).text
+    assert "2 dead letters" in use(visitor, f"/dead-letters/{group}/drop", typed=group)
+    assert list(admin.dead_letters(group)) == []
+    assert "no such open dead letters" in fill_in(visitor, f"/dead-letters/{group}/resend").text
+
+
+def test_a_dead_letter_of_a_later_time_is_not_among_those_confirmed(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    make_dead_letters(cluster, producer, topic, group, 1)
+    described = fill_in(visitor, f"/dead-letters/{group}/drop")
+    make_dead_letters(cluster, producer, topic, group, 2, already=1)
+    visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
+    assert len(list(admin.dead_letters(group))) == 2
+
+
+def test_the_retention_of_a_topic_is_changed(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
+    address = f"/topics/{topic}/change"
+    assert "nothing is filled in" in fill_in(visitor, address).text
+    assert "give a time such as 12h" in fill_in(visitor, address, retention="12 moons").text
+    described = fill_in(visitor, address, retention="12h", retention_bytes="10MiB")
+    assert "kept for 12h 0m" in described.text
+    assert "now: as long as others" in described.text
+    use(visitor, address, retention="12h", retention_bytes="10MiB")
+    settings = admin.describe_topic(topic).settings
+    assert [(each.retention_s, each.retention_bytes) for each in settings] == [(43_200.0, 10 << 20)] * 2
+    use(visitor, address, retention="default")
+    assert [each.retention_s for each in admin.describe_topic(topic).settings] == [0.0, 0.0]
+
+
+def test_sending_and_reading_are_paused(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
+    address = f"/topics/{topic}/pause"
+    assert '<option value="nothing" selected>' in visitor.get(address).text
+    assert "that is so already" in fill_in(visitor, address, paused="nothing").text
+    described = fill_in(visitor, address, paused="sending")
+    assert f"Producers cannot send to topic {topic}" in described.text
+    assert f"Consumers read topic {topic}." in described.text
+    for paused, permission in (("sending", "READ"), ("reading", "WRITE"), ("both", "NONE"), ("nothing", "READ_WRITE")):
+        use(visitor, address, paused=paused)
+        assert {each.permission for each in admin.describe_topic(topic).settings} == {Permission[permission]}
+
+
+def test_a_broker_is_paused(visitor: ConsoleVisitor, admin: Admin) -> None:
+    page = wait_until(lambda: visitor.json("/")["replicas"])
+    assert [each["address"] for each in page[1]["actions"]] == ["/brokers/broker-b/pause"]
+    try:
+        use(visitor, "/brokers/broker-b/pause", paused="sending")
+        assert {each.report.permission for each in admin.broker_status() if each.report} == {
+            Permission.READ,
+            Permission.READ_WRITE,
+        }
+    finally:
+        admin.set_broker_permission("broker-b", Permission.READ_WRITE)
+    assert visitor.get("/brokers/no-such/pause").status == 400
+
+
+def test_a_topic_is_deleted_once_its_name_is_typed(
+    visitor: ConsoleVisitor,
+    cluster: LocalCluster,
+    admin: Admin,
+    producer: Producer,
+    topic: str,
+    group: str,
+    audit: Callable[[], list[str]],
+) -> None:
+    producer.send_many([Message(topic, b"x") for _ in range(1_200)])
+    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        consumer.poll(10)
+        consumer.commit()
+    address = f"/topics/{topic}/delete"
+    wait_until(lambda: group in visitor.get(address).text)
+    described = visitor.get(address)
+    assert f"Deletes topic {topic} with 1,200 messages on broker-a and broker-b." in described.text
+    assert f"Group {group}, with " in described.text
+
+    mistyped = visitor.post(address, confirmation_of(described, "orders"))
+    assert mistyped.status == 400
+    assert f"type {topic}" in mistyped.text
+    assert topic in admin.list_topics()
+    assert visitor.post(address, confirmation_of(mistyped, topic)).status == 303
+    assert topic not in admin.list_topics()
+    assert [line.partition("result=")[2].split()[0] for line in audit()] == ["refused", "done"]
+    assert visitor.get(address).status == 404
+
+
+def test_offsets_are_reset(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    address = f"/groups/{group}/reset"
+    queue = MessageQueue(topic, "broker-a", 0)
+    for _ in range(100):
+        producer.send(Message(topic, b"x"), queue=queue)
+    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1))
+        consumer.commit()
+        refused = fill_in(visitor, address, topic=topic, to="earliest")
+        assert "members of group" in refused.text
+        warned = fill_in(visitor, address, topic=topic, to="earliest", force="1")
+        assert "1 member connected" in warned.text
+
+    described = fill_in(visitor, address, topic=topic, to="earliest")
+    assert "100 messages will be delivered again." in described.text
+    assert "broker-a:0 from 100 to 0: 100 back." in described.text
+    assert admin.committed_offsets(group, topic)[queue] == 100
+    use(visitor, address, typed=group, topic=topic, to="earliest")
+    assert admin.committed_offsets(group, topic)[queue] == 0
+
+    assert "it must be" in fill_in(visitor, address, topic=topic, to="time", time="yesterday").text
+    assert "empty" in fill_in(visitor, address, topic=topic, to="offset", offset="").text
+    assert "is not in" in fill_in(visitor, address, topic=topic, to="offset", offset="500").text
+    described = fill_in(visitor, address, topic=topic, to="offset", offset="40", queue="broker-a:0")
+    assert "40 messages will be passed over" in described.text
+    use(visitor, address, typed=group, topic=topic, to="offset", offset="40", queue="broker-a:0")
+    assert admin.committed_offsets(group, topic)[queue] == 40
+    use(visitor, address, typed=group, topic=topic, to="time", time="-1h")
+    assert admin.committed_offsets(group, topic)[queue] == 0
+    use(visitor, address, typed=group, topic=topic, to="latest")
+    assert admin.committed_offsets(group, topic)[queue] == 100
+
+
+def test_a_group_is_deleted(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    producer.send(Message(topic, b"x"))
+    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1))
+        refused = visitor.post(
+            f"/groups/{group}/delete", confirmation_of(fill_in(visitor, f"/groups/{group}/delete"), group)
+        )
+        assert refused.status >= 400
+        assert "are connected" in refused.text
+        consumer.commit()
+    assert "was deleted" in use(visitor, f"/groups/{group}/delete", typed=group)
+    assert group not in admin.list_groups()
+
+
+def test_a_message_is_sent_once(
+    visitor: ConsoleVisitor, admin: Admin, topic: str, audit: Callable[[], list[str]]
+) -> None:
+    address = f"/topics/{topic}/produce"
+    body = "first\r\n<b>secret</b>"
+    described = fill_in(visitor, address, body=body, key="o-17", tag="paid", properties="region=eu\r\nlane=2")
+    assert "Sends one message of 19 bytes" in described.text
+    assert "<b>" not in described.text
+    confirmed = confirmation_of(described)
+    with ThreadPoolExecutor(4) as threads:
+        sent = list(threads.map(lambda _: ConsoleVisitor.post(visitor, address, confirmed), range(4)))
+    assert {each.status for each in sent} == {303}
+    [place] = {each.headers["Location"] for each in sent}
+    assert admin.describe_topic(topic).messages == 1
+    [to] = re.findall(r'id="go-on" href="([^"]+)"', visitor.get(place).text)
+    stored = visitor.json(to)
+    assert (stored["message"]["keys"], stored["message"]["tag"]) == (["o-17"], "paid")
+    assert stored["properties"] == {"region": "eu", "lane": "2"}
+    assert visitor.get(f"{to}/body").text == "first\n<b>secret</b>"
+    [line] = audit()
+    assert "secret" not in line
+    assert "region" not in line
+    assert "o-17" in line
+
+    use(visitor, address, body="00 ff", form="hex")
+    assert admin.describe_topic(topic).messages == 2
+    for wrong in (
+        {"body": "0g", "form": "hex"},
+        {"body": ""},
+        {"body": "x", "properties": "region"},
+        {"body": "x", "properties": "a=1\na=2"},
+        {"body": "x", "delay": "soon"},
+        {"body": "x", "delay": "400d"},
+        {"body": "x", "tag": "t" * 256},
+        {"body": "x" * 200_001},
+        {"body": "x", "key": "a\0b"},
+    ):
+        assert fill_in(visitor, address, **wrong).status == 400, wrong
+    assert admin.describe_topic(topic).messages == 2
+    assert visitor.get("/topics/%25DLQ%25g/produce").status == 400
+
+
+def test_a_delayed_message_is_recalled(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
+    done = use(visitor, f"/topics/{topic}/produce", body="later", delay="1h")
+    assert "waits on" in done
+    [waiting] = visitor.json(f"/delayed/{topic}")["waiting"]
+    [link] = [each["address"] for each in waiting["actions"]]
+    described = visitor.get(link)
+    assert "Recalls the message" in described.text
+    place = visitor.post(link.partition("?")[0], confirmation_of(described)).headers["Location"]
+    assert f"The message of topic {topic} was recalled." in visitor.get(place).text
+    assert list(admin.delayed_messages(topic)) == []
+    handle = dict(parse_qsl(urlsplit(link).query))["handle"]
+    assert "of topic" in fill_in(visitor, "/delayed/other/recall", handle=handle).text
+    assert "no recall handle" in fill_in(visitor, f"/delayed/{topic}/recall", handle="<b>").text
+
+
+@pytest.mark.parametrize(("resolution", "count"), [("commit", 1), ("rollback", 0)])
+def test_a_transaction_is_ended_by_hand(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, topic: str, group: str, resolution: str, count: int
+) -> None:
+    with TransactionalProducer(cluster.nameserver, group=group, check=lambda _: UNKNOWN) as producer:
+        transaction = producer.transaction()
+        with suppress(TransactionEnded), transaction as begun:
+            begun.send(Message(topic, b"half"))
+            [row] = visitor.json(f"/transactions?group={group}")["transactions"]
+            [offer] = row["actions"]
+            assert visitor.get(offer["address"]).status == 200
+            done = use(visitor, offer["address"], resolution=resolution)
+            assert ("was committed" if count else "was rolled back") in done
+    wait_until(lambda: admin.describe_topic(topic).messages == count)
+    assert "is not open" in fill_in(visitor, offer["address"], resolution="commit").text
+    assert "no number" in fill_in(visitor, f"/transactions/{group}/x/end").text
+
+
+def test_a_replica_is_promoted(tmp_path: Path) -> None:
+    with (
+        LocalCluster(1, 1, data_dir=tmp_path) as cluster,
+        Admin(cluster.nameserver) as admin,
+        serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, allow_changes=True) as served,
+    ):
+        visitor = ConsoleVisitor(served.address)
+
+        def roles() -> dict[int, str]:
+            reports = [each.report.replication for each in admin.broker_status() if each.report is not None]
+            return {each.replica_id: each.role for each in reports}
+
+        before = wait_until(lambda: roles() if sorted(roles().values()) == ["master", "slave"] else {})
+        [slave] = [number for number, role in before.items() if role == "slave"]
+        wait_until(lambda: "not in sync" not in visitor.get("/brokers/broker-a/promote").text)
+        described = fill_in(visitor, "/brokers/broker-a/promote", replica=str(slave))
+        assert f"Replica {slave} becomes the master of broker-a" in described.text
+        assert fill_in(visitor, "/brokers/broker-a/promote", replica="17").status == 400
+        confirmed = visitor.post("/brokers/broker-a/promote", confirmation_of(described, "broker-a"))
+        assert confirmed.status == 303, confirmed.text
+        wait_until(lambda: 'data-state="done"' in visitor.get(confirmed.headers["Location"]).text)
+        wait_until(lambda: roles().get(slave) == "master")
+
+
+def make_dead_letters(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, count: int, already: int = 0
+) -> None:
     """Have a group give up some messages."""
     producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
 
@@ -106,4 +392,4 @@ def make_dead_letters(cluster: LocalCluster, producer: Producer, topic: str, gro
         consumer.subscribe(topic)
         consumer.start(fail)
         with Admin(cluster.nameserver) as admin:
-            wait_until(lambda: len(list(admin.dead_letters(group))) == count)
+            wait_until(lambda: len(list(admin.dead_letters(group))) == already + count)

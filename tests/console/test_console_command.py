@@ -12,7 +12,9 @@ import pytest
 
 from minimq.local.local_cluster import LocalCluster
 from support.command import COMMAND, Minimq, environment
+from support.console_actions import use
 from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 from support.process import process
 
 #: Runs the command as if the extra were not installed.
@@ -42,6 +44,28 @@ def test_it_serves_until_a_signal_though_somebody_watches(cluster: LocalCluster,
         assert running.stderr.read() == ""
 
 
+@pytest.mark.system
+def test_each_action_is_a_line_of_the_command(cluster: LocalCluster, topic: str) -> None:
+    command = (*COMMAND, "-n", cluster.nameserver, "console", "--port", "0", "--allow-changes")
+    with process(*command) as running:
+        assert running.stdout is not None
+        address = running.stdout.readline().split()[-1]
+        use(ConsoleVisitor(address), f"/topics/{topic}/resize", queues="5")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+        assert running.stderr is not None
+        [line] = running.stderr.read().splitlines()
+    assert "console: an action user='' from=127.0.0.1:" in line
+    assert "action=resize-topic" in line
+    assert "result=done" in line
+
+
+def test_actions_beyond_this_machine_need_keys_or_consent(cluster: LocalCluster) -> None:
+    said = Minimq(cluster.nameserver)("console", "--port", "0", "--host", "0.0.0.0", "--allow-changes", status=2)
+    assert "--allow-anyone" in said
+    assert "--console" in Minimq(cluster.nameserver)("local", "--allow-changes", status=2)
+
+
 def test_a_port_that_is_taken_is_named_with_the_remedy(cluster: LocalCluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -66,7 +90,18 @@ def test_without_the_extra_it_names_what_to_install() -> None:
 
 @pytest.mark.system
 def test_a_local_cluster_has_a_console_beside_it() -> None:
-    command = (*COMMAND, "local", "--brokers", "1", "--port", "0", "--console", "--console-port", "0")
+    command = (
+        *COMMAND,
+        "local",
+        "--brokers",
+        "1",
+        "--port",
+        "0",
+        "--console",
+        "--allow-changes",
+        "--console-port",
+        "0",
+    )
     with process(*command) as running:
         assert running.stdout is not None
         for line in running.stdout:
@@ -75,5 +110,6 @@ def test_a_local_cluster_has_a_console_beside_it() -> None:
         console = ConsoleClient(line.split()[1])
         [row] = console.json("/")["replicas"]
         assert (row["broker"], row["state"]) == ("broker-a", "running")
+        assert [each["action"] for each in row["actions"]] == ["pause-broker"]
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0

@@ -17,7 +17,9 @@ def fill_in(visitor: ConsoleVisitor, path: str, **fields: str) -> Reply:
 
 def confirmation_of(described: Reply, typed: str = "") -> dict[str, str]:
     """Return the fields with which a description is confirmed."""
-    fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', described.text))
+    fields = dict(
+        re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', described.text.partition("<main")[2])
+    )
     assert "confirm" in fields, described.text
     asked = {"typed": typed} if typed else {}
     return {**{name: unescape(value) for name, value in fields.items()}, "step": "do", **asked}

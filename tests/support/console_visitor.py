@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from html import unescape
 from http.client import HTTPConnection, HTTPMessage
 from http.cookies import SimpleCookie
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 
@@ -47,6 +49,12 @@ class ConsoleVisitor:
     def get(self, path: str, **headers: str) -> Reply:
         """Return a page."""
         return self._ask("GET", path, None, {"Accept": "text/html", **headers})
+
+    def json(self, path: str) -> Any:  # noqa: ANN401 - as json has it
+        """Return the JSON twin of a page."""
+        found = self.get(path, Accept="application/json")
+        assert found.status == 200, found.text
+        return json.loads(found.text)
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Reply:
         """Send a form, as a page of the console does unless headers say otherwise."""

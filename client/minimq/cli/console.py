@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import click
 
 from minimq.cli.base import option, stop_on_signal
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.log_format import formatter
+from minimq_common.log_handler import SummingHandler
 
 if TYPE_CHECKING:
     from minimq_common.security.credentials import CredentialsArgument
@@ -72,7 +75,7 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  
 
     With --credentials the cluster is a secured one: those say where it is and whom to trust, and each visitor signs in
     with the name and the key of a user. With --allow-changes visitors may change what their rights allow; each change
-    is a line in the log.
+    is a line on stderr, as is each sign-in.
 
     \b
     Examples:
@@ -81,12 +84,28 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  
       minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
     """  # noqa: D301 - click's mark for lines that stay as they are
-    with stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
+    with audit_lines(), stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")
         while not told.wait(_LOOK_S):
             if not served.is_running:
                 raise Unavailable("the console has ended by itself; its log above says why")
+
+
+@contextmanager
+def audit_lines() -> Iterator[None]:
+    """Write to stderr, within the block, who signs in to a console and what is changed with it."""
+    audit, handler = logging.getLogger("minimq.audit"), SummingHandler()
+    handler.setFormatter(formatter("text"))
+    level = audit.level
+    audit.setLevel(logging.INFO)
+    audit.addHandler(handler)
+    try:
+        yield
+    finally:
+        audit.removeHandler(handler)
+        audit.setLevel(level)
+        handler.close()
 
 
 @contextmanager

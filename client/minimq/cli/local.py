@@ -15,7 +15,7 @@ import click
 
 from minimq.cli.base import option, stop_on_signal
 from minimq.cli.console import DEFAULT_PORT as _CONSOLE_PORT
-from minimq.cli.console import serving_console
+from minimq.cli.console import audit_lines, serving_console
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class _Folder(click.Path):
     metavar="PORT",
     help="Port of the console; 0 chooses a free port.",
 )
+@option("--allow-changes", is_flag=True, help="With --console: offer actions that change the cluster.")
 def local(  # noqa: PLR0913 - the flags of the command
     *,
     brokers: int,
@@ -85,6 +86,7 @@ def local(  # noqa: PLR0913 - the flags of the command
     secure: bool,
     console: bool,
     console_port: int,
+    allow_changes: bool,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 
@@ -100,11 +102,13 @@ def local(  # noqa: PLR0913 - the flags of the command
 
     if sync and not slaves:
         raise InvalidArgument("--sync is about slaves: give --slaves 1 or more as well")
+    if allow_changes and not console:
+        raise InvalidArgument("--allow-changes is about the console: give --console as well")
     options = {"role": "sync-master"} if sync else {}
     with (
         stop_on_signal() as told,
         LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options) as cluster,
-        _console_of(cluster, console_port if console else None) as address,
+        _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
         if restart:
@@ -115,12 +119,21 @@ def local(  # noqa: PLR0913 - the flags of the command
 
 
 @contextmanager
-def _console_of(cluster: LocalCluster, port: int | None) -> Iterator[str | None]:
+def _console_of(cluster: LocalCluster, port: int | None, *, allow_changes: bool) -> Iterator[str | None]:
     """Serve the console of a cluster within the block, unless the port is None; yields its address."""
     if port is None:
         yield None
         return
-    with serving_console(cluster.nameserver, "127.0.0.1", port, credentials=cluster.credentials) as served:
+    with (
+        audit_lines(),
+        serving_console(
+            cluster.nameserver,
+            "127.0.0.1",
+            port,
+            credentials=cluster.credentials,
+            allow_changes=allow_changes,
+        ) as served,
+    ):
         yield served.address
 
 

@@ -1,0 +1,373 @@
+"""Actions are used by whoever may, as they were described, and once; each request leaves one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from minimq import Admin, Credentials, LocalCluster
+from minimq.cli.console import serving_console
+from minimq_console.actions.all_actions import ACTIONS
+from minimq_console.texts import address as address_of
+from support.console_actions import confirmation_of, fill_in, use
+from support.console_visitor import ConsoleVisitor, Reply
+from support.secure_scraping import trust_of
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+HOSTILE = "<script>alert('x')</script>\"><b>"
+#: An address of each action, about things that need not be there.
+ADDRESSES = [
+    address_of(each.path, dict.fromkeys(re.findall(r"{(\w+)}", each.path), "orders") | {"number": "1"})
+    for each in ACTIONS
+]
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A console of a secured cluster, and one that only reads it."""
+
+    cluster: LocalCluster
+    address: str
+    reading: str
+    keys: dict[str, str] = field(repr=False)
+    visitors: dict[tuple[str, str], ConsoleVisitor] = field(default_factory=dict)
+
+    def visitor(self, user: str, address: str = "") -> ConsoleVisitor:
+        """Return the visitor of a user, who has signed in to one of the consoles."""
+        found = self.visitors.get((user, address))
+        if found is None:
+            found = self.visitors[user, address] = ConsoleVisitor(address or self.address)
+            assert found.sign_in(user, self.keys[user]).status == 303
+        return found
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    rights = {
+        "reader": ["allow read topic *", "allow read group *", "allow describe cluster"],
+        "owner": ["allow manage topic orders*", "allow read topic orders*", "allow manage group billing"],
+        "sender": ["allow write topic orders"],
+        "operator": ["allow manage cluster"],
+    }
+    with LocalCluster(1, data_dir=tmp_path_factory.mktemp("actions"), secure=True) as cluster:
+        with Admin(credentials=cluster.credentials) as admin:
+            admin.create_topic("orders", queues=1)
+            admin.create_topic("payroll", queues=1)
+            texts = {user: admin.add_user(user, rules) for user, rules in rights.items()}
+            admin.reset_offsets("billing", "orders", "earliest")
+        keys = {}
+        for user, text in texts.items():
+            bearer = trust_of(Credentials.from_text(text)).bearer
+            assert bearer is not None
+            keys[user] = bearer.text
+        served = [
+            serving_console(
+                cluster.nameserver,
+                "127.0.0.1",
+                0,
+                interval_s=0.2,
+                credentials=cluster.credentials,
+                allow_changes=allow_changes,
+            )
+            for allow_changes in (True, False)
+        ]
+        with served[0] as changing, served[1] as reading:
+            yield Secured(cluster, changing.address, reading.address, keys)
+
+
+@pytest.fixture(scope="module")
+def plain(cluster: LocalCluster) -> Iterator[str]:
+    """Return the address of a console that offers actions."""
+    with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, allow_changes=True) as served:
+        yield served.address
+
+
+@pytest.fixture
+def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return the results of requests for changes since the last call."""
+    caplog.set_level(logging.INFO, "minimq.audit")
+
+    def results() -> list[str]:
+        found = [each.getMessage() for each in caplog.records if each.name == "minimq.audit"]
+        caplog.clear()
+        return [
+            line.partition("result=")[2].split()[0] if "an action" in line else "refused"
+            for line in found
+            if "an action" in line or "a request was refused" in line
+        ]
+
+    return results
+
+
+def links(page: Reply) -> set[str]:
+    return set(re.findall(r'data-action="([^"]+)"', page.text))
+
+
+# ---- Who may ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_a_console_that_only_reads_refuses_every_action(
+    secured: Secured, path: str, audit: Callable[[], list[str]]
+) -> None:
+    visitor = secured.visitor("owner", secured.reading)
+    token = visitor.get("/").token
+    audit()
+    assert "--allow-changes" in visitor.get(path).text
+    assert audit() == []
+    for step in ("check", "do"):
+        refused = visitor.post(path, {"token": token, "step": step, "name": "orders-2", "topic": "orders"})
+        assert (refused.status, "--allow-changes" in refused.text) == (403, True)
+        assert audit() == ["refused"]
+
+
+def test_a_console_that_only_reads_shows_no_action(secured: Secured) -> None:
+    for address in (secured.reading, secured.address):
+        visitor = secured.visitor("owner", address)
+        found = (
+            links(visitor.get("/topics")) | links(visitor.get("/topics/orders")) | links(visitor.get("/groups/billing"))
+        )
+        assert bool(found) is (address == secured.address), found
+
+
+def test_what_a_visitor_may_not_do_is_not_shown(secured: Secured) -> None:
+    reader, owner, sender, operator = map(secured.visitor, ("reader", "owner", "sender", "operator"))
+    for path in ("/", "/topics", "/topics/orders", "/groups/billing", "/transactions"):
+        assert links(reader.get(path)) == set(), path
+        assert reader.json(path)["actions"] == []
+    owned = {"resize-topic", "pause-topic", "change-topic", "delete-topic"}
+    assert links(owner.get("/topics/orders")) == owned
+    assert {each["action"] for each in owner.json("/topics/orders")["actions"]} == owned
+    assert links(owner.get("/topics")) == {"create-topic"}
+    assert links(owner.get("/groups/billing")) == {"reset-offsets", "delete-group"}
+    assert links(sender.get("/topics/orders")) == {"produce"}
+    assert wait_until(lambda: links(operator.get("/"))) == {"pause-broker"}
+
+
+@pytest.mark.parametrize("path", [path for path in ADDRESSES if path != "/create-topic"])
+def test_whoever_lacks_the_right_is_refused(secured: Secured, path: str, audit: Callable[[], list[str]]) -> None:
+    visitor = secured.visitor("sender" if "/produce" not in path and "/recall" not in path else "reader")
+    token = visitor.get("/").token
+    audit()
+    assert visitor.get(path).status == 403
+    for step in ("check", "do"):
+        refused = visitor.post(path, {"token": token, "step": step})
+        assert refused.status == 403, refused.text
+        assert "it takes &#39;" in refused.text
+        assert audit() == ["refused"]
+
+
+def test_a_topic_is_created_under_a_name_that_the_visitor_may_manage(
+    secured: Secured, audit: Callable[[], list[str]]
+) -> None:
+    visitor = secured.visitor("owner")
+    assert fill_in(visitor, "/create-topic", name="payroll-2").status == 403
+    audit()
+    described = fill_in(visitor, "/create-topic", name="orders-2", queues="1")
+    renamed = visitor.post("/create-topic", confirmation_of(described) | {"name": "payroll-2"})
+    assert renamed.status == 403
+    assert visitor.post("/create-topic", confirmation_of(described)).status == 303
+    assert audit() == ["refused", "done"]
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        assert "payroll-2" not in admin.list_topics()
+        assert "orders-2" in admin.list_topics()
+    assert use(visitor, "/topics/orders-2/delete", typed="orders-2")
+
+
+def test_a_right_that_is_taken_before_the_confirmation_is_missing(secured: Secured) -> None:
+    visitor = secured.visitor("owner")
+    described = fill_in(visitor, "/create-topic", name="orders-3", queues="1")
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        admin.remove_rules("owner", ["allow manage topic orders*"])
+        try:
+            assert visitor.post("/create-topic", confirmation_of(described)).status == 403
+            assert "orders-3" not in admin.list_topics()
+        finally:
+            admin.add_rules("owner", ["allow manage topic orders*"])
+
+
+def test_a_line_has_the_user_and_no_key(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "minimq.audit")
+    use(secured.visitor("owner"), "/topics/orders/resize", queues="1")
+    [line] = [each.getMessage() for each in caplog.records if "an action" in each.getMessage()]
+    assert "user='owner'" in line
+    assert "'queues': '1'" in line
+    assert not any(key in caplog.text for key in secured.keys.values())
+
+
+# ---- From where ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["check", "do"])
+def test_a_form_without_the_token_of_its_browser_is_refused(
+    plain: str, admin: Admin, topic: str, step: str, audit: Callable[[], list[str]]
+) -> None:
+    visitor, other = ConsoleVisitor(plain), ConsoleVisitor(plain)
+    path = f"/topics/{topic}/delete"
+    confirmed = confirmation_of(visitor.get(path), topic) | {"step": step}
+    stolen = other.get(path).token
+    for token in ("", "x", stolen, confirmed["token"][:-1], "\N{SNOWMAN}"):
+        refused = visitor.post(path, confirmed | {"token": token})
+        assert refused.status == 403, token
+        assert "Nothing was changed" in refused.text
+    del confirmed["token"]
+    assert visitor.post(path, confirmed).status == 403
+    assert audit() == ["refused"] * 6
+    assert topic in admin.list_topics()
+
+
+def test_a_form_from_elsewhere_is_refused(plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]) -> None:
+    visitor = ConsoleVisitor(plain)
+    path = f"/topics/{topic}/delete"
+    confirmed = confirmation_of(visitor.get(path), topic)
+    for headers, status in (
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Host": "evil.example"}, 421),
+    ):
+        sent = {"Sec_Fetch_Site": "same-origin", **headers}
+        assert visitor.post(path, confirmed, **sent).status == status, headers
+        assert audit() == ["refused"], headers
+    assert topic in admin.list_topics()
+
+
+def test_nobody_who_has_not_signed_in_does_anything(secured: Secured, audit: Callable[[], list[str]]) -> None:
+    visitor = ConsoleVisitor(secured.address)
+    token = visitor.get("/sign-in").token
+    assert visitor.post("/topics/orders/delete", {"token": token, "step": "do"}).status == 401
+    assert audit() == ["refused"]
+
+
+def test_an_address_alone_changes_nothing(plain: str, admin: Admin, topic: str) -> None:
+    visitor = ConsoleVisitor(plain)
+    path = f"/topics/{topic}/delete"
+    confirmed = confirmation_of(visitor.get(path), topic)
+    query = "&".join(f"{name}={value}" for name, value in confirmed.items())
+    assert visitor.get(f"{path}?{query}").status == 200
+    assert visitor.get(f"{path}?{query}", Accept="application/json").status == 200
+    assert topic in admin.list_topics()
+    assert visitor._ask("PUT", path, b"", {"Origin": plain, "Content-Length": "0"}).status == 405
+
+
+# ---- What was described, once -------------------------------------------------------------------
+
+
+def test_only_what_was_described_to_this_browser_is_done(
+    plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]
+) -> None:
+    visitor, other = ConsoleVisitor(plain), ConsoleVisitor(plain)
+    path = f"/topics/{topic}/resize"
+    confirmed = confirmation_of(fill_in(visitor, path, queues="5"))
+    theirs = confirmation_of(fill_in(other, path, queues="5"))
+    for changed in (
+        {"queues": "9"},
+        {"confirm": ""},
+        {"confirm": "x" * 43},
+        {"confirm": theirs["confirm"]},
+        {"more": "1"},
+    ):
+        assert visitor.post(path, confirmed | changed).status == 400, changed
+        assert audit() == ["refused"], changed
+    elsewhere = visitor.post(f"/topics/{topic}/pause", confirmed)
+    assert elsewhere.status == 400
+    assert audit() == ["refused"]
+    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [4, 4]
+
+    place = visitor.post(path, confirmed).headers["Location"]
+    assert "5 queues" in visitor.get(place).text
+    assert other.get(place).status == 400
+    assert topic not in other.get(place).text
+    assert visitor.post(path, confirmed).headers["Location"] == place
+    assert audit() == ["done"]
+
+
+def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
+    plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]
+) -> None:
+    visitor = ConsoleVisitor(plain)
+    described = fill_in(visitor, "/create-topic", name=topic, queues="7")
+    failed = visitor.post("/create-topic", confirmation_of(described))
+    assert failed.status >= 400
+    assert 'id="problem"' in failed.text
+    assert topic in failed.text
+    assert 'value="7"' in failed.text
+    assert audit() == ["failed"]
+    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [4, 4]
+
+    deleted = confirmation_of(visitor.get(f"/topics/{topic}/delete"), topic)
+    admin.delete_topic(topic)
+    gone = visitor.post(f"/topics/{topic}/delete", deleted)
+    assert gone.status == 404
+    assert audit() == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/create-topic", {"name": HOSTILE}),
+        ("/create-topic", {"name": "x" * 128}),
+        ("/create-topic", {"name": "x", "queues": "0"}),
+        ("/create-topic", {"name": "x", "queues": "1025"}),
+        ("/create-topic", {"name": "x", "queues": HOSTILE}),
+        ("/create-topic", {"name": "x", "kind": HOSTILE}),
+        ("/create-topic", {"name": "x", "retention": HOSTILE}),
+        ("/create-topic", {"name": "x", "retention": "1" * 41}),
+        ("/topics/{}/resize", {"queues": ""}),
+        ("/topics/{}/pause", {"paused": HOSTILE}),
+        ("/topics/{}/produce", {"body": "x", "properties": HOSTILE}),
+        ("/topics/{}/produce", {"body": "x", "form": HOSTILE}),
+    ],
+)
+def test_every_field_has_a_bound_and_is_escaped(plain: str, topic: str, path: str, fields: dict[str, str]) -> None:
+    refused = fill_in(ConsoleVisitor(plain), path.format(topic), **fields)
+    assert refused.status == 400
+    assert "<script>alert" not in refused.text
+    assert "<b>" not in refused.text
+
+
+def test_hostile_names_in_addresses_are_escaped(plain: str) -> None:
+    visitor = ConsoleVisitor(plain)
+    for path in ADDRESSES:
+        found = visitor.get(path.replace("orders", "%3Cscript%3Ealert%281%29"))
+        assert found.status in (200, 400, 404), path
+        assert "<script>alert" not in found.text
+
+
+def test_hostile_content_is_escaped_in_all_steps(plain: str, topic: str) -> None:
+    visitor = ConsoleVisitor(plain)
+    described = fill_in(visitor, f"/topics/{topic}/produce", body=HOSTILE, key=HOSTILE, tag=HOSTILE)
+    done = visitor.post(f"/topics/{topic}/produce", confirmation_of(described))
+    for page in (described, visitor.get(done.headers["Location"])):
+        assert "<script>alert" not in page.text
+        assert "<b>" not in page.text
+
+
+# ---- As JSON ------------------------------------------------------------------------------------
+
+
+def test_programs_use_an_action_as_json(plain: str, admin: Admin, topic: str) -> None:
+    visitor = ConsoleVisitor(plain)
+    path = f"/topics/{topic}/resize"
+    form = visitor.json(path)
+    assert [(each["name"], each["value"]) for each in form["fields"]] == [("queues", "4")]
+    assert form["plan"] is None
+    described = visitor.json(f"{path}?queues=6&step=check")
+    assert "gets 6 queues in place of 4" in described["plan"]["sentences"][0]
+    fields = {"token": described["token"], "step": "do", "confirm": described["confirm"], "queues": "6"}
+    done = visitor.post(path, fields, Accept="application/json")
+    assert done.status == 200
+    said = json.loads(done.text)
+    assert (said["state"], said["to"]) == ("done", f"/topics/{topic}")
+    assert visitor.json(said["run"])["state"] == "done"
+    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [6, 6]
+    refused = visitor.post(path, fields | {"token": "x"}, Accept="application/json")
+    assert (refused.status, json.loads(refused.text)["error"]) == (403, "ACCESS_DENIED")
