@@ -18,7 +18,8 @@ from support.waiting import wait_until
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: One file for each task; the longer ones are about flights.
 TASKS = [
-    *("dead_letters", "fastapi_app", "notebook", "orders_by_key", "outbox", "parquet_sink", "replay", "worker_pool"),
+    *("dead_letters", "fastapi_app", "from_kafka", "notebook", "orders_by_key", "outbox", "parquet_sink", "replay"),
+    "worker_pool",
 ]
 
 

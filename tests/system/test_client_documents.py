@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -13,30 +11,11 @@ from pathlib import Path
 
 from minimq import Admin, LocalCluster
 from minimq.local.broker_process import BrokerProcess
+from support.pages import run_page, text_of
 from support.registry_server import registry_server
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def text_of(document: str) -> str:
-    return (ROOT / document).read_text()
-
-
-def run_page(document: str, folder: Path, **variables: str) -> list[str]:
-    """Run the Python blocks of a page as one program, in an environment; return the lines that it prints."""
-    program = folder / "page.py"
-    program.write_text("\n".join(re.findall(r"```python\n(.*?)```", text_of(document), re.DOTALL)))
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=os.environ | variables,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 def test_the_page_about_schemas_is_one_program_that_runs(tmp_path: Path) -> None:

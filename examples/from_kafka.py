@@ -1,0 +1,60 @@
+"""A topic of Kafka, copied to a topic of minimq until Ctrl-C, or with --exit-at-end until everything is copied.
+
+pip install minimq confluent-kafka
+minimq topic create orders && python examples/from_kafka.py 127.0.0.1:9092 orders 127.0.0.1:9876
+"""
+
+from __future__ import annotations
+
+import sys
+
+import confluent_kafka
+
+from minimq import Message, Producer, by_hash
+
+
+def text(value: str | bytes | None) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or ""
+
+
+def translate(record: confluent_kafka.Message, topic: str) -> Message:
+    """Return a record of Kafka as a message; keys and properties are text in minimq, and a body has at least a byte."""
+    properties = {name: text(value) for name, value in dict(record.headers() or ()).items()}
+    properties["kafka"] = f"{record.partition()}@{record.offset()}"  # tells consumers what was copied twice
+    if not (body := record.value()):
+        properties["empty-body"] = "true"
+    key = text(record.key())
+    return Message(topic, body or b" ", keys=[key] if key else [], properties=properties)
+
+
+def copy(kafka: str, topic: str, nameserver: str, *, idle_s: float | None = None) -> int:
+    """Copy what the group `minimq-copy` has not copied yet, until nothing comes for so long; return the number."""
+    source = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "minimq-copy",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    source.subscribe([topic])
+    copied = 0
+    try:
+        with Producer(nameserver, send_timeout_s=60) as producer:
+            while (records := source.consume(5000, timeout=idle_s or 10)) or idle_s is None:
+                for record in records:
+                    if record.error():
+                        raise confluent_kafka.KafkaException(record.error())
+                messages = [translate(record, topic) for record in records]
+                producer.send_many((message for message in messages if message.keys), selector=by_hash())
+                producer.send_many(message for message in messages if not message.keys)
+                if records:  # all of them are on disk: Kafka may go on
+                    source.commit(asynchronous=False)
+                    copied += len(records)
+    finally:
+        source.close()
+    return copied
+
+
+if __name__ == "__main__":
+    print(f"{copy(*sys.argv[1:4], idle_s=10 if '--exit-at-end' in sys.argv else None)} records copied")

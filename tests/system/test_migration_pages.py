@@ -1,0 +1,136 @@
+"""What the pages about migrations print runs: our side on a cluster, that of Kafka on the mock of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka import TopicPartition
+
+from minimq import Admin, LocalCluster, PullConsumer, ReceivedMessage
+from support.pages import ROOT, blocks_of, run_page
+
+MIGRATIONS = ["aiokafka", "celery", "confluent-kafka", "rocketmq"]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    """The address of a broker that librdkafka, Kafka's client, has for tests."""
+    owner = KafkaProducer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    [broker] = owner.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    owner.flush(1)
+
+
+def test_ours_for_confluent_kafka(tmp_path: Path) -> None:
+    assert run_page("docs/migrating-from-confluent-kafka.md", tmp_path) == [
+        "stored orders SEND_OK",
+        "futures 500",
+        "callbacks 500",
+        "consumed 1001",
+        "committed True",
+        "read again 1001",
+        "unread again 1001",
+        "receipts 100000",
+        "dead bills listener raised ValueError",
+        "sent again 1",
+        "acknowledged True",
+        "exactly once True",
+        "topics ['%DLQ%bills', '%DONE%bills', '%RETRY%bills', 'bills', 'orders', 'totals']",
+    ]
+
+
+def test_ours_for_aiokafka(tmp_path: Path) -> None:
+    assert run_page("docs/migrating-from-aiokafka.md", tmp_path) == [
+        "stored SEND_OK 0",
+        "futures 500",
+        "receipts 500",
+        "consumed orders 1001",
+        "handled 1001",
+        "committed 1001",
+        "read again 1001",
+        "exactly once 1001",
+        "acknowledged True",
+    ]
+
+
+def test_ours_for_celery(tmp_path: Path) -> None:
+    assert run_page("docs/migrating-from-celery.md", tmp_path) == [
+        "resized 10 in tries 11",
+        "recalled True",
+        "later [('8.png', 320), ('8.png', 640)]",
+        "price 6",
+        "chained",
+        "booked [b'0', b'1', b'2', b'3', b'4']",
+    ]
+
+
+def test_ours_for_rocketmq(tmp_path: Path) -> None:
+    assert run_page("docs/migrating-from-rocketmq.md", tmp_path) == [
+        "sent SEND_OK orders",
+        "one queue True",
+        "batch 1000",
+        "consumed 1004",
+        "acknowledged True",
+        "in order [b'0', b'1', b'2', b'3', b'4']",
+        "unread again 1004",
+        "read again 1004",
+        "recalled True",
+        "open 0",
+    ]
+
+
+def test_theirs_for_confluent_kafka(kafka: str) -> None:
+    """The mock has no requests of administrators, so those are left out."""
+    theirs = blocks_of("docs/migrating-from-confluent-kafka.md", "py")
+    played = [block for block in theirs if "AdminClient" not in block]
+    assert len(played) == len(theirs) - 1 >= 6
+    for block in played:
+        exec(compile(block.replace("127.0.0.1:9092", kafka), "theirs", "exec"), {})
+
+
+@pytest.mark.parametrize("from_", MIGRATIONS)
+def test_theirs_is_python(from_: str) -> None:
+    theirs = blocks_of(f"docs/migrating-from-{from_}.md", "py")
+    assert len(theirs) >= 5
+    for block in theirs:
+        compile(block, from_, "exec")
+
+
+def test_a_topic_of_kafka_is_copied_key_by_key_and_committed(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example = __import__("from_kafka")
+    with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("shop", queues=4)
+        source = KafkaProducer({"bootstrap.servers": kafka})
+        for number in range(200):
+            source.produce("shop", b"%d" % number, key=f"o-{number % 7}" if number % 2 else None, headers={"at": "1"})
+        source.produce("shop", None, key="o-1")
+        source.flush(10)
+        assert example.copy(kafka, "shop", cluster.nameserver, idle_s=4) == 201
+        group = KafkaConsumer({"bootstrap.servers": kafka, "group.id": "minimq-copy"})
+        places = group.committed([TopicPartition("shop", number) for number in range(4)], timeout=10)
+        assert sum(place.offset for place in places if place.offset > 0) == 201
+        group.close()
+        copied = read(cluster.nameserver, 201)
+    assert sorted(int(message.body) for message in copied if "empty-body" not in message.properties) == [*range(200)]
+    assert [message.keys for message in copied if "empty-body" in message.properties] == [("o-1",)]
+    assert len({message.properties["kafka"] for message in copied}) == 201
+    assert all(message.properties["at"] == "1" for message in copied if message.body != b" ")
+    for key in (f"o-{number}" for number in range(7)):
+        of_key = [message for message in copied if message.keys == (key,)]
+        assert len({message.queue for message in of_key}) == 1
+        numbers = [int(message.body) for message in of_key if message.body != b" "]
+        assert numbers == sorted(numbers), key
+
+
+def read(nameserver: str, count: int) -> list[ReceivedMessage]:
+    messages: list[ReceivedMessage] = []
+    with PullConsumer(nameserver, group="reading") as consumer:
+        consumer.subscribe("shop")
+        while len(messages) < count:
+            messages += consumer.poll(timeout=1.0)
+    return messages
