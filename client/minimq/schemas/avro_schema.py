@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -65,9 +66,11 @@ class AvroSchema:
                 fastavro.schemaless_writer(written, self.parsed, value, strict_allow_default=True)
                 return written.getvalue()
             told = "it is not what the schema says"
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             told = str(error)[:300]
-        raise InvalidArgument(f"the value does not fit its schema: {self._mistake(value, self.parsed, '$') or told}")
+        with suppress(Exception):  # of fastavro, for what fits the type and cannot be written, such as a decimal NaN
+            told = self._mistake(value, self.parsed, "$") or told
+        raise InvalidArgument(f"the value does not fit its schema: {told}")
 
     def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
         """Return the value of a payload that was written with this schema.

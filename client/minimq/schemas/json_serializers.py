@@ -60,7 +60,15 @@ class JsonSerializer(Serializer[Any]):
             payload = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(f"the value cannot be written as JSON: {error}") from None
-        if self._own is not None and (mistake := _mistake(self._own, json.loads(payload))):
+        if self._own is None:
+            return payload
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - a part of an extra
+
+        try:
+            mistake = _mistake(self._own, json.loads(payload))
+        except (Unresolvable, RecursionError) as error:  # the schema refers to what is not there, or to itself
+            raise InvalidArgument(f"the value cannot be checked by its JSON Schema: {error}"[:300]) from None
+        if mistake:
             raise InvalidArgument(f"the value does not fit its schema: {mistake}")
         return payload
 
@@ -116,6 +124,7 @@ class MsgspecSerializer(Serializer[V]):
     ) -> None:
         super().__init__(registry, **options)
         self._kind = kind
+        self._name = getattr(kind, "__name__", str(kind))  # a union of types has none
         try:
             self._decoder = msgspec.json.Decoder(kind)
         except TypeError as error:
@@ -129,14 +138,14 @@ class MsgspecSerializer(Serializer[V]):
             payload = msgspec.json.encode(value)
             self._decoder.decode(payload)  # msgspec does not look at the types of attributes when it writes
         except (TypeError, ValueError, RecursionError) as error:  # its errors end with the path
-            raise InvalidArgument(f"the value does not fit {self._kind.__name__}: {error}") from None
+            raise InvalidArgument(f"the value does not fit {self._name}: {error}") from None
         return payload
 
     def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> V:
         try:
             return self._decoder.decode(payload)
         except msgspec.MsgspecError as error:
-            raise MalformedBody(f"the body does not fit {self._kind.__name__}: {error}") from None
+            raise MalformedBody(f"the body does not fit {self._name}: {error}") from None
 
 
 class PydanticSerializer(Serializer[M]):
@@ -146,12 +155,18 @@ class PydanticSerializer(Serializer[M]):
         model: the class.
         registry: the schema registry, where the JSON Schema of the model is registered; None for bodies without a mark.
         options: `subject`, `register` and `framing`, as for `Serializer`.
+
+    Raises:
+        InvalidArgument: it is no model.
     """
 
     def __init__(
         self, model: type[M], registry: SchemaRegistry | None = None, **options: Unpack[SerializerOptions]
     ) -> None:
         super().__init__(registry, **options)
+        given: object = model
+        if not (isinstance(given, type) and hasattr(given, "model_validate_json")):
+            raise InvalidArgument(f"{model!r} is no model of pydantic: give the class")
         self._model = model
 
     def _schema(self) -> Schema:
@@ -163,7 +178,7 @@ class PydanticSerializer(Serializer[M]):
         if not isinstance(value, self._model):
             raise InvalidArgument(f"the value is {type(value).__name__}: give {self._model.__name__}")
         try:
-            payload = value.model_dump_json(warnings="none").encode()
+            payload = value.model_dump_json(by_alias=True, warnings="none").encode()  # as the schema has it
             self._model.model_validate_json(payload)  # models check attributes only if they are told to
         except pydantic.ValidationError as error:
             raise InvalidArgument(f"the value does not fit {self._model.__name__}: {_pydantic_text(error)}") from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 from uuid import UUID
 
@@ -16,12 +18,16 @@ from minimq.arguments import waiting_s
 from minimq.schemas.extra import check_installed
 from minimq_common.errors import AccessDenied, InvalidArgument, NotAuthenticated, Unavailable
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of an answer: schemas are far smaller.
 _MOST_ANSWER_BYTES = 4 << 20
 _MOST_SHOWN = 200
+_READ_BYTES = 1 << 16
 #: A schema that the registry does not have is asked for again after so many seconds.
 _MISSING_S = 30
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
@@ -115,11 +121,7 @@ class SchemaRegistry:
         timeout_s: float = 5.0,
         cache_schemas: int = 1000,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise InvalidArgument(
-                "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
-            )
+        _check_url(url)
         if basic_auth is not None and bearer_token is not None:
             raise InvalidArgument("give either basic_auth or bearer_token")
         if not 0 < waiting_s(timeout_s) <= 300 or cache_schemas < 1:
@@ -129,9 +131,10 @@ class SchemaRegistry:
 
         self.url = url.rstrip("/")
         self._bearer_token = bearer_token
+        self._timeout_s = timeout_s
         self._headers = {"Accept": _CONTENT_TYPE, "Accept-Encoding": "identity", "Content-Type": _CONTENT_TYPE}
         if basic_auth is not None:
-            self._headers |= urllib3.make_headers(basic_auth=":".join(basic_auth))
+            self._headers["Authorization"] = f"Basic {_basic(basic_auth)}"
         retries = urllib3.Retry(
             total=3,
             redirect=False,  # the credentials are for nobody else
@@ -144,7 +147,8 @@ class SchemaRegistry:
         )
         self._failures = urllib3.exceptions.HTTPError
         timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
-        self._http = urllib3.PoolManager(maxsize=4, timeout=timeout, retries=retries, ca_certs=ca_file)
+        trust = None if ca_file is None else _trusting(ca_file)
+        self._http = urllib3.PoolManager(maxsize=4, timeout=timeout, retries=retries, ssl_context=trust)
         self._found = lru_cache(cache_schemas)(self._find)
         self._asked = lru_cache(cache_schemas)(self._ask_for)
         self._registered = lru_cache(cache_schemas)(self._register)
@@ -226,13 +230,13 @@ class SchemaRegistry:
         headers = dict(self._headers)
         if self._bearer_token is not None:
             token = self._bearer_token if isinstance(self._bearer_token, str) else self._bearer_token()
-            headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = f"Bearer {_checked_token(token)}"
         try:
             answer = self._http.request(
                 method, self.url + place, body=body, headers=headers, preload_content=False, decode_content=False
             )
             try:
-                data = answer.read(_MOST_ANSWER_BYTES + 1)
+                data = self._body_of(answer)
             finally:
                 answer.close() if answer.length_remaining else answer.release_conn()
         except self._failures as error:
@@ -243,8 +247,17 @@ class SchemaRegistry:
             raise self._error(answer.status, place, data)
         try:
             return msgspec.json.decode(data, type=_RegistryAnswer)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise Unavailable(f"{self.url}{place} does not answer as a schema registry does: {error}") from None
+
+    def _body_of(self, answer: BaseHTTPResponse) -> bytes:
+        """Return the body of an answer, or the beginning of one that is too large. One that trickles in is given up."""
+        data, end = bytearray(), time.monotonic() + self._timeout_s
+        while len(data) <= _MOST_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
+            data += part
+            if time.monotonic() > end:
+                raise Unavailable(f"schema registry {self.url} has not answered as a whole in {self._timeout_s:g} s")
+        return bytes(data)
 
     def _error(self, status: int, place: str, data: bytes) -> Exception:
         try:
@@ -252,6 +265,8 @@ class SchemaRegistry:
         except (msgspec.MsgspecError, KeyError, RecursionError):
             said = data.decode(errors="replace")
         text = f"schema registry {self.url} answers {status} to {place.partition('?')[0]}: {said[:_MOST_SHOWN]!r}"
+        if status == _UNAUTHORIZED:
+            text += "; give a valid basic_auth or bearer_token"
         kinds = {_UNAUTHORIZED: NotAuthenticated, _FORBIDDEN: AccessDenied, _NOT_FOUND: SchemaMissing}
         return kinds.get(status, Unavailable if status >= _SERVER_ERROR or status in _BUSY else InvalidArgument)(text)
 
@@ -267,6 +282,43 @@ class SchemaRegistry:
             return UUID(text)
         except ValueError:
             raise Unavailable(f"{self.url} has answered with the GUID {text[:40]!r}") from None
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, or too large
+        is_whole = False
+    if not is_whole or parts.scheme not in ("http", "https") or parts.username is not None:
+        raise InvalidArgument(
+            "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidArgument(
+            f"the URL of the schema registry ends behind its path: leave out what follows {parts.path!r}"
+        )
+
+
+def _basic(credentials: tuple[str, str]) -> str:
+    """Return credentials as they stand in the header, in UTF-8."""
+    given: object = credentials
+    if not isinstance(given, tuple | list) or len(given) != 2 or ":" in credentials[0]:
+        raise InvalidArgument("basic_auth must be a user, whose name has no colon, and a password")
+    return b64encode(":".join(credentials).encode()).decode()
+
+
+def _checked_token(token: object) -> str:
+    if not isinstance(token, str) or not token.isprintable() or not token.isascii() or not token:
+        raise InvalidArgument("the bearer token is no text of printable ASCII characters")
+    return token
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise InvalidArgument(f"ca_file {ca_file!r} cannot be read: {error.strerror or error}") from None
 
 
 def _quoted(name: str) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -203,6 +206,7 @@ def test_credentials_are_sent(server: RegistryServer) -> None:
     tokens = iter(["one", "two"])
     for options, expected in [
         ({"basic_auth": ("ann", "secret:1")}, "Basic " + base64.b64encode(b"ann:secret:1").decode()),
+        ({"basic_auth": ["änn", "€"]}, "Basic " + base64.b64encode("änn:€".encode()).decode()),
         ({"bearer_token": "token"}, "Bearer token"),
         ({"bearer_token": lambda: next(tokens)}, "Bearer one"),
     ]:
@@ -263,9 +267,42 @@ def test_a_registry_that_is_away_or_is_none(server: RegistryServer, registry: Sc
     server.has_guids, server.raw = False, None
     with pytest.raises(InvalidArgument, match="gives schemas no GUID: use framing='prefix'"):
         AvroSerializer(AVRO, registry, framing="header").message("orders", {"id": "a"})
+    server.has_guids, server.raw = True, b'{"else": ' + b"[" * 100_000
+    with pytest.raises(Unavailable, match="does not answer as a schema registry does"):
+        registry.schema(3)
     nobody = SchemaRegistry("http://127.0.0.1:1", timeout_s=1.0)
     with pytest.raises(Unavailable, match=r"schema registry http://127.0.0.1:1 does not answer"):
         nobody.schema(1)
+
+
+@pytest.mark.parametrize("token", ["a\nb", "", "ü", None])
+def test_a_token_that_cannot_be_sent_is_refused(server: RegistryServer, token: Any) -> None:  # noqa: ANN401 - as users may
+    with pytest.raises(InvalidArgument, match="the bearer token is no text of printable ASCII characters"):
+        SchemaRegistry(server.url, bearer_token=lambda: token).schema(1)
+    assert server.asked == []
+
+
+def test_an_answer_that_trickles_in_is_given_up() -> None:
+    body = b'{"schema": "' + b"x" * 1000 + b'"}'
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+                for byte in body:
+                    connection.sendall(bytes((byte,)))
+                    time.sleep(0.05)  # always sooner than the client gives up a read
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        registry = SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
+        with pytest.raises(Unavailable, match=r"has not answered as a whole in 0.3 s"):
+            registry.schema(1)
+        registry.close()
+        thread.join(30)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -275,6 +312,11 @@ def test_a_registry_that_is_away_or_is_none(server: RegistryServer, registry: Sc
         {"url": "http://ann:secret@127.0.0.1:8081"},
         {"url": "http://127.0.0.1", "timeout_s": 0.0},
         {"url": "http://127.0.0.1", "basic_auth": ("a", "b"), "bearer_token": "c"},
+        {"url": "http://127.0.0.1", "basic_auth": "ann:secret"},
+        {"url": "http://127.0.0.1", "basic_auth": ("ann:b", "secret")},
+        {"url": "http://127.0.0.1:99999"},
+        {"url": "http://127.0.0.1/?a=b"},
+        {"url": "https://127.0.0.1", "ca_file": "/no/such/file"},
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:

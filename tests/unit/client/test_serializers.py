@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -145,8 +146,37 @@ def test_json_that_does_not_fit_is_refused_with_its_path() -> None:
         PydanticSerializer(OrderModel).message("orders", OrderModel.model_construct(id="a", lines=[1, "x"]))
     with pytest.raises(InvalidArgument, match="give OrderModel"):
         PydanticSerializer(OrderModel).message("orders", {"id": "a"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"fit int \| str: Expected `int \| str`, got `float`"):
+        MsgspecSerializer(int | str).message("orders", 1.5)  # type: ignore[arg-type] # its error names the union
     with pytest.raises(InvalidArgument, match=r"give shop.Order"):
         ProtobufSerializer(ORDER).message("orders", {"id": "a"})
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#/definitions/none"}, {"$ref": "#"}])
+def test_a_json_schema_that_cannot_be_applied_refuses_every_value(schema: dict[str, Any]) -> None:
+    serializer = JsonSerializer(schema)
+    with pytest.raises(InvalidArgument, match="cannot be checked by its JSON Schema"):
+        serializer.message("orders", "a")
+    with pytest.raises(MalformedBody):
+        serializer.value(Received(b'"a"'))
+
+
+@pytest.mark.parametrize("price", ["1.255", "NaN", "123456.00"])
+def test_a_decimal_that_the_schema_cannot_hold_is_refused(price: str) -> None:
+    serializer = AvroSerializer({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2})
+    with pytest.raises(InvalidArgument, match="the value does not fit its schema: "):
+        serializer.message("orders", Decimal(price))
+
+
+def test_a_model_with_aliases_is_written_as_its_schema_says() -> None:
+    class Aliased(pydantic.BaseModel):
+        order_id: str = pydantic.Field(alias="orderId")
+
+    serializer = PydanticSerializer(Aliased)
+    message = serializer.message("orders", Aliased(orderId="a"))
+    assert message.body == b'{"orderId":"a"}'
+    assert serializer.value(message).order_id == "a"
+    assert json.loads(serializer._schema().text)["required"] == ["orderId"]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +237,8 @@ def test_what_is_no_schema_is_refused(schema: str | dict[str, Any]) -> None:
         JsonSerializer({"type": "nothing"})
     with pytest.raises(InvalidArgument, match="no class that protoc has generated"):
         ProtobufSerializer(Message)  # type: ignore[type-var]
+    with pytest.raises(InvalidArgument, match="no model of pydantic"):
+        PydanticSerializer(dict)  # type: ignore[type-var]
     with pytest.raises(InvalidArgument, match="give an Avro schema"):
         AvroSerializer()
 
