@@ -158,12 +158,12 @@ class CallLimits(grpc.aio.ServerInterceptor):
         return single
 
     def _streamed(self, serve: Serve, decoder: Decoder, method: str) -> Serve:
-        async def streamed(_: object, context: Any) -> None:  # noqa: ANN401 - of any stream
+        async def streamed(_: object, context: Any) -> Any:  # noqa: ANN401 - of any stream
             self._enter(method)
             try:
                 decoder.count_for(self._intake, context.peer())
                 line = None if method in self._requests.opening else self._line
-                await serve(self._begun(_Requests(context.read, line), method), context)
+                return await serve(self._begun(_Requests(context.read, line), method), context)
             finally:
                 self._open[method] -= 1
                 self._stream_ended.set()

@@ -6,18 +6,25 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.caller import Decide, KnownCaller, ServerCaller
+from minimq_common.security.issuer import VerifiedToken, issuer_of
 from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.token_check import RefusedToken, has_form
+from minimq_common.security.token_gate import TokenGate
 from minimq_common.security.user_key import UserKey, hash_of, id_of
 from minimq_common.security.user_rates import UserRates
 
@@ -32,21 +39,52 @@ _RETRY_S = 0.1
 #: By this and the name a certificate names a user, among its alternative names.
 USER_URI = "minimq://user/"
 _CERTIFICATE_NAMES = "x509_subject_alternative_name"
+#: When somebody may come back who has one token too many, in seconds.
+_COME_BACK_S = 1.0
+#: Digits of the hash of a token by which logs name it.
+_SHOWN_DIGITS = 12
 #: Longest key that is looked at.
 _MOST_LETTERS = 200
+#: Tokens that are known at once. Of more, the oldest ones without a stream are verified again when they come.
+_MOST_TOKENS = 4_096
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
 _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW} that `minimq user rotate` has made"
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownToken:
+    """A token that a call has shown, and that nobody has verified yet.
+
+    Attributes:
+        text: the token.
+        hash: of it.
+    """
+
+    text: str = field(repr=False)
+    hash: str
+
+
+class _Known:
+    """A caller that is a user."""
+
+    __slots__ = ("caller", "principal", "token")
+
+    def __init__(self, principal: Principal, caller: KnownCaller, token: VerifiedToken | None) -> None:
+        self.principal = principal
+        self.caller = caller
+        self.token = token
+
+
 class AccessControl:
-    """Knows callers by their keys, and lets them go when users, rules or keys change. Lives on one event loop.
+    """Knows callers by keys and tokens, and lets them go when users, rules or keys change. Lives on one event loop.
 
     Args:
         server_keys: returns the keys of servers.
         shared: the users and rules; while there are none, only servers are let in.
         now_ms: returns the time of day.
+        folder: of the secrets of this server, for the files that issuers of tokens name; None without.
 
     Attributes:
         shared: the users and rules.
@@ -59,6 +97,7 @@ class AccessControl:
         server_keys: Callable[[], Sequence[UserKey]],
         shared: SharedAccess,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        folder: Path | None = None,
     ) -> None:
         self._server_keys = server_keys
         self.shared = shared
@@ -70,7 +109,10 @@ class AccessControl:
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
-        self._users: dict[str, tuple[Principal, KnownCaller]] = {}
+        self._users: dict[str, _Known] = {}
+        self._tokens = 0  # that are among them
+        self._opened: WeakValueDictionary[str, Counter[str]] = WeakValueDictionary()
+        self._gate = TokenGate(folder, now_ms)
         #: Stands for all callers that are let in although they are not known.
         self._unknown = KnownCaller("", _decide_of_unknown, self._denied, sees_all=True)
         self._is_suspended = False
@@ -91,9 +133,10 @@ class AccessControl:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            self._gate.stop()
 
-    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
-        """Return who makes a call.
+    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
+        """Return who makes a call, or the token that `verify` has to look at for that.
 
         Raises:
             NotAuthenticated: they are not known.
@@ -110,34 +153,61 @@ class AccessControl:
                 raise
             return self._unknown
 
-    def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
+    def verify(self, token: UnknownToken, peer: str) -> KnownCaller:
+        """Return who has shown a token.
+
+        Args:
+            token: was shown.
+            peer: the other end of the connection, as gRPC names it.
+
+        Raises:
+            NotAuthenticated: the token is not right.
+            SystemBusy: too many tokens come, or the keys of its issuer are being fetched.
+            Unavailable: they cannot be fetched.
+        """
+        try:
+            known = self._users.get(token.hash)  # another call with it may have come before
+            return known.caller if known is not None else self._user_with(token, peer)
+        except (NotAuthenticated, SystemBusy, Unavailable):
+            if not self._only_reports:
+                raise
+            return self._unknown
+
+    def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
         shown = [value for name, value in metadata if name == HEADER]
         if not shown:
             raise self._refusal("none", _NO_KEY)
         text = shown[0]
-        if len(shown) > 1 or not isinstance(text, str) or not text.startswith(SCHEME) or len(text) > _MOST_LETTERS:
+        if len(shown) > 1 or not isinstance(text, str) or not text.startswith(SCHEME):
             raise self._refusal("malformed", _NO_USER)
-        key_hash = hash_of(text[len(SCHEME) :])
+        text = text[len(SCHEME) :]
+        may_be_token = self._gate.is_open and has_form(text)
+        if len(text) > _MOST_LETTERS and not may_be_token:
+            raise self._refusal("malformed", _NO_USER)
+        key_hash = hash_of(text)
         server = self._servers.get(key_hash)
         if server is not None:
             return server
         if not self.shared.settled:  # a user that was removed while this server slept may be in its document
-            text = "this server has just started, and checks whether users and rules have changed"
-            raise SystemBusy(text, retry_after_s=_RETRY_S)
+            reason = "this server has just started, and checks whether users and rules have changed"
+            raise SystemBusy(reason, retry_after_s=_RETRY_S)
         if refusal := self._too_old():
             raise Unavailable(refusal)
         known = self._users.get(key_hash)
-        if known is not None and not known[0].expires_ms:
-            return known[1]
-        return self._user(key_hash, text[len(SCHEME) :])
+        if known is not None and not 0 < known.principal.expires_ms <= self._now_ms():
+            return known.caller
+        return UnknownToken(text, key_hash) if may_be_token else self._user(key_hash, text)
 
     def check_certificate(self, caller: KnownCaller, context: Any) -> None:  # noqa: ANN401 - of any call
         """Raise `NotAuthenticated` if the certificate of a call is that of another user than the key."""
         names = context.auth_context().get(_CERTIFICATE_NAMES, ())
         users = [name for name in names if name.startswith(USER_URI.encode())]
         if users and not isinstance(caller, ServerCaller) and f"{USER_URI}{caller.user}".encode() not in users:
-            text = f"the certificate in these credentials is not of user {caller.user}, whose key is beside it"
-            refusal = self._refusal("certificate", f"{text}: `minimq secure issue DIR {caller.user}` makes one")
+            beside, remedy = f"key is beside it: `minimq secure issue DIR {caller.user}` makes one", ""
+            if issuer_of(caller.user):
+                beside, remedy = "token is beside it", ": use one that names no user"
+            text = f"the certificate in these credentials is not of user {caller.user}, whose {beside}{remedy}"
+            refusal = self._refusal("certificate", text)
             if not self._only_reports:
                 raise refusal
 
@@ -147,13 +217,57 @@ class AccessControl:
         if isinstance(found, Refusal):
             user = "" if policy is None else policy.user_of(key_hash)
             raise self._refusal(found.value, _why(found, user), key)
-        assert policy is not None
         known = self._users.get(key_hash)
-        if known is None:
-            decide, sees_all = self._decider(policy, found.user), self._sees_all(policy, found.user)
-            known = self._users[key_hash] = found, KnownCaller(found.user, decide, self._denied, sees_all=sees_all)
-            self._limit(policy, known[1])
-        return known[1]
+        return self._add(key_hash, found, None) if known is None else known.caller
+
+    def _user_with(self, shown: UnknownToken, peer: str) -> KnownCaller:
+        token_id = f"sha256:{shown.hash[:_SHOWN_DIGITS]}"
+        try:
+            token = self._gate.check(shown.text, peer)
+        except RefusedToken as refused:
+            self.refusals.caller_refused(refused.reason, token_id)
+            raise NotAuthenticated(refused.text) from None
+        except (SystemBusy, Unavailable):
+            self.refusals.caller_refused("token-unchecked", token_id)
+            raise
+        found = Refusal.UNKNOWN if self._policy is None else self._policy.of_token(token, self._now_ms())
+        if isinstance(found, Refusal):
+            self.refusals.caller_refused(found.value, token_id)
+            raise NotAuthenticated(_why(found, token.user))
+        if self._tokens >= _MOST_TOKENS:
+            self._forget_one()
+        return self._add(shown.hash, found, token)
+
+    def _forget_one(self) -> None:
+        """Make room for a token. Raises `SystemBusy` when all that are known are in use."""
+        for key_hash, known in self._users.items():
+            if known.token is not None and not known.caller.is_streaming:
+                self._forget(key_hash)
+                return
+        text = f"{self._tokens} tokens are in use at this server, which is the limit: use fewer, or keys of users"
+        raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
+
+    def _forget(self, key_hash: str) -> KnownCaller:
+        known = self._users.pop(key_hash)
+        self._tokens -= known.token is not None
+        return known.caller
+
+    def _add(self, key_hash: str, found: Principal, token: VerifiedToken | None) -> KnownCaller:
+        policy, user = self._policy, found.user
+        assert policy is not None
+        opened = self._opened.setdefault(user, Counter())
+        caller = KnownCaller(
+            user,
+            self._decider(policy, found),
+            self._denied,
+            sees_all=self._sees_all(policy, found),
+            shown="key" if token is None else "token",
+            opened=opened,
+        )
+        self._users[key_hash] = _Known(found, caller, token)
+        self._tokens += token is not None
+        self._limit(policy, caller)
+        return caller
 
     def _limit(self, policy: Policy, caller: KnownCaller) -> None:
         self.rates.apply(caller, NO_LIMITS if self._only_reports else policy.limits_of(caller.user))
@@ -169,25 +283,36 @@ class AccessControl:
         document: AccessDocument | None = self.shared.document
         former, policy = self._policy, None if document is None else Policy(document)
         self._policy = policy
+        self._gate.follow({} if document is None else document.known_issuers)
+        before = {key_hash: known.principal for key_hash, known in self._users.items()}
         self._let_go()
         if policy is not None:
-            for _, caller in self._users.values():
+            for key_hash, known in self._users.items():
+                caller, found = known.caller, known.principal
                 self._limit(policy, caller)
-                if former is None or former.rights_of(caller.user) != policy.rights_of(caller.user):
-                    caller.decide_anew(self._decider(policy, caller.user), sees_all=self._sees_all(policy, caller.user))
+                rights = None if former is None else former.rights_of(caller.user, before[key_hash].roles)
+                if rights != policy.rights_of(caller.user, found.roles):
+                    caller.decide_anew(self._decider(policy, found), sees_all=self._sees_all(policy, found))
 
     def _let_go(self) -> None:
-        """End what callers have whose keys are not in force any more."""
-        policy, now_ms = self._policy, self._now_ms()
-        for key_hash, (_, caller) in [*self._users.items()]:
-            found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, now_ms)
-            if isinstance(found, Refusal) or found.user != caller.user:
-                del self._users[key_hash]
-                caller.revoke()
-                reason = found.value if isinstance(found, Refusal) else "the key is another user's"
-                log.info("access: the key of a caller is no longer in force user=%s reason=%r", caller.user, reason)
-            else:
-                self._users[key_hash] = found, caller
+        """End what callers have whose keys or tokens are not in force any more."""
+        now_ms = self._now_ms()
+        for key_hash, known in [*self._users.items()]:
+            found, caller = self._found_anew(key_hash, known, now_ms), known.caller
+            if isinstance(found, Principal) and found.user == caller.user:
+                known.principal = found
+                continue
+            self._forget(key_hash).revoke()
+            reason = found.value if isinstance(found, Refusal) else "the key is another user's"
+            what = "key" if known.token is None else "token"
+            log.info("access: the %s of a caller is no longer in force user=%s reason=%r", what, caller.user, reason)
+
+    def _found_anew(self, key_hash: str, known: _Known, now_ms: int) -> Principal | Refusal:
+        if self._policy is None:
+            return Refusal.UNKNOWN
+        if known.token is None:
+            return self._policy.of_key(key_hash, now_ms)
+        return self._policy.of_token(known.token, now_ms) if self._gate.stands(known.token) else Refusal.UNKNOWN
 
     def _look_at_servers(self) -> None:
         keys = tuple(self._server_keys())
@@ -213,24 +338,26 @@ class AccessControl:
             log.warning("access: all users are refused reason=%r", refusal)
         else:
             log.warning("access: users are served again")
-        for _, caller in self._users.values():
+        for known in self._users.values():
             if refusal:
-                caller.suspend(Unavailable(refusal))
+                known.caller.suspend(Unavailable(refusal))
             else:
-                caller.resume()
+                known.caller.resume()
 
-    def _sees_all(self, policy: Policy, user: str) -> bool:
-        return self._only_reports or policy.sees_all(user)
+    def _sees_all(self, policy: Policy, principal: Principal) -> bool:
+        return self._only_reports or policy.sees_all(principal.user, principal.roles)
 
-    def _decider(self, policy: Policy, user: str) -> Decide:
+    def _decider(self, policy: Policy, principal: Principal) -> Decide:
+        user, roles = principal.user, principal.roles
+
         def report(need: Need) -> AccessDecision:
-            decision = policy.decide(user, need)
+            decision = policy.decide(user, need, roles)
             if not decision.allowed and _is_let_in(need):
                 self._denied(user, need)
                 return AccessDecision(True, need)
             return decision
 
-        return report if self._only_reports else partial(policy.decide, user)
+        return report if self._only_reports else partial(policy.decide, user, roles=roles)
 
     async def _look(self) -> None:
         warn_at = 0.0
@@ -242,7 +369,8 @@ class AccessControl:
             self._look_at_servers()
             self._look_at_age()
             now_ms = self._now_ms()
-            if any(0 < principal.expires_ms <= now_ms for principal, _ in self._users.values()):
+            is_over = any(0 < known.principal.expires_ms <= now_ms for known in self._users.values())
+            if self._gate.has_other_keys() or is_over:
                 self._let_go()
 
 
@@ -259,6 +387,8 @@ def _decide_of_unknown(need: Need) -> AccessDecision:
 
 
 def _why(refusal: Refusal, user: str) -> str:
+    if issuer_of(user) and refusal is not Refusal.DISABLED:
+        return f"the token of user {user} is not in force any more: its issuer has to make a new one"
     if refusal is Refusal.EXPIRED:
         remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
         return f"the key of user {user} has expired: {remedy}"

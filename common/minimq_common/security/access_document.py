@@ -18,10 +18,12 @@ from minimq_common.moments import moment
 from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.quantities import size_text
 from minimq_common.security.access_rule import parse_rule
+from minimq_common.security.issuer import Issuer, check_issuers, is_token_user, issuer_of
 
 MAX_VERSION = (1 << 63) - 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[a-z2-7]{8}")
 _MOST_KEYS = 8
@@ -92,17 +94,24 @@ class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         version: grows with each change.
-        users: by name.
+        users: by name; those of issuers need to be here only for what is not so for all of the issuer.
         roles: their rules, by name.
+        issuers: identity providers whose tokens are taken, by name; unset for none, as the limits of a user are.
     """
 
     version: int
     users: dict[str, User] = {}
     roles: dict[str, tuple[str, ...]] = {}
+    issuers: dict[str, Issuer] | msgspec.UnsetType = msgspec.UNSET
 
     def encoded(self) -> bytes:
         """Return it as it travels; the same bytes for the same content."""
         return msgspec.json.encode(self, order="sorted")
+
+    @property
+    def known_issuers(self) -> dict[str, Issuer]:
+        """The issuers by name, also where there are none."""
+        return {} if self.issuers is msgspec.UNSET else self.issuers
 
     @property
     def digest(self) -> str:
@@ -131,6 +140,8 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
              "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
         lines += ["", "[roles]", *(f"{_key(name)} = {_listed(rules)}" for name, rules in document.roles.items())]
+    for name, issuer in document.known_issuers.items():
+        lines += ["", f"[issuers.{_key(name)}]", *_issuer_lines(issuer)]
     for name, user in document.users.items():
         lines += ["", f"[users.{_key(name)}]"]
         lines += [
@@ -143,8 +154,22 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _issuer_lines(issuer: Issuer) -> Iterator[str]:
+    for field, given in msgspec.structs.asdict(issuer).items():
+        if isinstance(given, str) and given:
+            yield f"{field} = {_text(given)}"
+        elif isinstance(given, tuple) and given:
+            yield f"{field} = {_listed(given)}"
+    yield from (f"claimed_roles.{_text(value)} = {_text(role)}" for value, role in issuer.claimed_roles.items())
+
+
 def _key(name: str) -> str:
-    return json.dumps(name) if "." in name else name
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
+
+
+def _text(text: str) -> str:
+    """Return a text as TOML has it: as JSON, but not in the two halves of a pair."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _listed(texts: tuple[str, ...]) -> str:
@@ -173,7 +198,11 @@ def newer(one: AccessDocument | None, other: AccessDocument | None) -> AccessDoc
 def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
     """Yield what has changed, for the log of audits, without any hash."""
     before = former or AccessDocument(0)
-    for kind, old, new in (("user", before.users, later.users), ("role", before.roles, later.roles)):
+    for kind, old, new in (
+        ("user", before.users, later.users),
+        ("role", before.roles, later.roles),
+        ("issuer", before.known_issuers, later.known_issuers),
+    ):
         for name in sorted(old.keys() | new.keys()):
             if name not in new:
                 yield f"{kind} {name} removed"
@@ -183,7 +212,9 @@ def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[st
                 yield f"{kind} {name} changed: {_shown(old[name])} -> {_shown(new[name])}"
 
 
-def _shown(value: User | tuple[str, ...]) -> str:
+def _shown(value: User | tuple[str, ...] | Issuer) -> str:
+    if isinstance(value, Issuer):
+        return ", ".join(f"{field} {given}" for field, given in msgspec.structs.asdict(value).items() if given)
     if isinstance(value, tuple):
         return "; ".join(value) or "no rules"
     keys = ", ".join(
@@ -215,6 +246,7 @@ def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
         _check_name("role", role)
         for rule in rules:
             parse_rule(rule)
+    check_issuers(found.known_issuers, {*found.roles, *BUILT_IN})
     hashes: set[str] = set()
     for name, user in found.users.items():
         _check_user(name, user, found)
@@ -225,7 +257,10 @@ def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
 
 
 def _check_user(name: str, user: User, document: AccessDocument) -> None:
-    _check_name("user", name)
+    if issuer := issuer_of(name):
+        _check_token_user(name, issuer, user, document)
+    else:
+        _check_name("user", name)
     for rule in user.rules:
         parse_rule(rule)
     for role in user.roles:
@@ -242,6 +277,15 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
         if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:
             raise InvalidArgument(f"user {name} has an invalid key: `minimq user rotate {name}` makes a new one")
+
+
+def _check_token_user(name: str, issuer: str, user: User, document: AccessDocument) -> None:
+    if not is_token_user(name):
+        raise InvalidArgument(f"{name[:300]!r} is no name for a user of an issuer: no token can name it")
+    if issuer not in document.known_issuers:
+        raise InvalidArgument(f"user {name} is one of issuer {issuer}, which the document does not have")
+    if user.keys:
+        raise InvalidArgument(f"user {name} has a key, and is one of issuer {issuer}, whose users have tokens instead")
 
 
 def _check_name(kind: str, name: str) -> None:

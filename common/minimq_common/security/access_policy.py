@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import ADMIN, NO_LIMITS, AccessDocument, User, UserLimits
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
+from minimq_common.security.issuer import VerifiedToken, issuer_of
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
 _OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
@@ -21,6 +23,9 @@ _OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
 _TRANSACTIONS_OF_GROUP = ("%DLQ%",)
 
 _OF_ADMIN = "role admin"
+
+#: Users whose rules are prepared for decisions.
+_MOST_INDEXES = 8_192
 
 
 class Refusal(Enum):
@@ -33,17 +38,19 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user that has shown a key.
+    """A user that has shown a key or a token.
 
     Attributes:
         user: the name.
-        key_id: of the key; empty for who has shown a certificate.
-        expires_ms: milliseconds since 1970 after which the key is good no more; 0 for never.
+        key_id: of the key; empty for who has shown a certificate or a token.
+        expires_ms: milliseconds since 1970 after which the key or the token is good no more; 0 for never.
+        roles: that the token gives, beside those that the document does.
     """
 
     user: str
     key_id: str = ""
     expires_ms: int = 0
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Policy:
         self.document = document
         self._roles = {name: tuple(map(parse_rule, rules)) for name, rules in document.roles.items()}
         self._own = {name: tuple(map(parse_rule, user.rules)) for name, user in document.users.items()}
-        self._indexes: dict[str, _RuleIndex] = {}
+        self._indexes: dict[tuple[str, tuple[str, ...]], _RuleIndex] = {}
         self._by_hash = {
             key.hash: Principal(name, key_id, key.expires_ms)
             for name, user in document.users.items()
@@ -101,6 +108,18 @@ class Policy:
         """Return whose key it is or was, whether it is in force or not; empty when nobody has it."""
         principal = self._by_hash.get(key_hash)
         return "" if principal is None else principal.user
+
+    def of_token(self, token: VerifiedToken, now_ms: int) -> Principal | Refusal:
+        """Return whose token it is, which was verified by this policy or a former one."""
+        issuer = self.document.known_issuers.get(token.issuer_name)
+        if issuer is None or not issuer.reads_as(token.issuer):
+            return Refusal.UNKNOWN
+        if token.expires_ms <= now_ms:
+            return Refusal.EXPIRED
+        user = self.document.users.get(token.user)
+        if user is not None and user.disabled:
+            return Refusal.DISABLED
+        return Principal(token.user, "", token.expires_ms, issuer.granted(token.claimed))
 
     def of_certificate(self, user: str) -> Principal | Refusal:
         """Return the user that a verified certificate names."""
@@ -122,14 +141,19 @@ class Policy:
             return Refusal.EXPIRED
         return Principal(principal.user, principal.key_id, key.expires_ms)
 
-    def decide(self, user: str, need: Need) -> AccessDecision:
+    def decide(self, user: str, need: Need, roles: tuple[str, ...] = ()) -> AccessDecision:
         """Decide whether a user may do something. A rule that denies wins; without any rule nobody may.
 
         The topics in which a group keeps its retries and dead letters, and the transactions by which these are resent,
         are of the group: who may read it may use them.
+
+        Args:
+            user: the name.
+            need: what.
+            roles: that a token gives the user.
         """
         need = of_group(need)
-        found: User | None = self.document.users.get(user)
+        found = self._find(user, roles)
         if found is None or found.disabled:
             return AccessDecision(False, need)
         fitting = [each for each in self._index_of(user, found).about(need) if each[0].fits(need, user)]
@@ -156,7 +180,7 @@ class Policy:
 
     def refusal(self, user: str, now_ms: int) -> Refusal | None:
         """Return why no key of a user is let in; None if one is, or if the user has none at all."""
-        found = self.document.users.get(user)
+        found = self._find(user)
         if found is None:
             return Refusal.UNKNOWN
         if found.disabled:
@@ -167,16 +191,17 @@ class Policy:
 
     def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
         """Yield each of some rules that allow nothing, as another rule of the user denies all of it, and its source."""
-        denying = [each for each in self._rules(user, self.document.users[user]) if not each[0].allows]
+        found = self._find(user)
+        denying = [each for each in self._rules(user, found) if not each[0].allows] if found is not None else []
         for rule in rules:
             for denial, source in denying:
                 if rule.allows and denial.covers(rule, user):
                     yield rule, denial, source
                     break
 
-    def rights_of(self, user: str) -> object:
+    def rights_of(self, user: str, roles: tuple[str, ...] = ()) -> object:
         """Return what is equal as long as no decision about a user is another one."""
-        found = self.document.users.get(user)
+        found = self._find(user, roles)
         if found is None or found.disabled:
             return None
         return tuple(self._rules(user, found)), ADMIN in found.roles
@@ -186,21 +211,32 @@ class Policy:
         found = self.document.users.get(user)
         return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 
-    def sees_all(self, user: str) -> bool:
+    def sees_all(self, user: str, roles: tuple[str, ...] = ()) -> bool:
         """Return whether there is nothing that a user may not describe."""
-        found = self.document.users.get(user)
+        found = self._find(user, roles)
         if found is None or found.disabled or ADMIN not in found.roles:
             return False
         return not any(rule.verb is Verb.DESCRIBE and not rule.allows for rule, _ in self._rules(user, found))
 
+    def _find(self, name: str, roles: tuple[str, ...] = ()) -> User | None:
+        """Return a user with all roles; one of an issuer need not be in the document."""
+        found = self.document.users.get(name)
+        issuer = self.document.known_issuers.get(issuer_of(name))
+        if issuer is None:
+            return found
+        found = found or User()
+        return replace(found, roles=tuple(dict.fromkeys((*found.roles, *issuer.granted(), *roles))))
+
     def _index_of(self, name: str, user: User) -> _RuleIndex:
-        index = self._indexes.get(name)
+        index = self._indexes.get((name, user.roles))
         if index is None:
-            index = self._indexes[name] = _RuleIndex(self._rules(name, user), name)
+            if len(self._indexes) >= _MOST_INDEXES:  # of users of issuers there is any number
+                self._indexes.clear()
+            index = self._indexes[name, user.roles] = _RuleIndex(self._rules(name, user), name)
         return index
 
     def _rules(self, name: str, user: User) -> Iterator[tuple[Rule, str]]:
-        for rule in self._own[name]:
+        for rule in self._own.get(name, ()):
             yield rule, f"user {name}"
         for role in user.roles:
             for rule in self._roles.get(role, ()):

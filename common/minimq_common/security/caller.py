@@ -90,24 +90,36 @@ class _LiveStream:
 
 
 class KnownCaller(Caller):
-    """A caller that has shown a key. Lives on the event loop of the server; one for all calls with that key.
+    """A caller that has shown a key or a token. Lives on the event loop of the server; one for all calls with that.
 
     Args:
         user: the name.
         decide: returns whether the user has a right, and why.
         denied: called with each right that the user lacked.
         sees_all: nothing has to be left out of a list.
+        shown: "key" or "token".
+        opened: the streams by method of all callers that are this user; None for those of this one alone.
     """
 
-    def __init__(self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False) -> None:
+    def __init__(
+        self,
+        user: str,
+        decide: Decide,
+        denied: Denied,
+        *,
+        sees_all: bool = False,
+        shown: str = "key",
+        opened: Counter[str] | None = None,
+    ) -> None:
         self.user = user
+        self._shown = shown
         self.sees_all = sees_all
         self._decide = decide
         self._denied = denied
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
         self._streams: set[_LiveStream] = set()
-        self._open: Counter[str] = Counter()  # streams by method
+        self._open: Counter[str] = Counter() if opened is None else opened
         self._forgot = False
         self._is_let_go = False
         self._suspended: MiniMQError | None = None
@@ -141,6 +153,11 @@ class KnownCaller(Caller):
     def sees(self, resource: Resource, name: str) -> bool:
         """Return whether the caller may see a name in a list."""
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
+
+    @property
+    def is_streaming(self) -> bool:
+        """True while it has a stream."""
+        return bool(self._streams)
 
     @contextmanager
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
@@ -218,7 +235,7 @@ class KnownCaller(Caller):
 
     @property
     def _key(self) -> str:
-        return f"the key of user {self.user}"
+        return f"the {self._shown} of user {self.user}"
 
     def _check_in_force(self) -> None:
         if self._is_let_go:

@@ -16,6 +16,7 @@ import grpc
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.user_key import UserKey
+from minimq_common.security.user_token import UserToken
 
 #: Rounds of a handshake; each is one flight of one side, and TLS 1.3 has three.
 _FLIGHTS = 10
@@ -43,12 +44,12 @@ class Trust:
     Attributes:
         roots: the certificates in PEM of those who are trusted to name others.
         pair: shown to the other side in the handshake; None for nothing.
-        bearer: the key that is sent with each call; None for none.
+        bearer: the key or the token that is sent with each call; None for none.
     """
 
     roots: bytes
     pair: Pair | None = None
-    bearer: UserKey | None = None
+    bearer: UserKey | UserToken | None = None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return what a channel of gRPC needs."""

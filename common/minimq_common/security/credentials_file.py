@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ from minimq_common.names import check_address
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.user_key import UserKey, parse_key
+from minimq_common.security.user_token import UserToken, parse_token
 from minimq_common.security.watched import Watched
 
 
@@ -23,6 +26,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     certificate: str = ""
     private_key: str = ""
     key: str = ""
+    token_file: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nameservers={self.nameservers})"
@@ -40,11 +44,17 @@ class CredentialsFile:
 
     def __init__(self, credentials: Credentials) -> None:
         where = str(credentials)
+        self._folder = Path()
         if credentials.path:
             path = Path(credentials.path).expanduser().absolute()
+            self._folder = path.parent
             self._content = Watched([path], lambda found: _read(found[0], where))
         else:
             self._content = Watched([], lambda _: _read(credentials.text.encode(), where))
+        self._lock = threading.Lock()
+        self._token: tuple[str, Watched[UserToken]] | None = None
+        self._with_token = self._content.get()[1]
+        self.trust()
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -53,7 +63,17 @@ class CredentialsFile:
 
     def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom a channel trusts and what it shows, as it is now."""
-        return self._content.get(at_once=at_once)[1]
+        content, trust = self._content.get(at_once=at_once)
+        if not content.token_file:
+            return trust
+        with self._lock:
+            if self._token is None or self._token[0] != content.token_file:
+                path = self._folder / Path(content.token_file).expanduser()
+                self._token = content.token_file, Watched([path], lambda found: parse_token(found[0], str(path)))
+            trust = replace(trust, bearer=self._token[1].get(at_once=at_once))
+            if trust != self._with_token:
+                self._with_token = trust
+            return self._with_token
 
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
@@ -66,13 +86,17 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     """
     import json  # noqa: PLC0415 - for who writes one
 
-    lines = [f"# {about}", "# Keep it secret: whoever has it is taken for this user."]
+    lines = [f"# {about}"]
+    if trust.pair is not None or isinstance(trust.bearer, UserKey):
+        lines.append("# Keep it secret: whoever has it is taken for this user.")
     if nameservers:
         lines.append(f"nameservers = {json.dumps(list(nameservers))}")
     parts = {"ca": trust.roots}
     if trust.pair is not None:
         parts |= {"certificate": trust.pair.certificate, "private_key": trust.pair.key}
-    if trust.bearer is not None:
+    if isinstance(trust.bearer, UserToken):
+        lines.append(f"token_file = {json.dumps(trust.bearer.path, ensure_ascii=False)}")
+    elif trust.bearer is not None:
         lines.append(f'key = "{trust.bearer.text}"')
     lines += [f"{name} = '''\n{pem.decode('ascii').strip()}\n'''" for name, pem in parts.items()]
     return "\n".join(lines) + "\n"
@@ -81,6 +105,10 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
 def about_user(name: str) -> str:
     """Return the sentence at the top of the file of a user."""
     return f"Credentials of {name} for a minimq cluster."
+
+
+#: The sentence at the top of a file for whoever has a token.
+ABOUT_TOKEN = "Credentials for a minimq cluster, of the user whose token is in the file that is named here."
 
 
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
@@ -96,6 +124,8 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
         check_address(address)
     if bool(found.certificate) != bool(found.private_key):
         raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
+    if found.key and found.token_file:
+        raise InvalidArgument(f"{where} has a key and a token_file: give one of them")
     pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
     trust = Trust(found.ca.encode(), pair, _bearer(found.key, where))
     check_roots(trust.roots, f"ca in {where}")

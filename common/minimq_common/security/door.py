@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from minimq_common.errors import MiniMQError
-from minimq_common.security.access_control import AccessControl
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.security.access_control import AccessControl, UnknownToken
 from minimq_common.security.caller import Caller, KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallerKind, has_rule, kind_of
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # at run time the class has no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
 _Serve = Callable[..., Any]
-#: Takes a caller and the context of its call, and raises if they do not belong together.
-_Meet = Callable[[KnownCaller, Any], None]
-#: Counts the present task as a stream of the caller.
-_Stream = Callable[[], AbstractContextManager[None]]
+#: Returns the caller of a call by its context, or raises why it is not let in.
+_Admit = Callable[[Any], KnownCaller]
+#: Counts the present task as a stream of a caller.
+_Stream = Callable[[KnownCaller], AbstractContextManager[None]]
 
 
 class Door(grpc.GenericRpcHandler):
@@ -51,7 +51,7 @@ class Door(grpc.GenericRpcHandler):
         max_streams: float = math.inf,
     ) -> None:
         self._control = control
-        self._meet: _Meet = control.check_certificate if certificates else _meet_anybody
+        self._certificates = certificates
         self._in_band = frozenset(in_band)
         self._most_of_user = (
             math.inf if control.shared.only_reports else max(1, max_streams / 2)
@@ -94,15 +94,33 @@ class Door(grpc.GenericRpcHandler):
         if kind is CallerKind.ANYBODY:
             return handler
         try:
-            caller = self._control.identify(details.invocation_metadata or ())
-            if kind is CallerKind.SERVER and not isinstance(caller, ServerCaller):
-                caller.refuse_server_call()
+            found = self._control.identify(details.invocation_metadata or ())
+            if not isinstance(found, UnknownToken):
+                self._check_kind(found, kind)
         except MiniMQError as error:
             return _refusing(error)
         checks = kind is CallerKind.USER and method not in self._in_band
-        most = math.inf if isinstance(caller, ServerCaller) else self._most_of_user
-        stream = partial(caller.streaming, method.rpartition("/")[2], most)
-        return _bound(handler, caller, self._meet, stream, checks=checks)
+        stream = partial(self._streaming, method.rpartition("/")[2])
+        if isinstance(found, UnknownToken):
+            return _bound(_reading(handler), partial(self._verify, found, kind), stream, checks=checks)
+        return _bound(handler, partial(self._meet, found), stream, checks=checks)
+
+    def _check_kind(self, caller: KnownCaller, kind: CallerKind) -> None:
+        if kind is CallerKind.SERVER and not isinstance(caller, ServerCaller):
+            caller.refuse_server_call()
+
+    def _meet(self, caller: KnownCaller, context: Any) -> KnownCaller:  # noqa: ANN401 - of any call, here and below
+        if self._certificates:
+            self._control.check_certificate(caller, context)
+        return caller
+
+    def _verify(self, token: UnknownToken, kind: CallerKind, context: Any) -> KnownCaller:  # noqa: ANN401
+        caller = self._control.verify(token, context.peer())
+        self._check_kind(caller, kind)
+        return self._meet(caller, context)
+
+    def _streaming(self, method: str, caller: KnownCaller) -> AbstractContextManager[None]:
+        return caller.streaming(method, math.inf if isinstance(caller, ServerCaller) else self._most_of_user)
 
 
 def request_name(handler: _Handler) -> str:
@@ -120,25 +138,36 @@ def _refusing(error: MiniMQError) -> _Handler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _meet_anybody(_: KnownCaller, __: object) -> None:
-    pass
+def _reading(handler: _Handler) -> _Handler:
+    """Return a handler that reads its request itself: gRPC, and who counts requests, read that of others before."""
+    if handler.request_streaming:
+        return handler
+    serve: Any = handler.unary_unary
+
+    async def single(requests: Any, context: Any) -> Any:  # noqa: ANN401
+        request = await anext(aiter(requests), None)
+        if request is None or isinstance(request, bytes):  # as it is if it is too large
+            raise InvalidArgument("this call takes one request, and a short one")
+        return await serve(request, context)
+
+    return grpc.stream_unary_rpc_method_handler(single, handler.request_deserializer, handler.response_serializer)
 
 
-def _bound(handler: _Handler, caller: KnownCaller, meet: _Meet, stream: _Stream, *, checks: bool) -> _Handler:
-    """Return a handler for one call of a caller."""
+def _bound(handler: _Handler, admit: _Admit, stream: _Stream, *, checks: bool) -> _Handler:
+    """Return a handler for one call."""
     serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     if handler.request_streaming or handler.response_streaming:
-        wrapped = _streamed(serve, caller, meet, stream, checks=checks)
+        wrapped = _streamed(serve, admit, stream, checks=checks)
     else:
-        wrapped = _single(serve, caller, meet)
+        wrapped = _single(serve, admit)
     kind = f"{_kind(handler.request_streaming)}_{_kind(handler.response_streaming)}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")
     return make(wrapped, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
 
 
-def _single(serve: _Serve, caller: KnownCaller, meet: _Meet) -> _Serve:
+def _single(serve: _Serve, admit: _Admit) -> _Serve:
     async def single(request: Any, context: Any) -> Any:  # noqa: ANN401 - of any call, here and below
-        meet(caller, context)
+        caller = admit(context)
         caller.check(request)
         serve_as(caller)
         return await serve(request, context)
@@ -146,26 +175,26 @@ def _single(serve: _Serve, caller: KnownCaller, meet: _Meet) -> _Serve:
     return single
 
 
-def _streamed(serve: _Serve, caller: KnownCaller, meet: _Meet, stream: _Stream, *, checks: bool) -> _Serve:
-    def checked(requests: Any) -> Any:  # noqa: ANN401
+def _streamed(serve: _Serve, admit: _Admit, stream: _Stream, *, checks: bool) -> _Serve:
+    def checked(requests: Any, caller: KnownCaller) -> Any:  # noqa: ANN401
         return _AllowedRequests(requests, caller) if checks else requests
 
     if inspect.isasyncgenfunction(serve):
 
         async def generated(requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ANN401
-            meet(caller, context)
+            caller = admit(context)
             serve_as(caller)
-            with stream():
-                async for response in serve(checked(requests), context):
+            with stream(caller):
+                async for response in serve(checked(requests, caller), context):
                     yield response
 
         return generated
 
-    async def streamed(requests: Any, context: Any) -> None:  # noqa: ANN401
-        meet(caller, context)
+    async def streamed(requests: Any, context: Any) -> Any:  # noqa: ANN401
+        caller = admit(context)
         serve_as(caller)
-        with stream():
-            await serve(checked(requests), context)
+        with stream(caller):
+            return await serve(checked(requests, caller), context)
 
     return streamed
 

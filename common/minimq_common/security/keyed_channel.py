@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from minimq_common.security.user_key import UserKey
+    from minimq_common.security.user_token import UserToken
 
 #: Where a key stands among the metadata of a call, and what stands before it.
 HEADER, SCHEME = "authorization", "Bearer "
@@ -32,10 +33,10 @@ class KeyedChannel:
 
     Args:
         channel: with TLS.
-        key: of whoever calls.
+        key: of whoever calls, or a token.
     """
 
-    def __init__(self, channel: Any, key: UserKey) -> None:  # noqa: ANN401 - of either kind
+    def __init__(self, channel: Any, key: UserKey | UserToken) -> None:  # noqa: ANN401 - of either kind
         self._channel = channel
         self._metadata = ((HEADER, f"{SCHEME}{key.text}"),)
 

@@ -18,6 +18,9 @@ _REPEAT_S = 60.0
 #: counted. Each has its own, so that nobody silences the log for others by keys or names that are made up.
 _MOST_KINDS = 200
 
+#: Users and reasons of which is known what was logged; those that were refused in the last minute, if there are more.
+_MOST_LOGGED = 10_000
+
 #: Stands for all kinds for which there is no room.
 _OTHERS = "others"
 
@@ -71,6 +74,8 @@ class RefusalLog:
 
     def _note(self, text: str, who: str, what: str) -> None:
         now = self._clock()
+        if who not in self._logged and len(self._logged) >= _MOST_LOGGED:
+            self._logged = {name: kinds for name, kinds in self._logged.items() if _is_fresh(kinds, now)}
         kinds = self._logged.setdefault(who, {})
         since, more = kinds.get(what, (-_REPEAT_S, 0))
         if now < since + _REPEAT_S:
@@ -84,3 +89,8 @@ class RefusalLog:
             return
         kinds[what] = now, 0
         audit.warning(f"{text} before=%d", who, what, more, extra=ALWAYS_WRITTEN)
+
+
+def _is_fresh(kinds: dict[str, tuple[float, int]], now: float) -> bool:
+    """Return whether one of some kinds was logged in the last minute."""
+    return any(now < since + _REPEAT_S for since, _ in kinds.values())

@@ -6,6 +6,9 @@ from minimq_common.security.access_document import UserLimits
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.security.caller import KnownCaller
 
+#: Users that are remembered although they have no limits; of issuers of tokens there may be any number.
+_MOST_USERS = 10_000
+
 
 class UserRates:
     """One rate for each direction and user, however many keys and streams the user has. Lives on one event loop."""
@@ -16,6 +19,8 @@ class UserRates:
     def apply(self, caller: KnownCaller, limits: UserLimits) -> None:
         """Have a caller keep to the limits of its user from now on."""
         if caller.user not in self._rates:
+            if len(self._rates) >= _MOST_USERS:
+                self._rates = {user: rates for user, rates in self._rates.items() if any(map(_matters, rates))}
             self._rates[caller.user] = ByteRate(), ByteRate()
         caller.received, caller.sent = self._rates[caller.user]
         caller.received.change(limits.in_bytes_per_s)
@@ -30,5 +35,9 @@ class UserRates:
             (user, way, rate.waited_s)
             for user, rates in [*self._rates.items()]
             for way, rate in zip(("in", "out"), rates, strict=True)
-            if rate.bytes_per_s or rate.waited_s
+            if _matters(rate)
         ]
+
+
+def _matters(rate: ByteRate) -> bool:
+    return bool(rate.bytes_per_s or rate.waited_s)

@@ -1,0 +1,203 @@
+"""Issuers of tokens: the identity providers that a cluster trusts, and what it takes from their tokens.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from minimq_common.errors import InvalidArgument
+
+#: Stands between the name of an issuer and the rest of the name of one of its users; no other user has it in its name.
+SEPARATOR = ":"
+#: Letters of the name of such a user.
+MAX_TOKEN_USER = 255
+#: Issuers of a document, values of a claim that stand for roles, and values of it that are looked at in one token.
+MOST_ISSUERS, MOST_CLAIMED = 16, 256
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+#: Neither of these has a letter that means something in a rule, in a log or in a line of a terminal.
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}:[A-Za-z0-9][A-Za-z0-9._:@/|+=-]*")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TEXT = re.compile(r"[!-~]{1,1000}")
+_CLAIM = re.compile(r"[!-~]{1,200}")
+
+
+class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An identity provider that signs tokens.
+
+    Attributes:
+        issuer: the claim `iss` of its tokens, mostly a URL.
+        audience: is in the claim `aud` of those that are for this cluster.
+        jwks: its public keys: a URL, or the name of a file in the folder of secrets of each server.
+        ca: the name of a file there with the certificates that are trusted for the URL; empty for those of the system.
+        user_claim: the claim that names the user.
+        user_prefix: the begin that each value of it has, and that is left out of the name.
+        roles: of all its users.
+        role_claim: the claim, a text or a list of texts, whose values stand for roles; empty for none.
+        claimed_roles: the roles, by the value of that claim.
+    """
+
+    issuer: str
+    audience: str
+    jwks: str
+    ca: str = ""
+    user_claim: str = "sub"
+    user_prefix: str = ""
+    roles: tuple[str, ...] = ()
+    role_claim: str = ""
+    claimed_roles: dict[str, str] = {}
+
+    def reads_as(self, other: Issuer) -> bool:
+        """Return whether a token says the same by both, whatever roles that gives."""
+        return msgspec.structs.replace(self, roles=other.roles, claimed_roles=other.claimed_roles) == other
+
+    def granted(self, claimed: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the roles of a user whose token has some values in `role_claim`."""
+        mapped = (self.claimed_roles[value] for value in claimed if value in self.claimed_roles)
+        return tuple(dict.fromkeys((*self.roles, *mapped)))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """A token of an issuer whose signature and claims are right. It holds nothing that is secret.
+
+    Attributes:
+        issuer_name: of the issuer in the document.
+        issuer: as it was when the token was verified.
+        user: the name.
+        expires_ms: milliseconds since 1970 after which the token is good no more.
+        claimed: the values of the claim that stands for roles.
+        key_print: of the key that signed it.
+    """
+
+    issuer_name: str
+    issuer: Issuer
+    user: str
+    expires_ms: int
+    claimed: tuple[str, ...]
+    key_print: str
+
+
+def issuer_of(user: str) -> str:
+    """Return the name of the issuer of a user; empty for a user of the cluster itself, who has keys."""
+    name, separator, _ = user.partition(SEPARATOR)
+    return name if separator else ""
+
+
+def is_token_user(name: str) -> bool:
+    """Return whether a name may be that of a user of an issuer."""
+    return len(name) <= MAX_TOKEN_USER and _USER.fullmatch(name) is not None
+
+
+def user_in(claims: dict[str, Any], name: str, issuer: Issuer) -> str:
+    """Return the user that the claims of a token name. Raises `InvalidArgument`."""
+    subject = claims.get(issuer.user_claim)
+    where = f"the claim {issuer.user_claim!r}"
+    if not isinstance(subject, str) or not subject.startswith(issuer.user_prefix):
+        wanted = f"a text that begins with {issuer.user_prefix!r}" if issuer.user_prefix else "a text"
+        raise InvalidArgument(f"{where} of a token of issuer {name} has to be {wanted}")
+    user = f"{name}{SEPARATOR}{subject.removeprefix(issuer.user_prefix)}"
+    if not is_token_user(user):
+        raise InvalidArgument(
+            f"{where} of a token of issuer {name} names no user: it has to begin with a letter or a digit, and to "
+            f"consist of letters, digits and . _ - : @ / | + =, with the name of the issuer {MAX_TOKEN_USER} at most"
+        )
+    return user
+
+
+def claimed_in(claims: dict[str, Any], issuer: Issuer) -> tuple[str, ...]:
+    """Return the values in the claims of a token that stand for roles, of many the first ones."""
+    found = claims.get(issuer.role_claim) if issuer.role_claim else None
+    values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    known = (value for value in values if isinstance(value, str) and value in issuer.claimed_roles)
+    return tuple(dict.fromkeys(known))[:MOST_CLAIMED]
+
+
+def check_issuers(issuers: dict[str, Issuer], roles: Collection[str]) -> None:
+    """Raise `InvalidArgument` unless issuers can be as they are, in a document that has some roles."""
+    if len(issuers) > MOST_ISSUERS:
+        raise InvalidArgument(f"the document has {len(issuers)} issuers: the limit is {MOST_ISSUERS}")
+    names: dict[str, str] = {}
+    for name, issuer in issuers.items():
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"{name!r} is no name for an issuer: use letters, digits, '.', '_' and '-', 63 at most"
+            )
+        _check_texts(name, issuer)
+        _check_keys(name, issuer)
+        for role in (*issuer.roles, *issuer.claimed_roles.values()):
+            if role not in roles:
+                raise InvalidArgument(f"issuer {name} has the role {role!r}, which the document does not have")
+        if (other := names.setdefault(issuer.issuer, name)) != name:
+            raise InvalidArgument(f"the issuers {other} and {name} are the same, {issuer.issuer!r}: remove one")
+
+
+def is_url(jwks: str) -> bool:
+    """Return whether the keys of an issuer are fetched, and not in a file."""
+    return "://" in jwks
+
+
+def _check_texts(name: str, issuer: Issuer) -> None:
+    texts = {"issuer": issuer.issuer, "audience": issuer.audience, "user_claim": issuer.user_claim}
+    texts |= {"user_prefix": issuer.user_prefix} if issuer.user_prefix else {}
+    texts |= {"role_claim": issuer.role_claim} if issuer.role_claim else {}
+    for field, text in texts.items():
+        if not (_CLAIM if "claim" in field else _TEXT).fullmatch(text):
+            raise InvalidArgument(f"issuer {name} has an invalid {field}: it is a text without spaces, and not empty")
+    if len(issuer.claimed_roles) > MOST_CLAIMED:
+        raise InvalidArgument(
+            f"issuer {name} has {len(issuer.claimed_roles)} claimed roles: the limit is {MOST_CLAIMED}"
+        )
+    if issuer.claimed_roles and not issuer.role_claim:
+        raise InvalidArgument(f"issuer {name} has claimed_roles: give the claim with their names as role_claim, too")
+    if not all(0 < len(value) <= 1_000 and value.isprintable() for value in issuer.claimed_roles):
+        raise InvalidArgument(f"issuer {name} has claimed_roles for a text that is empty, too long or not printable")
+
+
+def _check_keys(name: str, issuer: Issuer) -> None:
+    if not is_url(issuer.jwks):
+        if not _FILE.fullmatch(issuer.jwks):
+            raise InvalidArgument(
+                f"issuer {name} has the jwks {issuer.jwks!r}: give an https:// URL, or the name of a file in the "
+                "folder of secrets of each server, such as jwks.json"
+            )
+        if issuer.ca:
+            raise InvalidArgument(f"issuer {name} has a ca, and its jwks is a file: a ca is for a URL")
+        return
+    if issuer.ca and not _FILE.fullmatch(issuer.ca):
+        raise InvalidArgument(
+            f"issuer {name} has the ca {issuer.ca!r}: give the name of a file in the folder of secrets of each server"
+        )
+    if not _TEXT.fullmatch(issuer.jwks) or not _may_be_fetched(issuer.jwks):
+        raise InvalidArgument(
+            f"issuer {name} has a jwks that is no https:// URL with a host, and without a user and a password; "
+            "http:// may be used for this machine only"
+        )
+
+
+def _may_be_fetched(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which raises for one that is none
+    except ValueError:
+        return False
+    if not parts.hostname or "@" in parts.netloc or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts))
+
+
+def _is_loopback(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,229 @@
+"""The sources of the keys of an issuer: a file that is watched, or a URL that a thread asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from minimq_common.errors import InvalidArgument, SystemBusy, Unavailable
+from minimq_common.security.issuer import Issuer, is_url
+from minimq_common.security.key_fetch import fetch
+from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey, TokenKeys, parse_keys
+from minimq_common.security.watched import Watched
+
+log = logging.getLogger(__name__)
+
+#: Seconds after which keys are fetched again, whatever happens.
+_REFRESH_S = 300.0
+#: Seconds after which they are fetched again at the earliest, when a token names one that is not among them.
+_AGAIN_S = 5.0
+#: Ids that no key had when they were first asked for, of which is known when that was.
+_MOST_LACKING = 256
+_NO_KEYS: TokenKeys = {}
+#: When somebody may come back whose key is being fetched, in seconds.
+_COME_BACK_S = 0.1
+
+
+class IssuerKeys(Protocol):
+    """The keys of an issuer as they are now."""
+
+    def keys(self) -> TokenKeys:
+        """Return the keys that are known; none before there are some."""
+
+    def find(self, key_id: str) -> TokenKey | None:
+        """Return a key, or None if the issuer has no such key.
+
+        Raises:
+            SystemBusy: it may have one, which is being fetched.
+            Unavailable: nobody knows, since its keys cannot be read.
+        """
+
+    def stop(self) -> None:
+        """Follow them no longer."""
+
+
+def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
+    """Return the keys of an issuer, which are followed from now on.
+
+    Args:
+        name: of the issuer in the document.
+        issuer: as it is there.
+        folder: of the secrets of this server, which has the files that the issuer names.
+    """
+    folder = folder or Path()
+    if is_url(issuer.jwks):
+        return FetchedKeys(name, issuer.jwks, folder / issuer.ca if issuer.ca else None)
+    return FileKeys(name, folder / issuer.jwks)
+
+
+class FileKeys:
+    """Keys in a file, which is looked at once a second while somebody asks.
+
+    Args:
+        name: of the issuer.
+        path: of the file.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name = name
+        self._path = path
+        self._file: Watched[TokenKeys] | None = None
+        self._tried_at = float("-inf")
+        self._complaint = ""
+        self._open()
+
+    def keys(self) -> TokenKeys:
+        """Return the keys that are known."""
+        self._open()
+        return _NO_KEYS if self._file is None else self._file.get()
+
+    def find(self, key_id: str) -> TokenKey | None:
+        """Return a key."""
+        keys = self.keys()
+        if self._file is None:
+            raise Unavailable(
+                f"the keys of issuer {self._name} cannot be read here: the log of the server has the reason"
+            )
+        return keys.get(key_id)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def _open(self) -> None:
+        if self._file is not None or time.monotonic() - self._tried_at < 1.0:
+            return
+        self._tried_at = time.monotonic()
+        try:
+            self._file = Watched([self._path], lambda found: self._parse(found[0]), most_bytes=MAX_SET_BYTES)
+        except InvalidArgument as error:
+            if error.message != self._complaint:
+                self._complaint = error.message
+                log.error("access: keys cannot be used issuer=%s reason=%r", self._name, error.message)
+
+    def _parse(self, data: bytes) -> TokenKeys:
+        try:
+            return parse_keys(data)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self._path} cannot be used: {error.message}") from None
+
+
+class FetchedKeys:
+    """Keys at a URL, which a thread of its own fetches. Thread-safe.
+
+    Keys that are there stay when the issuer does not answer, or with what cannot be used.
+
+    Args:
+        name: of the issuer.
+        url: of the keys.
+        ca: see `fetch`.
+        refresh_s: seconds after which they are fetched again.
+        again_s: see `_AGAIN_S`.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        ca: Path | None,
+        *,
+        refresh_s: float = _REFRESH_S,
+        again_s: float = _AGAIN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._url = url
+        self._ca = ca
+        self._refresh_s = refresh_s
+        self._again_s = again_s
+        self._clock = clock
+        self._keys: TokenKeys = {}
+        self._complaint = ""
+        self._turn = threading.Condition()
+        #: When ids were first asked for that no key has.
+        self._lacking: OrderedDict[str, float] = OrderedDict()
+        self._began_at = self._completed_from = float("-inf")  # when the last fetch began, and the last that is over
+        self._is_fetching = True
+        self._is_wanted = self._is_over = False
+        threading.Thread(target=self._run, name=f"minimq-issuer-{name}", daemon=True).start()
+
+    def keys(self) -> TokenKeys:
+        """Return the keys that are known."""
+        return self._keys
+
+    def find(self, key_id: str) -> TokenKey | None:
+        """Return a key."""
+        found = self._keys.get(key_id)
+        if found is not None:
+            return found
+        now = self._clock()
+        with self._turn:
+            since = self._lacking.setdefault(key_id, now)
+            self._lacking.move_to_end(key_id)
+            if len(self._lacking) > _MOST_LACKING:
+                self._lacking.popitem(last=False)
+            if since < self._completed_from:
+                if self._complaint:
+                    raise Unavailable(
+                        f"the keys of issuer {self._name} cannot be fetched here: the log of the server has the reason"
+                    )
+                return None
+            self._is_wanted = True
+            self._turn.notify_all()
+            wait_s = _COME_BACK_S if self._is_fetching else max(_COME_BACK_S, self._began_at + self._again_s - now)
+        text = f"the keys of issuer {self._name} are being fetched, since the one of this token is not among them"
+        raise SystemBusy(text, retry_after_s=wait_s)
+
+    def stop(self) -> None:
+        """Have the thread end, which it does at once, or with the answer that it waits for."""
+        with self._turn:
+            self._is_over = True
+            self._turn.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            with self._turn:
+                began = self._began_at = self._clock()
+                self._is_fetching, self._is_wanted = True, False
+            try:
+                found = parse_keys(fetch(self._url, self._ca))
+            except InvalidArgument as error:
+                self._note(error.message)
+            else:
+                self._take(found)
+            with self._turn:
+                self._completed_from, self._is_fetching = began, False
+                self._rest(began)
+
+    def _rest(self, began: float) -> None:
+        """Wait until it is time for the next fetch."""
+        while not self._is_over and (left_s := self._due(began) - self._clock()) > 0:
+            self._turn.wait(left_s)
+
+    def _due(self, began: float) -> float:
+        """Return when to fetch again."""
+        return began + (self._again_s if self._is_wanted or self._complaint else self._refresh_s)
+
+    def _take(self, found: TokenKeys) -> None:
+        with self._turn:
+            former, self._keys = self._keys, found
+            for key_id in found:
+                self._lacking.pop(key_id, None)
+        if former.keys() != found.keys() or self._complaint:
+            log.info("access: keys are in use issuer=%s keys=%d", self._name, len(found))
+        self._complaint = ""
+
+    def _note(self, reason: str) -> None:
+        if reason != self._complaint:
+            self._complaint = reason
+            log.error(
+                "access: keys cannot be fetched, those that are known stand issuer=%s known=%d reason=%r",
+                self._name,
+                len(self._keys),
+                reason,
+            )

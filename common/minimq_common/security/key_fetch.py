@@ -1,0 +1,66 @@
+"""Fetches the keys of an issuer by HTTPS, within bounds of time and size."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.token_keys import MAX_SET_BYTES
+
+#: Seconds that one step of an answer may take, and the whole of it.
+_STEP_S, _WHOLE_S = 5.0, 15.0
+_OK = 200
+
+
+def fetch(url: str, ca: Path | None) -> bytes:
+    """Return what is at a URL; no redirect is followed.
+
+    Args:
+        url: https://, or http:// of this machine.
+        ca: a file with the certificates that are trusted; None for those of the system.
+
+    Raises:
+        InvalidArgument: it is not there, or too large, or takes too long. The text names the host alone.
+    """
+    # A server imports these when it has an issuer with a URL.
+    import http.client  # noqa: PLC0415
+    import ssl  # noqa: PLC0415
+    import urllib.error  # noqa: PLC0415
+    import urllib.request as requests  # noqa: PLC0415
+
+    parts, until = urlsplit(url), time.monotonic() + _WHOLE_S
+    where = f"{parts.scheme}://{parts.netloc}"
+    try:
+        opener = requests.OpenerDirector()  # without the handlers of redirects, files and other protocols
+        trusted = ssl.create_default_context(cafile=ca)
+        proxies = requests.ProxyHandler(None if parts.scheme == "https" else {})
+        for handler in (
+            *(proxies, requests.HTTPHandler(), requests.HTTPSHandler(context=trusted)),
+            *(requests.HTTPDefaultErrorHandler(), requests.HTTPErrorProcessor()),
+        ):
+            opener.add_handler(handler)
+        asked = requests.Request(url, headers={"Accept": "application/json", "User-Agent": "minimq"})
+        with opener.open(asked, timeout=_STEP_S) as answer:
+            if answer.status != _OK:
+                raise InvalidArgument(f"{where} answers with status {answer.status}")
+            return _read(answer, where, until)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise InvalidArgument(f"{where} answers with status {error.code}; redirects are not followed") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InvalidArgument(f"{where} is not reached: {type(reason).__name__}: {reason}"[:500]) from None
+
+
+def _read(answer: object, where: str, until: float) -> bytes:
+    read = answer.read1  # type: ignore[attr-defined]  # of a response
+    data = bytearray()
+    while part := read(8 << 10):
+        data += part
+        if len(data) > MAX_SET_BYTES:
+            raise InvalidArgument(f"the answer of {where} has over {MAX_SET_BYTES} bytes")
+        if time.monotonic() > until:
+            raise InvalidArgument(f"the answer of {where} takes longer than {_WHOLE_S:g} s")
+    return bytes(data)

@@ -1,0 +1,147 @@
+"""The gate for tokens: it knows the issuers in force and their keys, and checks no more tokens than it has time for."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from minimq_common.errors import SystemBusy
+from minimq_common.security.byte_rate import ByteRate
+from minimq_common.security.issuer import Issuer, VerifiedToken
+from minimq_common.security.issuer_keys import IssuerKeys, keys_of
+from minimq_common.security.token_check import RefusedToken, claim_of, verify
+from minimq_common.security.token_keys import TokenKeys
+
+log = logging.getLogger(__name__)
+
+#: Tokens that are checked in a second: of one peer, and of all together. Those that were verified are no matter.
+CHECKS_OF_PEER, CHECKS_OF_ALL = 50, 500
+#: Peers of which the server knows how many tokens they have shown: those that came last.
+_MOST_PEERS = 1_000
+#: When somebody may come back whose token was not looked at, in seconds.
+_COME_BACK_S = 1.0
+
+
+class TokenGate:
+    """Checks tokens. Lives on one event loop.
+
+    Args:
+        folder: of the secrets of this server; None for one without, whose issuers have no files.
+        now_ms: returns the time of day.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self, folder: Path | None, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._now_ms = now_ms
+        self._clock = clock
+        self._issuers: dict[str, tuple[Issuer, IssuerKeys]] = {}
+        self._all = ByteRate(CHECKS_OF_ALL, clock)
+        self._peers: OrderedDict[str, ByteRate] = OrderedDict()
+        self._is_lacking_library = False
+        self._seen: dict[str, TokenKeys] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """True if there are issuers."""
+        return bool(self._issuers) or self._is_lacking_library
+
+    def follow(self, issuers: Mapping[str, Issuer]) -> None:
+        """Go by some issuers from now on; the keys of those that were there before are kept."""
+        self._is_lacking_library = bool(issuers) and not _has_library()
+        if self._is_lacking_library:
+            log.error(
+                "access: tokens are refused, since a library is missing: `pip install 'minimq[secure]'` for this "
+                "server issuers=%s",
+                ",".join(issuers),
+            )
+            issuers = {}
+        former, self._issuers = self._issuers, {}
+        for name, issuer in issuers.items():
+            known = former.pop(name, None)
+            if known is not None and (known[0].jwks, known[0].ca) == (issuer.jwks, issuer.ca):
+                self._issuers[name] = issuer, known[1]
+            else:
+                if known is not None:
+                    known[1].stop()
+                self._issuers[name] = issuer, keys_of(name, issuer, self._folder)
+        for _, keys in former.values():
+            keys.stop()
+
+    def check(self, text: str, peer: str) -> VerifiedToken:
+        """Return a token that is right.
+
+        Args:
+            text: has the form of a token.
+            peer: who shows it, as gRPC says it: "ipv4:HOST:PORT".
+
+        Raises:
+            RefusedToken: it is not.
+            SystemBusy: too many tokens come, or the key of this one is being fetched.
+            Unavailable: the keys of its issuer cannot be read.
+        """
+        if self._is_lacking_library:
+            raise RefusedToken(
+                "token-library",
+                "this server cannot verify tokens: whoever runs it has to install minimq with the extra secure",
+            )
+        self._count(peer.rpartition(":")[0])
+        claim = claim_of(text)
+        found = next(((name, *each) for name, each in self._issuers.items() if each[0].issuer == claim.issuer), None)
+        if found is None:
+            raise RefusedToken(
+                "token-issuer",
+                "the issuer of the token in these credentials is not known here: `minimq access issuer list` shows "
+                "those that are, `minimq access issuer add` adds one",
+            )
+        name, issuer, keys = found
+        key = keys.find(claim.key_id)
+        if key is None:
+            raise RefusedToken(
+                "token-key",
+                f"the token in these credentials was signed by a key that issuer {name} does not have, or no longer: "
+                "get a new token, or give the servers the new keys of the issuer",
+            )
+        return verify(text, name, issuer, key, self._now_ms())
+
+    def stands(self, token: VerifiedToken) -> bool:
+        """Return whether the issuer of a token still has the key that signed it."""
+        known = self._issuers.get(token.issuer_name)
+        return known is not None and any(key.print == token.key_print for key in known[1].keys().values())
+
+    def has_other_keys(self) -> bool:
+        """Return whether keys of issuers were replaced since this was asked for the last time."""
+        found = {name: keys.keys() for name, (_, keys) in self._issuers.items()}
+        former, self._seen = self._seen, found
+        return any(former.get(name) is not keys for name, keys in found.items())
+
+    def stop(self) -> None:
+        """Follow no keys any more."""
+        issuers, self._issuers = self._issuers, {}
+        for _, keys in issuers.values():
+            keys.stop()
+
+    def _count(self, host: str) -> None:
+        """Raise `SystemBusy` if a peer, or all together, show too many tokens."""
+        own = self._peers.setdefault(host, ByteRate(CHECKS_OF_PEER, self._clock))
+        self._peers.move_to_end(host)
+        if len(self._peers) > _MOST_PEERS:
+            self._peers.popitem(last=False)
+        if own.owes_s() or self._all.owes_s():
+            text = "too many new tokens are shown to this server: try again in a moment"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
+        own.moved(1)
+        self._all.moved(1)
+
+
+def _has_library() -> bool:
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in ("jwt", "cryptography"))
+    except ValueError:  # a module that was set to None
+        return False
