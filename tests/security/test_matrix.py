@@ -26,6 +26,7 @@ from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
+from minimq_common.security.user_token import UserToken
 from minimq_common.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2
 from support.secure_scraping import trust_of
@@ -173,7 +174,7 @@ class Keys:
         mutual = self._authority.credentials(name, [], bearer)
         return self.channels(bearer, Credentials.from_text(mutual))
 
-    def channels(self, bearer: UserKey | None, own: CredentialsArgument | None = None) -> dict[str, Any]:
+    def channels(self, bearer: UserKey | UserToken | None, own: CredentialsArgument | None = None) -> dict[str, Any]:
         known = trust_of(own or self._secure.credentials)
         trust = Trust(known.roots, known.pair, bearer)
         addresses = (self._secure.nameserver, self._secure.brokers[0].address)
@@ -194,7 +195,7 @@ def admin(secure: LocalCluster) -> Iterator[Admin]:
 
 def key_of(text: str) -> UserKey:
     found = trust_of(Credentials.from_text(text)).bearer
-    assert found is not None
+    assert isinstance(found, UserKey)
     return found
 
 

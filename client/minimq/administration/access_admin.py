@@ -15,8 +15,10 @@ from minimq_common.security.access_document import AccessDocument, decode, from_
 from minimq_common.security.access_policy import AccessDecision, Policy
 from minimq_common.security.access_rule import Need, need_of
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import about_user, written
+from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
+from minimq_common.security.issuer import Issuer
 from minimq_common.security.user_key import UserKey
+from minimq_common.security.user_token import UserToken
 from minimq_proto.v1 import broker_pb2
 
 #: Seconds between checks of servers that do not have the document yet.
@@ -150,6 +152,20 @@ class AccessAdmin:
         """Remove a user with its keys and rules. Raises as `change_access`."""
         self.change_access(edits.remove_user(name))
 
+    def add_issuer(self, name: str, issuer: Issuer, *, replaces: bool = False) -> None:
+        """Take the tokens of an identity provider from now on. Raises as `change_access`.
+
+        Args:
+            name: of the issuer here; its users are "NAME:USER".
+            issuer: what servers take from its tokens.
+            replaces: change the issuer of that name, instead of adding one.
+        """
+        self.change_access(edits.add_issuer(name, issuer, replaces=replaces))
+
+    def remove_issuer(self, name: str) -> None:
+        """Take the tokens of an issuer no longer, and remove the rules of its users. Raises as `change_access`."""
+        self.change_access(edits.remove_issuer(name))
+
     def apply_access(self, document: str) -> None:
         """Replace the document by one in TOML with a larger version. Raises as `change_access`."""
         self.change_access(edits.replace_all(from_toml(document.encode())))
@@ -190,13 +206,28 @@ class AccessAdmin:
             key: of the user.
             nameservers: HOST:PORT of each; by default those of this `Admin`.
         """
+        return self._written(key, nameservers, about_user(name))
+
+    def token_credentials(self, token_file: str, nameservers: Sequence[str] = ()) -> str:
+        """Return the text of credentials for whoever has a token in a file. They contain nothing secret.
+
+        Args:
+            token_file: the path of that file where the credentials are used; it is read again when it changes.
+            nameservers: as of `credentials_of`.
+
+        Raises:
+            InvalidArgument: this `Admin` has no credentials.
+        """
+        return self._written(UserToken(token_file, ""), nameservers, ABOUT_TOKEN)
+
+    def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
         calls = self._masters.calls
         trust = calls.connection.security.trust()
         if trust is None:
             raise InvalidArgument(
                 "no credentials are given: --credentials FILE, or credentials=, names those of an administrator"
             )
-        return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, key), about_user(name))
+        return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
 
     def access_status(self) -> list[AccessStatus]:
         """Return the version of users and rules in force at each server, sorted: name servers first.

@@ -14,6 +14,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User, decode
 from minimq_common.security.access_policy import Policy, check_decides
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
+from minimq_common.security.issuer import Issuer, is_token_user, issuer_of
 
 #: Takes a document, and returns the changed one.
 AccessEdit = Callable[[AccessDocument], AccessDocument]
@@ -45,15 +46,16 @@ def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
 
 
 def administrators(document: AccessDocument) -> list[str]:
-    """Return the users that may change users and rules."""
+    """Return the users that may change users and rules, and whose keys no issuer can take back."""
     policy = Policy(document)
-    return [name for name in document.users if policy.decide(name, _ACCESS).allowed]
+    return [name for name in document.users if not issuer_of(name) and policy.decide(name, _ACCESS).allowed]
 
 
 def add_user(name: str, key: NamedKey, rules: Iterable[str], roles: Iterable[str]) -> AccessEdit:
     """Return the change that adds a user with a key."""
 
     def edit(document: AccessDocument) -> AccessDocument:
+        _check_has_keys(name)
         if name in document.users:
             raise InvalidArgument(
                 f"user {name} exists already: `minimq user allow {name}` gives more rights, "
@@ -111,6 +113,7 @@ def add_key(name: str, key: NamedKey, *, drop_old: bool = False) -> AccessEdit:
     """Return the change that gives a user a new key, beside the former one or, with `drop_old`, instead of it."""
 
     def edit(document: AccessDocument) -> AccessDocument:
+        _check_has_keys(name)
         user = _user(document, name)
         if not drop_old and len(user.keys) >= _KEYS:
             raise InvalidArgument(
@@ -127,6 +130,7 @@ def drop_former_keys(name: str) -> AccessEdit:
     """Return the change that revokes all keys of a user except the latest."""
 
     def edit(document: AccessDocument) -> AccessDocument:
+        _check_has_keys(name)
         user = _user(document, name)
         if len(user.keys) < _KEYS:
             raise InvalidArgument(f"user {name} has no former key: `minimq user rotate {name}` makes a new one first")
@@ -145,8 +149,36 @@ def remove_user(name: str) -> AccessEdit:
     """Return the change that removes a user."""
 
     def edit(document: AccessDocument) -> AccessDocument:
-        _user(document, name)
+        if name not in document.users:
+            raise InvalidArgument(_UNKNOWN.format(name))
         return replace(document, users={other: user for other, user in document.users.items() if other != name})
+
+    return edit
+
+
+def add_issuer(name: str, issuer: Issuer, *, replaces: bool = False) -> AccessEdit:
+    """Return the change that adds an issuer of tokens, or replaces the one of that name; its users keep their rules."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        former = document.known_issuers
+        if replaces and name not in former:
+            raise InvalidArgument(_NO_ISSUER.format(name))
+        if not replaces and name in former:
+            raise InvalidArgument(f"issuer {name} exists already: add it with --replace to change it")
+        return replace(document, issuers={**former, name: issuer})
+
+    return edit
+
+
+def remove_issuer(name: str) -> AccessEdit:
+    """Return the change that removes an issuer of tokens, with the rules of its users."""
+
+    def edit(document: AccessDocument) -> AccessDocument:
+        if name not in document.known_issuers:
+            raise InvalidArgument(_NO_ISSUER.format(name))
+        issuers = {other: issuer for other, issuer in document.known_issuers.items() if other != name}
+        users = {other: user for other, user in document.users.items() if issuer_of(other) != name}
+        return replace(document, users=users, issuers=issuers or UNSET)
 
     return edit
 
@@ -165,13 +197,26 @@ def replace_all(later: AccessDocument) -> AccessEdit:
     return edit
 
 
+_UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
+_NO_ISSUER = "there is no issuer {0}: `minimq access issuer list` lists all, `minimq access issuer add` adds one"
+
+
 def _user(document: AccessDocument, name: str) -> User:
     found = document.users.get(name)
-    if found is None:
+    if found is not None:
+        return found
+    if (issuer := issuer_of(name)) and is_token_user(name):
+        if issuer in document.known_issuers:
+            return User()  # whoever has a token with that name
+        raise InvalidArgument(_NO_ISSUER.format(issuer))
+    raise InvalidArgument(_UNKNOWN.format(name))
+
+
+def _check_has_keys(name: str) -> None:
+    if issuer := issuer_of(name):
         raise InvalidArgument(
-            f"there is no user {name}: `minimq user list` lists all, `minimq user add {name}` adds one"
+            f"user {name} is one of issuer {issuer}, which makes tokens for it: it has no key, and need not be added"
         )
-    return found
 
 
 def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:

@@ -12,6 +12,7 @@ import click
 from minimq.cli.access_source import open_source, secrets_option
 from minimq.cli.base import option, output_option, show_json
 from minimq.cli.base import show as show_table
+from minimq.cli.issuer import issuer, token_credentials
 from minimq.cli.table import Table
 from minimq_common.words import count_of
 
@@ -33,6 +34,10 @@ _SHOWN = 12
 @click.group()
 def access() -> None:
     """Show or replace the document of users and rules."""
+
+
+access.add_command(issuer)
+access.add_command(token_credentials)
 
 
 @access.command()

@@ -30,6 +30,9 @@ class AccessSource(Protocol):
     def credentials(self, user: str, key: UserKey, nameservers: tuple[str, ...]) -> str:
         """Return the text of the credentials of a user; without name servers, with the known ones."""
 
+    def token_credentials(self, token_file: str, nameservers: tuple[str, ...]) -> str:
+        """Return the text of credentials for whoever has a token in a file."""
+
 
 def secrets_option(command: Any) -> Any:  # noqa: ANN401 - a command
     """Add `--secrets` to a command about users and rules."""
@@ -69,6 +72,9 @@ class _ClusterAccess:
 
     def credentials(self, user: str, key: UserKey, nameservers: tuple[str, ...]) -> str:
         return self._admin.credentials_of(user, key, nameservers)
+
+    def token_credentials(self, token_file: str, nameservers: tuple[str, ...]) -> str:
+        return self._admin.token_credentials(token_file, nameservers)
 
 
 def given_nameservers(context: click.Context) -> tuple[str, ...]:

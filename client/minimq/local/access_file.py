@@ -13,9 +13,10 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import about_user, written
+from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
 from minimq_common.security.server_secrets import ACCESS, ROOTS
 from minimq_common.security.user_key import UserKey
+from minimq_common.security.user_token import UserToken
 from minimq_common.security.watched import read_bounded
 
 
@@ -63,8 +64,21 @@ class AccessFile:
         Raises:
             InvalidArgument: an address is wrong, or a file cannot be read.
         """
-        addresses = nameservers or (self._authority and self._authority.nameservers())
-        addresses = nameserver_addresses(addresses or DEFAULT_NAMESERVER)
+        addresses = self._addresses(nameservers)
         if self._authority is not None:
             return self._authority.credentials(user, addresses, key)
         return written(addresses, Trust(read_bounded(self._folder / ROOTS), None, key), about_user(user))
+
+    def token_credentials(self, token_file: str, nameservers: Sequence[str]) -> str:
+        """Return the text of credentials for whoever has a token in a file. Raises as `credentials`.
+
+        Args:
+            token_file: its path where the credentials are used.
+            nameservers: HOST:PORT of each; with none those of `admin`.
+        """
+        trust = Trust(read_bounded(self._folder / ROOTS), None, UserToken(token_file, ""))
+        return written(self._addresses(nameservers), trust, ABOUT_TOKEN)
+
+    def _addresses(self, nameservers: Sequence[str]) -> tuple[str, ...]:
+        found = nameservers or (self._authority and self._authority.nameservers())
+        return nameserver_addresses(found or DEFAULT_NAMESERVER)

@@ -22,6 +22,7 @@ from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
 from minimq_common.security.user_key import UserKey
+from minimq_common.security.user_token import UserToken
 from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ class CertificateAuthority:
             put_files({path: written(addresses, trust, about_user(user)).encode()})
         return path
 
-    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey) -> str:
-        """Return the text of the credentials of a user with a key; with a certificate too where it can be signed here.
+    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey | UserToken) -> str:
+        """Return the text of the credentials of a user, with a certificate too where it can be signed here.
 
         Raises:
             InvalidArgument: an address is wrong, or a file cannot be read.

@@ -23,7 +23,7 @@ from minimq_common.security.access_document import AccessDocument, StoredKey, Us
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.server_secrets import ServerSecrets
-from minimq_common.security.user_key import parse_key
+from minimq_common.security.user_key import UserKey, parse_key
 
 FOREVER_MS = 1 << 50
 
@@ -46,7 +46,7 @@ def policy(folder: Path) -> Policy:
 
 def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> None:
     key = CredentialsFile(Credentials(str(folder / "admin.minimq"))).trust().bearer
-    assert key is not None
+    assert isinstance(key, UserKey)
     assert policy(folder).of_key(key.hash, 0) == Principal("admin", key.id)
     shared = (folder / "server" / "cluster.key").read_text()
     assert parse_key(shared.strip()) != key
@@ -108,7 +108,7 @@ def test_a_user_is_added_with_credentials_that_open(folder: Path) -> None:
     opened = CredentialsFile(Credentials.from_text(text))
     assert opened.nameservers == ("mq1:9876",)
     trust = opened.trust()
-    assert trust.bearer is not None
+    assert isinstance(trust.bearer, UserKey)
     assert trust.pair is not None  # the key of the authority is here
     assert policy(folder).of_key(trust.bearer.hash, 0) == Principal("alice", trust.bearer.id)
     for question, status, answer in (
@@ -177,7 +177,7 @@ def test_rights_come_and_go(folder: Path) -> None:
 def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
     def of(text: str) -> Principal | Refusal:
         key = CredentialsFile(Credentials.from_text(text)).trust().bearer
-        assert key is not None
+        assert isinstance(key, UserKey)
         return policy(folder).of_key(key.hash, FOREVER_MS)
 
     first = run("user", "add", "alice", "--secrets", folder).stdout

@@ -51,6 +51,11 @@ class World(NamedTuple):
     clock: list[int]
     control: AccessControl
 
+    def identify(self, metadata: Any) -> KnownCaller:
+        found = self.control.identify(metadata)
+        assert isinstance(found, KnownCaller)
+        return found
+
     def allow(self, version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> None:
         self.shared.offer(document(version, *rules, expires_ms=expires_ms, disabled=disabled), "test")
 
@@ -76,14 +81,14 @@ def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> None:
     own = world()
     with pytest.raises(SystemBusy, match="checks whether users and rules have changed"):
-        own.control.identify(shown(ALICE))
-    assert own.control.identify(shown(SERVER)).user == "%servers"
+        own.identify(shown(ALICE))
+    assert own.identify(shown(SERVER)).user == "%servers"
     own.shared.settle()
     with pytest.raises(NotAuthenticated):  # there is no document, which lets in nobody
-        own.control.identify(shown(ALICE))
+        own.identify(shown(ALICE))
     own.allow(1)
-    caller = own.control.identify(shown(ALICE))
-    assert (caller.user, own.control.identify(shown(ALICE))) == ("alice", caller)
+    caller = own.identify(shown(ALICE))
+    assert (caller.user, own.identify(shown(ALICE))) == ("alice", caller)
     for metadata, reason in (
         (shown(), "`minimq user add` makes"),
         (shown(NOBODY), "not known here"),
@@ -93,17 +98,17 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
         ([("authorization", b"Bearer")], "not known here"),
     ):
         with pytest.raises(NotAuthenticated, match=reason) as raised:
-            own.control.identify(metadata)
+            own.identify(metadata)
         assert ALICE.text not in raised.value.message
     assert own.control.refusals.unauthenticated == {"none": 1, "unknown": 2, "malformed": 4}
     own.allow(2, disabled=True)
     with pytest.raises(NotAuthenticated, match="`minimq user enable alice`"):
-        own.control.identify(shown(ALICE))
+        own.identify(shown(ALICE))
     own.allow(3, expires_ms=EXPIRES_MS)
-    own.control.identify(shown(ALICE))
+    own.identify(shown(ALICE))
     own.clock[0] = EXPIRES_MS
     with pytest.raises(NotAuthenticated, match="`minimq user rotate alice`"):
-        own.control.identify(shown(ALICE))
+        own.identify(shown(ALICE))
 
 
 @on_loop
@@ -111,7 +116,7 @@ async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() ->
     own = world()
     own.shared.settle()
     own.allow(1, "allow write topic t*")
-    caller = own.control.identify(shown(ALICE))
+    caller = own.identify(shown(ALICE))
     request = broker_pb2.AppendRequest(topic="t")
     for key in (None, ("append", "t")):
         caller.check(request, key)
@@ -141,7 +146,7 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     began = asyncio.Queue[str]()
 
     async def stream(key: UserKey) -> None:
-        caller = own.control.identify(shown(key))
+        caller = own.identify(shown(key))
         with caller.streaming():
             await began.put(caller.user)
             await asyncio.Event().wait()
@@ -160,8 +165,8 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     with pytest.raises(Unavailable, match=r"not in cluster\.key any more"):
         await streams[1]
     with pytest.raises(NotAuthenticated):
-        own.control.identify(shown(SERVER))
-    own.control.identify(shown(LATER_SERVER))
+        own.identify(shown(SERVER))
+    own.identify(shown(LATER_SERVER))
     await own.control.stop()
 
 
@@ -171,8 +176,8 @@ async def test_a_call_that_began_before_its_key_ended_is_refused_when_its_reques
     own.shared.settle()
     own.allow(1)
     calls: list[tuple[KnownCaller, Any]] = [
-        (own.control.identify(shown(ALICE)), broker_pb2.ProbeRequest()),
-        (own.control.identify(shown(SERVER)), controller_pb2.ReportRequest()),
+        (own.identify(shown(ALICE)), broker_pb2.ProbeRequest()),
+        (own.identify(shown(SERVER)), controller_pb2.ReportRequest()),
     ]
     for caller, request in calls:
         caller.check(request)
@@ -192,11 +197,11 @@ async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() 
     own = world()
     own.shared.settle()
     own.allow(1, "allow read topic t")
-    former = own.control.identify(shown(ALICE))
+    former = own.identify(shown(ALICE))
     former.check(broker_pb2.PullRequest(topic="t"))
     users = {"alice": User(rules=("allow read topic t",)), "bob": User({ALICE.id: StoredKey(ALICE.hash)})}
     own.shared.offer(AccessDocument(2, users), "test")
-    caller = own.control.identify(shown(ALICE))
+    caller = own.identify(shown(ALICE))
     assert caller.user == "bob"
     with pytest.raises(AccessDenied):
         caller.check(broker_pb2.PullRequest(topic="t"))
