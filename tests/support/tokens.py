@@ -1,4 +1,4 @@
-"""An identity provider for tests: it signs tokens with keys of its own, and shows the public ones at a URL or in a file."""
+"""An identity provider for tests: it signs tokens, and shows its public keys at a URL or in a file."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class TokenIssuer:
 
     Attributes:
         keys: the algorithm and the private key, by key id.
+        signatures: of all tokens that it has signed, which are to be found nowhere.
     """
 
     def __init__(self, algorithm: str = "ES256") -> None:
+        self.signatures: list[str] = []
         self.keys: dict[str, tuple[str, Any]] = {}
         self.new_key(algorithm)
 
@@ -71,7 +73,9 @@ class TokenIssuer:
         }
         heads = {"kid": key_id or self.newest, **(headers or {})}
         heads = {name: value for name, value in heads.items() if value is not None}
-        return jwt.encode(claims, key, algorithm, headers=heads)
+        token = jwt.encode(claims, key, algorithm, headers=heads)
+        self.signatures.append(token.rpartition(".")[2])
+        return token
 
     def public_pem(self) -> bytes:
         """Return the newest public key, as an attacker has it."""

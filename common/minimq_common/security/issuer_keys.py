@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Seconds after which keys are fetched again, whatever happens.
 _REFRESH_S = 300.0
 #: Seconds after which they are fetched again at the earliest, when a token names one that is not among them.
-_AGAIN_S = 5.0
+_AGAIN_S = 2.0
 #: Ids that no key had when they were first asked for, of which is known when that was.
 _MOST_LACKING = 256
 _NO_KEYS: TokenKeys = {}
