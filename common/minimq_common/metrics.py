@@ -147,7 +147,7 @@ class MetricsServer:
         )
         yield counters(
             f"{self._prefix}_unauthenticated_total",
-            "Calls without a key that is in force, by what was wrong with it.",
+            "Calls without a key or token that is in force, by what was wrong with it.",
             ("reason",),
             (
                 ((reason,), count)

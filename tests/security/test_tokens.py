@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import sha256
@@ -22,7 +21,7 @@ from minimq_common.security.access_rule import need_of
 from support.live_user import PATIENCE_S, RULES, TOPIC, Idle, Sending
 from support.scraping import metrics_address
 from support.secure_scraping import scrape, trust_of
-from support.tokens import TokenIssuer, issuer_at, key_server, replace_token
+from support.tokens import TokenIssuer, encoded_part, issuer_at, key_server, replace_token
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -226,13 +225,9 @@ def test_the_keys_of_an_issuer_are_replaced_without_a_failed_send(admin: Admin, 
 
 def forged(token: str, header: Mapping[str, object], key: bytes = b"") -> str:
     """Return a token with the claims of another one, and a header and a signature of an attacker."""
-    signed = f"{part(json.dumps(header).encode())}.{token.split('.')[1]}"
+    signed = f"{encoded_part(json.dumps(header).encode())}.{token.split('.')[1]}"
     signature = hmac.digest(key, signed.encode(), sha256) if key else b""
-    return f"{signed}.{part(signature)}"
-
-
-def part(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
+    return f"{signed}.{encoded_part(signature)}"
 
 
 def test_what_is_no_good_token_is_refused_with_the_reason_and_not_shown(
@@ -250,7 +245,7 @@ def test_what_is_no_good_token_is_refused_with_the_reason_and_not_shown(
         "token-signature": [
             stranger.sign(key_id=issuer.newest),
             forged(good, of_us, issuer.public_pem()),
-            f"{good.rpartition('.')[0]}.{part(bytes(64))}",
+            f"{good.rpartition('.')[0]}.{encoded_part(bytes(64))}",
             f"{good.split('.')[0]}.{issuer.sign('shop:other').split('.')[1]}.{good.split('.')[2]}",
         ],
         "token-key": [stranger.sign()],
@@ -260,7 +255,7 @@ def test_what_is_no_good_token_is_refused_with_the_reason_and_not_shown(
             issuer.sign(exp=None),
             issuer.sign(exp="tomorrow"),
             issuer.sign(iss=None),
-            f"{part(b'{')}.{part(b'{}')}.",
+            f"{encoded_part(b'{')}.{encoded_part(b'{}')}.",
         ],
         "token-audience": [issuer.sign(aud="other"), issuer.sign(aud=["a", "b"]), issuer.sign(aud=None)],
         "token-issuer": [issuer.sign(iss="https://login.example.org/")],

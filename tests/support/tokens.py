@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,6 +92,11 @@ class TokenIssuer:
             for key_id, (algorithm, key) in self.keys.items()
         ]
         return json.dumps({"keys": keys}).encode()
+
+
+def encoded_part(data: bytes) -> str:
+    """Return bytes as a part of a token."""
+    return urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def issuer_at(jwks: str, **others: Any) -> Issuer:  # noqa: ANN401 - its fields

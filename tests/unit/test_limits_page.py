@@ -12,7 +12,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import finding, leases, newcomers, pop_clients, popping, pull, replying
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
-from minimq_common.security import access_document, access_rule
+from minimq_common.security import access_document, access_rule, issuer, token_check, token_keys
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -42,6 +42,15 @@ def seconds(*options: str) -> str:
         ("Names and texts", "consumer group |", f"{names.MAX_GROUP} characters"),
         ("Names and texts", "broker, cluster", f"{names.MAX_BROKER} characters"),
         ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
+        ("Names and texts", "user of an issuer", f"{issuer.MAX_TOKEN_USER} characters"),
+        ("Names and texts", "token |", f"{token_check.MAX_TOKEN:,} characters"),
+        ("Lists in one request", "issuers |", f"{issuer.MOST_ISSUERS}"),
+        ("Lists in one request", "values of a claim", f"{issuer.MOST_CLAIMED}"),
+        (
+            "Lists in one request",
+            "public keys of an issuer",
+            f"{token_keys.MOST_KEYS}, in {token_keys.MAX_SET_BYTES >> 10} KiB",
+        ),
         ("Names and texts", "name in a rule |", f"{access_rule._MOST_LETTERS} characters"),
         ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
         ("Names and texts", "filter of a topic", f"{protocol_bounds.MAX_FILTER:,} characters"),

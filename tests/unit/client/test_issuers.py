@@ -1,0 +1,204 @@
+"""Issuers of tokens in the document of users and rules, and the commands for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from minimq import Credentials
+from minimq.administration import access_edits as edits
+from minimq.cli.main import main
+from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml
+from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_rule import need_of
+from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.security.issuer import Issuer
+from minimq_common.security.user_key import new_key
+from minimq_common.security.user_token import UserToken
+
+K8S = Issuer("https://kubernetes.default.svc", "minimq", "k8s.json", user_prefix="system:serviceaccount:")
+SSO = Issuer(
+    "https://sso.example.org/", "minimq", "https://sso.example.org/keys", "sso.crt", "email", "", ("readers",),
+    "groups", {"ops \"night\" \u00e9\U0001f600": "admin", "dev": "readers"},
+)  # fmt: skip
+USER = "k8s:shop:checkout"
+DOCUMENT = AccessDocument(
+    7,
+    {"root": User({"aaaaaaaa": StoredKey("0" * 64)}, ("admin",)), USER: User(rules=("allow write topic orders*",))},
+    {"readers": ("allow read topic *",)},
+    {"k8s": K8S, "sso": SSO},
+)
+
+
+def test_a_document_with_issuers_is_read_as_it_is_written() -> None:
+    assert from_toml(to_toml(DOCUMENT).encode()) == DOCUMENT
+    assert decode(DOCUMENT.encoded()) == DOCUMENT
+    without = AccessDocument(1)
+    assert b"issuers" not in without.encoded()  # as former releases read it
+    assert [*changes(without, DOCUMENT)][-2].startswith("issuer k8s added: issuer https://kubernetes.default.svc, aud")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"issuer": ""}, "invalid issuer"),
+        ({"audience": "a b"}, "invalid audience"),
+        ({"user_claim": ""}, "invalid user_claim"),
+        ({"jwks": "http://sso.example.org/keys"}, "https:// URL"),
+        ({"jwks": "ftp://sso.example.org/keys"}, "https:// URL"),
+        ({"jwks": "file:///etc/passwd"}, "https:// URL"),
+        ({"jwks": "https://user:word@sso.example.org/keys"}, "without a user and a password"),
+        ({"jwks": "https:///keys"}, "https:// URL"),
+        ({"jwks": "https://sso.example.org:port/keys"}, "https:// URL"),
+        ({"jwks": "http://127.0.0.1.example.org/keys"}, "https:// URL"),
+        ({"jwks": "../cluster.key"}, "name of a file"),
+        ({"jwks": "/etc/passwd"}, "name of a file"),
+        ({"jwks": ""}, "name of a file"),
+        ({"ca": "ca.crt"}, "its jwks is a file"),
+        ({"jwks": "https://sso.example.org/keys", "ca": "/etc/ca.crt"}, "name of a file"),
+        ({"roles": ("nobody",)}, "'nobody', which the document does not have"),
+        ({"role_claim": "groups", "claimed_roles": {"a": "%servers"}}, "'%servers', which the document does not have"),
+        ({"claimed_roles": {"a": "admin"}}, "give the claim"),
+        ({"role_claim": "groups", "claimed_roles": {"": "admin"}}, "empty"),
+        ({"role_claim": "groups", "claimed_roles": {str(n): "admin" for n in range(257)}}, "limit is 256"),
+        ({"issuer": SSO.issuer}, "are the same"),
+    ],
+)
+def test_an_issuer_that_cannot_be_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        decode(replace(DOCUMENT, issuers={"k8s": replace(K8S, **fields), "sso": SSO}).encoded())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/keys", "http://[::1]:1/", "http://localhost/", "https://a/?b=c"])
+def test_keys_are_fetched_by_https_or_from_this_machine(url: str) -> None:
+    decode(replace(DOCUMENT, issuers={"k8s": replace(K8S, jwks=url)}).encoded())
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "reason"),
+    [
+        ("other:shop", User(), "one of issuer other, which the document does not have"),
+        ("k8s:*", User(), "no name for a user of an issuer"),
+        ("k8s:", User(), "no name for a user of an issuer"),
+        (f"k8s:{'x' * 300}", User(), "no name for a user of an issuer"),
+        ("k8s:shop", User({"aaaaaaaa": StoredKey("1" * 64)}), "has a key"),
+        ("%servers", User(), "no name for a user"),
+    ],
+)
+def test_a_user_of_an_issuer_has_a_name_that_a_token_can_have_and_no_key(name: str, user: User, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        decode(replace(DOCUMENT, users={**DOCUMENT.users, name: user}).encoded())
+
+
+def test_too_many_issuers_are_refused() -> None:
+    many = {f"i{number}": replace(K8S, issuer=f"https://{number}") for number in range(17)}
+    with pytest.raises(InvalidArgument, match="17 issuers"):
+        decode(AccessDocument(1, issuers=many).encoded())
+
+
+def test_users_of_an_issuer_have_the_roles_of_all_of_them_and_rules_of_their_own() -> None:
+    policy, read, write = Policy(DOCUMENT), need_of("read", "topic", "t"), need_of("write", "topic", "orders-1")
+    assert policy.decide("sso:eve@example.org", read).source == "role readers"
+    assert not policy.decide("sso:eve@example.org", write).allowed
+    assert policy.decide("sso:eve@example.org", write, ("admin",)).allowed
+    assert policy.answer(USER, write, 0).allowed
+    assert policy.answer("k8s:other", write, 0).reason == "no rule allows to write topic orders-1"
+    assert policy.answer("nobody:other", write, 0).reason == "there is no user nobody:other"
+
+
+EDITS = [
+    (edits.add_user("k8s:x", ("a" * 8, StoredKey("1" * 64)), [], []), "makes tokens for it"),
+    (edits.add_key(USER, ("a" * 8, StoredKey("1" * 64))), "makes tokens for it"),
+    (edits.drop_former_keys(USER), "makes tokens for it"),
+    (edits.add_rules("other:x", ["allow read topic t"]), "there is no issuer other"),
+    (edits.add_rules("k8s:a b", ["allow read topic t"]), "there is no user k8s:a b"),
+    (edits.remove_user("k8s:unknown"), "there is no user k8s:unknown"),
+    (edits.add_issuer("k8s", K8S), "--replace"),
+    (edits.add_issuer("new", replace(K8S, issuer="x"), replaces=True), "there is no issuer new"),
+    (edits.remove_issuer("new"), "there is no issuer new"),
+]
+
+
+@pytest.mark.parametrize(("edit", "reason"), EDITS)
+def test_a_change_that_makes_no_sense_for_users_of_an_issuer_is_refused(
+    edit: Callable[[AccessDocument], AccessDocument], reason: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        edits.edited(DOCUMENT, edit)
+
+
+def test_an_administrator_of_an_issuer_is_not_the_last_one() -> None:
+    later = edits.edited(DOCUMENT, edits.add_rules(USER, [], ["admin"]))
+    with pytest.raises(InvalidArgument, match="no user would be left"):
+        edits.edited(later, edits.remove_user("root"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    CertificateAuthority(tmp_path / "secrets").init(["mq1"], ["mq1:9876"])
+    return tmp_path / "secrets"
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    done = CliRunner().invoke(main, [*map(str, arguments)])
+    assert done.exit_code == status, done.output
+    return done
+
+
+def test_issuers_come_and_go_by_commands(folder: Path) -> None:
+    at = ("--secrets", folder)
+    given = ("--issuer", K8S.issuer, "--audience", "minimq", "--jwks", "k8s.json")
+    assert run("access", "issuer", "list", *at).output == "no issuers\n"
+    said = run("access", "issuer", "add", "k8s", *given, "--user-prefix", K8S.user_prefix, *at).output
+    assert "its users are k8s:USER; users and rules have version 2 now" in said
+    assert from_toml((folder / "server" / "access.toml").read_bytes()).known_issuers == {"k8s": K8S}
+    run("user", "allow", USER, "--write", "orders*", *at)
+    assert run("can", USER, "write", "topic", "orders-1", *at).output.startswith("yes: allow write topic orders*")
+    run("user", "disable", "k8s:shop:other", *at)
+    listed = {row["user"]: row for row in json.loads(run("user", "list", "--output", "json", *at).output)}
+    assert (listed["k8s:shop:other"]["state"], listed[USER]["keys"]) == ("disabled", [])
+    roles = ("--role-claim", "groups", "--claimed-role", "a=b=admin", "--replace")
+    run("access", "issuer", "add", "k8s", *given, *roles, *at)
+    [row] = json.loads(run("access", "issuer", "list", "--output", "json", *at).output)
+    assert (row["name"], row["claimed_roles"], row["user_prefix"]) == ("k8s", {"a=b": "admin"}, None)
+    assert "groups a=b: admin" in " ".join(run("access", "issuer", "list", *at).output.split())
+    assert (
+        "takes VALUE=ROLE" in run("access", "issuer", "add", "x", *given, "--claimed-role", "a", *at, status=2).output
+    )
+    run("access", "issuer", "remove", "k8s", "--yes", *at)
+    left = from_toml((folder / "server" / "access.toml").read_bytes())
+    assert (sorted(left.users), left.known_issuers) == (["admin"], {})
+
+
+def test_credentials_of_a_token_name_its_file_and_follow_it(folder: Path, tmp_path: Path) -> None:
+    text = run("access", "credentials", "--token-file", "own.token", "--secrets", folder).output
+    file, token = tmp_path / "token.minimq", tmp_path / "own.token"
+    file.write_text(text)
+    for content, reason in ((None, "cannot read"), ("", "has no token"), ("a.b\nc.d", "has no token")):
+        if content is not None:
+            token.write_text(content)
+        with pytest.raises(InvalidArgument, match=reason) as raised:
+            CredentialsFile(Credentials(str(file)))
+        assert "a.b" not in raised.value.message
+    token.write_text("aaa.bbb.ccc\n")
+    opened = CredentialsFile(Credentials(str(file)))
+    first = opened.trust()
+    assert first.bearer == UserToken(str(token), "aaa.bbb.ccc")
+    assert opened.trust(at_once=True) is first
+    assert "aaa.bbb" not in repr(first)
+    token.write_text("aaa.bbb.ddd")
+    second = opened.trust(at_once=True)
+    assert second.bearer == UserToken(str(token), "aaa.bbb.ddd")
+    token.unlink()
+    assert opened.trust(at_once=True) is second  # the former one stands
+    key = f"key = '{new_key(bytes(37)).text}'\n"
+    with pytest.raises(InvalidArgument, match="has a key and a token_file: give one of them"):
+        CredentialsFile(Credentials.from_text(key + text))

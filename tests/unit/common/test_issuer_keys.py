@@ -1,0 +1,130 @@
+"""The keys of an issuer: fetched within bounds, again when one is lacking, and kept while there are no others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
+from minimq_common.security.key_fetch import fetch
+from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey
+from support.tokens import KeyServer, TokenIssuer, key_server
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+AGAIN_S = 0.3
+
+
+@pytest.fixture
+def issuer() -> TokenIssuer:
+    return TokenIssuer()
+
+
+@pytest.fixture
+def server(issuer: TokenIssuer) -> Iterator[KeyServer]:
+    with key_server(issuer.key_set()) as shown:
+        yield shown
+
+
+@pytest.fixture
+def keys(server: KeyServer) -> Iterator[FetchedKeys]:
+    made = FetchedKeys("sso", server.url, None, again_s=AGAIN_S)
+    yield made
+    made.stop()
+
+
+def outcome(find: Callable[[], TokenKey | None]) -> str:
+    """Return the id of a key, or why there is none."""
+    try:
+        found = find()
+    except MiniMQError as error:
+        return type(error).__name__
+    return "none" if found is None else found.id
+
+
+def test_a_key_that_is_lacking_is_fetched_but_not_again_and_again(
+    issuer: TokenIssuer, server: KeyServer, keys: FetchedKeys
+) -> None:
+    first = issuer.newest
+    wait_until(lambda: outcome(lambda: keys.find(first)) == first, PATIENCE_S, what="it is fetched")
+    second = issuer.new_key()
+    server.show(issuer.key_set())
+    with pytest.raises(SystemBusy, match="are being fetched") as raised:
+        keys.find(second)
+    assert 0 < raised.value.retry_after_s <= AGAIN_S
+    wait_until(lambda: outcome(lambda: keys.find(second)) == second, PATIENCE_S, what="the new one is fetched")
+    assert outcome(lambda: keys.find(first)) == first
+    asked, began = server.asked, time.monotonic()
+    for number in range(1_000):
+        assert outcome(lambda number=number: keys.find(f"made-up-{number}")) == "SystemBusy"  # type: ignore[misc]
+    wait_until(lambda: outcome(lambda: keys.find("made-up-999")) == "none", PATIENCE_S, what="nobody has that one")
+    assert server.asked - asked <= 1 + (time.monotonic() - began) / AGAIN_S
+    assert len(keys._lacking) <= 256
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, {}, b""),
+        (302, {"Location": "http://127.0.0.1:1/"}, b""),
+        (204, {}, b""),
+        (200, {}, b"out of order"),
+        (200, {}, b'{"keys": []}'),
+        (200, {}, bytes(MAX_SET_BYTES + 1)),
+    ],
+    ids=["error", "redirect", "nothing", "text", "empty", "large"],
+)
+def test_keys_stay_when_the_issuer_has_no_others(
+    issuer: TokenIssuer,
+    server: KeyServer,
+    keys: FetchedKeys,
+    answer: tuple[int, dict[str, str], bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = issuer.newest
+    wait_until(lambda: outcome(lambda: keys.find(first)) == first, PATIENCE_S, what="it is fetched")
+    server.answer = answer
+    wait_until(lambda: outcome(lambda: keys.find("new")) == "Unavailable", PATIENCE_S, what="it was asked for another")
+    assert outcome(lambda: keys.find(first)) == first
+    assert "keys cannot be fetched, those that are known stand issuer=sso known=1" in caplog.text
+    second = issuer.new_key(drops_old=True)
+    server.show(issuer.key_set())
+    wait_until(lambda: outcome(lambda: keys.find(second)) == second, PATIENCE_S, what="it is back")
+    assert outcome(lambda: keys.find(first)) != first
+
+
+def test_an_issuer_that_does_not_answer_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    keys = FetchedKeys("sso", "http://127.0.0.1:1/keys?secret=x", None, again_s=AGAIN_S)
+    with pytest.raises(Unavailable, match="keys of issuer sso cannot be fetched here"):
+        wait_until(lambda: keys.find("any") if outcome(lambda: keys.find("any")) == "Unavailable" else None, PATIENCE_S)
+    keys.stop()
+    assert "http://127.0.0.1:1 is not reached" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is not reached"):
+        fetch("https://127.0.0.1:1/keys", tmp_path / "absent.crt")
+
+
+def test_keys_in_a_file_are_used_once_they_are_there_and_stay_while_it_is_damaged(
+    tmp_path: Path, issuer: TokenIssuer
+) -> None:
+    path = tmp_path / "keys.json"
+    keys = FileKeys("k8s", path)
+    assert outcome(lambda: keys.find(issuer.newest)) == "Unavailable"
+    path.write_bytes(issuer.key_set())
+    wait_until(lambda: outcome(lambda: keys.find(issuer.newest)) == issuer.newest, PATIENCE_S, what="they are read")
+    assert outcome(lambda: keys.find("other")) == "none"
+    path.write_text("damaged")
+    before = issuer.newest
+    over = time.monotonic() + 1.1  # it looks once a second
+    wait_until(lambda: outcome(lambda: keys.find(before)) == before and time.monotonic() > over, PATIENCE_S)
+    issuer.new_key(drops_old=True)
+    path.write_bytes(issuer.key_set())
+    wait_until(lambda: outcome(lambda: keys.find(issuer.newest)) == issuer.newest, PATIENCE_S, what="they are replaced")
+    assert outcome(lambda: keys.find(before)) == "none"
