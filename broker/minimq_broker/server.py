@@ -224,9 +224,7 @@ class Broker:
         """Let a server serve all calls: if there are keys, those of callers that are known alone."""
         door, entry = None, server
         if self._access is not None and self._secrets is not None:
-            self._control = control = AccessControl(
-                self._secrets.keys, self._access.shared, folder=self._options.secrets
-            )
+            self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
             control.start()
             self._ends.push_async_callback(control.stop)
             with_certificates = self._options.client_certificates == "required"

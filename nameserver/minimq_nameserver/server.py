@@ -171,7 +171,7 @@ class NameServer:
         """Return what services are added to so that nobody calls them without a key; None if nobody needs one."""
         if self._access is None or secrets is None:
             return None
-        self._control = AccessControl(secrets.keys, self._access.shared, folder=self._options.secrets)
+        self._control = AccessControl(secrets.keys, self._access.shared, self._options.secrets)
         self._control.start()
         with_certificates = self._options.client_certificates == "required"
         self._door = Door(self._control, _IN_BAND, certificates=with_certificates, max_streams=MAX_WATCHERS)

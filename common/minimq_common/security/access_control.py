@@ -66,7 +66,7 @@ class UnknownToken:
     hash: str
 
 
-class _Known:
+class _KnownUser:
     """A caller that is a user."""
 
     __slots__ = ("caller", "principal", "token")
@@ -83,8 +83,8 @@ class AccessControl:
     Args:
         server_keys: returns the keys of servers.
         shared: the users and rules; while there are none, only servers are let in.
-        now_ms: returns the time of day.
         folder: of the secrets of this server, for the files that issuers of tokens name; None without.
+        now_ms: returns the time of day.
 
     Attributes:
         shared: the users and rules.
@@ -96,8 +96,8 @@ class AccessControl:
         self,
         server_keys: Callable[[], Sequence[UserKey]],
         shared: SharedAccess,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         folder: Path | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._server_keys = server_keys
         self.shared = shared
@@ -109,7 +109,7 @@ class AccessControl:
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
-        self._users: dict[str, _Known] = {}
+        self._users: dict[str, _KnownUser] = {}
         self._tokens = 0  # that are among them
         self._opened: WeakValueDictionary[str, Counter[str]] = WeakValueDictionary()
         self._gate = TokenGate(folder, now_ms)
@@ -264,7 +264,7 @@ class AccessControl:
             shown="key" if token is None else "token",
             opened=opened,
         )
-        self._users[key_hash] = _Known(found, caller, token)
+        self._users[key_hash] = _KnownUser(found, caller, token)
         self._tokens += token is not None
         self._limit(policy, caller)
         return caller
@@ -307,7 +307,7 @@ class AccessControl:
             what = "key" if known.token is None else "token"
             log.info("access: the %s of a caller is no longer in force user=%s reason=%r", what, caller.user, reason)
 
-    def _found_anew(self, key_hash: str, known: _Known, now_ms: int) -> Principal | Refusal:
+    def _found_anew(self, key_hash: str, known: _KnownUser, now_ms: int) -> Principal | Refusal:
         if self._policy is None:
             return Refusal.UNKNOWN
         if known.token is None:

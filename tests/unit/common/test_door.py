@@ -62,7 +62,7 @@ class World(NamedTuple):
 
 def world() -> World:
     shared, keys, clock = SharedAccess(), [SERVER], [0]
-    control = AccessControl(lambda: keys, shared, lambda: clock[0])
+    control = AccessControl(lambda: keys, shared, now_ms=lambda: clock[0])
     control.start()
     return World(shared, keys, clock, control)
 

@@ -52,7 +52,7 @@ class World:
         self.version = 0
         self.now_ms = ISSUER_MS
         (folder / FILE).write_bytes(ISSUER.key_set())
-        self.control = AccessControl(list, self.shared, lambda: self.now_ms, folder)
+        self.control = AccessControl(list, self.shared, folder, lambda: self.now_ms)
         self.control.start()
         self.apply()
 
@@ -212,7 +212,7 @@ from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.shared_access import SharedAccess
 shared = SharedAccess()
 shared.offer(AccessDocument(1), "test")
-AccessControl(list, shared, folder=Path("."))
+AccessControl(list, shared, Path("."))
 print(*(name in sys.modules for name in ("jwt", "cryptography", "urllib.request")))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -307,6 +307,11 @@ VALUES = st.recursive(
 def test_any_key_set_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidArgument):
         parse_keys(data)
+
+
+def number_of(size: int) -> str:
+    """Return a number of so many bytes as a key set has it."""
+    return encoded_part(bytes([255]) * size)
 
 
 def changed(**fields: Any) -> bytes:
