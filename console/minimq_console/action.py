@@ -30,12 +30,14 @@ class ActionPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sentences: what will happen, with the figures of the cluster as it is.
         warnings: sentences about what one may not want.
+        button: in a few words, on the button that confirms it; that of the action if it is empty.
         typed: a name that is to be typed before it is done; empty if none is.
         carried: further parameters of what is confirmed, such as the moment at which it was described.
     """
 
     sentences: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    button: str = ""
     typed: str = ""
     carried: Mapping[str, str] = {}
 
@@ -80,7 +82,7 @@ class Action:
         path: of its address, such as "/topics/{topic}/delete".
         page: path of the page that leads to it.
         title: of its form, with the names of the path: "Delete topic {topic}".
-        label: in a few words, on that page and on the button that confirms it.
+        label: in a few words, on that page, and on the button that confirms it unless its plan has other ones.
         needs: the rights that it takes, by the names of the path and what is filled in.
         plan: returns what it will do. It runs in a thread of its own and makes calls with `Visit.ask` only.
         run: does it, with `Visit.observer.changer`, in a thread of its own.

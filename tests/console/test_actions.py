@@ -180,12 +180,16 @@ def test_sending_and_reading_are_paused(visitor: ConsoleVisitor, admin: Admin, t
     assert f"Consumers read topic {topic}." in described.text
     for paused, permission in (("sending", "READ"), ("reading", "WRITE"), ("both", "NONE"), ("nothing", "READ_WRITE")):
         use(visitor, address, paused=paused)
+        labels = {each["label"] for each in visitor.json(f"/topics/{topic}")["actions"]}
+        assert ("Pause sending" in labels) is bool(Permission[permission] & Permission.WRITE)
+        assert ("Resume reading" in labels) is not bool(Permission[permission] & Permission.READ)
         assert {each.permission for each in admin.describe_topic(topic).settings} == {Permission[permission]}
 
 
 def test_a_broker_is_paused(visitor: ConsoleVisitor, admin: Admin) -> None:
     page = wait_until(lambda: visitor.json("/")["replicas"])
-    assert [each["address"] for each in page[1]["actions"]] == ["/brokers/broker-b/pause"]
+    assert [each["label"] for each in page[1]["actions"]] == ["Pause sending", "Pause reading"]
+    assert "Consumers read all topics on broker-b." in visitor.get(page[1]["actions"][0]["address"]).text
     try:
         use(visitor, "/brokers/broker-b/pause", paused="sending")
         assert {each.report.permission for each in admin.broker_status() if each.report} == {
@@ -215,7 +219,7 @@ def test_a_topic_is_deleted_once_its_name_is_typed(
     wait_until(lambda: group in visitor.get(address).text)
     described = visitor.get(address)
     assert f"Deletes topic {topic} with 1,200 messages on broker-a and broker-b." in described.text
-    assert f"Group {group}, with " in described.text
+    assert f"Group {group} reads it, and has " in described.text
 
     mistyped = visitor.post(address, confirmation_of(described, "orders"))
     assert mistyped.status == 400

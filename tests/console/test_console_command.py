@@ -110,6 +110,6 @@ def test_a_local_cluster_has_a_console_beside_it() -> None:
         console = ConsoleClient(line.split()[1])
         [row] = console.json("/")["replicas"]
         assert (row["broker"], row["state"]) == ("broker-a", "running")
-        assert [each["action"] for each in row["actions"]] == ["pause-broker"]
+        assert [each["action"] for each in row["actions"]] == ["pause-broker", "pause-broker"]
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0

@@ -16,7 +16,7 @@ def plan(visit: Visit) -> ActionPlan:
     described = visit.ask("the topic", lambda: admin.describe_topic(topic)).required()
     brokers = listing([each.broker_name for each in described.settings])
     members = sum(len(group.members) for group in reading_groups(visit, topic) or ())
-    warnings = ["Its messages are lost. It cannot be taken back."]
+    warnings = ["Its messages are lost, also those that were not read. It cannot be taken back."]
     if members:
         warnings.append(f"{count_of(members, 'member')} of these groups are connected.")
     warnings += [
@@ -26,7 +26,7 @@ def plan(visit: Visit) -> ActionPlan:
     return ActionPlan(
         sentences=(
             f"Deletes topic {topic} with {count_of(described.messages, 'message')} on {brokers}.",
-            say_readers(visit, topic, "they lose what they have not read"),
+            say_readers(visit, topic),
         ),
         warnings=tuple(warnings),
         typed=topic,

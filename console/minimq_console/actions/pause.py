@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID, Permission
-from minimq_console.action import Action, ActionPlan, ActionResult, Progress
+from minimq_console.action import Action, ActionPlan, ActionResult, ActionTarget, Progress
 from minimq_console.actions.reading_groups import say_readers
 from minimq_console.actions.rights import manage_cluster, manage_topic
 from minimq_console.form_field import FormField
@@ -32,6 +32,13 @@ _PERMISSIONS: Mapping[str, Permission] = {
     "reading": Permission.WRITE,
     "both": Permission.NONE,
 }
+#: On the button that confirms it, by what is paused then.
+_BUTTONS: Mapping[Permission, str] = {
+    Permission.READ_WRITE: "Resume",
+    Permission.READ: "Pause sending",
+    Permission.WRITE: "Pause reading",
+    Permission.NONE: "Pause both",
+}
 _PAUSED: Mapping[Permission, str] = {permission: name for name, permission in _PERMISSIONS.items()}
 
 
@@ -46,6 +53,21 @@ def _what_happens(permission: Permission, what: str, elsewhere: str) -> list[str
         f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",
         f"Consumers read {what}." if reads else f"Consumers cannot read {what}, and what they have not read waits.",
     ]
+
+
+def toggles(action: Action, now: Permission, **names: str) -> list[ActionTarget]:
+    """Return the action as two links, one that pauses or resumes sending, and one for reading.
+
+    Args:
+        action: that on a topic or on a broker.
+        now: the permission as it is.
+        **names: those of the path.
+    """
+    found = []
+    for permission, what in ((Permission.WRITE, "sending"), (Permission.READ, "reading")):
+        label = f"Pause {what}" if now & permission else f"Resume {what}"
+        found.append(action.on({PAUSED.name: _PAUSED[now ^ permission]}, label=label, **names))
+    return found
 
 
 # ---- Of a topic -------------------------------------------------------------------------------------
@@ -70,8 +92,9 @@ def plan_topic(visit: Visit) -> ActionPlan:
         raise InvalidArgument(f"that is so already on {listing(list(now))}: choose something else")
     sentences = _what_happens(permission, f"topic {topic}", ": their sends fail after all tries")
     if not permission & Permission.READ:
-        sentences.append(say_readers(visit, topic, "they stand still"))
-    return ActionPlan(sentences=(*sentences, f"It holds on {listing(list(now))}, until somebody changes it."))
+        sentences.append(say_readers(visit, topic))
+    sentences.append(f"It holds on {listing(list(now))}, until somebody changes it.")
+    return ActionPlan(sentences=tuple(sentences), button=_BUTTONS[permission])
 
 
 def run_topic(visit: Visit, _progress: Progress) -> ActionResult:
@@ -104,7 +127,8 @@ def plan_broker(visit: Visit) -> ActionPlan:
     if permission is _permission_of(visit):
         raise InvalidArgument(f"that is so already on {name}: choose something else")
     sentences = _what_happens(permission, f"all topics on {name}", ", and send to other brokers of a topic")
-    return ActionPlan(sentences=(*sentences, "It holds until somebody changes it, also when the broker restarts."))
+    sentences.append("It holds until somebody changes it, also when the broker restarts.")
+    return ActionPlan(sentences=tuple(sentences), button=_BUTTONS[permission])
 
 
 def run_broker(visit: Visit, _progress: Progress) -> ActionResult:

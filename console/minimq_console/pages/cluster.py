@@ -123,7 +123,8 @@ def _actions(activity: BrokerActivity) -> tuple[Offer, ...]:
     if report is None:
         return ()
     if status.broker_id == MASTER_ID:
-        return (pause.BROKER.on(broker=status.broker_name).offer,)
+        targets = pause.toggles(pause.BROKER, report.permission, broker=status.broker_name)
+        return tuple(target.offer for target in targets)
     replica = str(report.replication.replica_id)
     return (promote.ACTION.on({"replica": replica}, broker=status.broker_name).offer,)
 

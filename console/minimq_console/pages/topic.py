@@ -10,6 +10,7 @@ import msgspec
 from minimq import MessageQueue
 from minimq.administration.descriptions import QueueDescription, TopicDescription
 from minimq_common.errors import InvalidArgument, QueueNotFound
+from minimq_common.model import Permission
 from minimq_console.action import ActionTarget
 from minimq_console.actions import change_topic, delete_topic, pause, produce, resize_topic
 from minimq_console.chart import Chart
@@ -129,17 +130,27 @@ def gather(visit: Visit) -> TopicPage:
         wanted=wanted,
         messages=tuple(messages),
         notes=tuple(notes),
-        actions=visit.offers(*_targets(name)),
+        actions=visit.offers(*_targets(described)),
         chart=sampler.chart(("topic", name), "Messages stored", "messages/s"),
         missing=(*visit.missing, *(f"broker {broker}: {why}" for broker, why in described.unanswered.items())),
     )
 
 
-def _targets(name: str) -> list[ActionTarget]:
+def _targets(described: TopicDescription) -> list[ActionTarget]:
     """Return the actions on a topic; none on those of minimq itself."""
-    own = name.startswith("%")
-    actions = (produce.ACTION, resize_topic.ACTION, pause.TOPIC, change_topic.ACTION, delete_topic.ACTION)
-    return [] if own else [action.on(topic=name) for action in actions]
+    name = described.topic
+    if name.startswith("%"):
+        return []
+    permission = Permission.READ_WRITE
+    for each in described.settings:
+        permission &= each.permission
+    return [
+        produce.ACTION.on(topic=name),
+        resize_topic.ACTION.on(topic=name),
+        *pause.toggles(pause.TOPIC, permission, topic=name),
+        change_topic.ACTION.on(topic=name),
+        delete_topic.ACTION.on(topic=name),
+    ]
 
 
 def describe(visit: Visit, name: str) -> TopicDescription:
