@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -17,10 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.administration.activity import CounterRates
 from minimq.administration.activity_reader import ActivityReader
+from minimq.cli.top_screen import Order, View, screen
 from support.command import Minimq, environment
 from support.waiting import wait_until
 
@@ -138,6 +141,30 @@ def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:
         producer.send(Message("many-69", b"x"))
         wait_until(lambda: reader.read().topics[0].topic == "many-69", PATIENCE_S)
         assert reader.read().topic_count == 72
+
+        ticks = itertools.count(0.0, 0.3)  # a second is over after four topics: the busiest do not take all of it
+        slow = ActivityReader(admin, lambda: next(ticks))
+        wait_until(lambda: len(slow.read().topics) == 72, PATIENCE_S)
+
+
+def test_the_screen_is_filled_and_scrolls_to_the_last_row(own: LocalCluster) -> None:
+    with Admin(own.nameserver) as admin:
+        for number in range(30):
+            admin.create_topic(f"many-{number:02d}", queues=1)
+        reader = ActivityReader(admin)
+        wait_until(lambda: len(reader.read().topics) == 32, PATIENCE_S)
+        activity = reader.read()
+
+    def lines(first: int, height: int) -> list[str]:
+        console = Console(width=80, height=height)
+        shown = screen("", activity, "", View(order=Order.NAME, first=first), height)
+        return ["".join(part.text for part in line).rstrip() for line in console.render_lines(shown)]
+
+    assert 22 <= len(lines(0, 24)) <= 24  # one group needs few rows, so that there are more topics
+    assert sum(line.startswith("many-") for line in lines(0, 24)) >= 9
+    last = lines(first=31, height=24)
+    assert any(line.startswith("many-29") for line in last)
+    assert any(line.startswith("boards") for line in last)
 
 
 def test_a_counter_that_begins_anew_has_no_rate() -> None:
