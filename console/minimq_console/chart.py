@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
+
+from minimq_console.history import SLOT_S
 
 #: Width and height of a chart, in units of its own.
 WIDTH, HEIGHT = 360, 60
 #: Slots without a value over which a line goes on: topics are looked at in turn.
 _BRIDGED = 12
+#: Slots that a chart has at least: five minutes.
+_FEWEST = 30
+
+
+class ChartLine(msgspec.Struct, frozen=True):
+    """A line without a gap.
+
+    Attributes:
+        points: of the line, as SVG wants them.
+        area: of the area between the line and the zero.
+    """
+
+    points: str
+    area: str
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -36,22 +53,55 @@ class Chart(msgspec.Struct, frozen=True):
         return max((value for value in self.values if value is not None), default=None)
 
     @property
-    def lines(self) -> list[str]:
-        """The points of the lines to draw, as SVG wants them; a gap ends a line."""
-        return lines_of(self.values)
+    def drawn(self) -> tuple[float | None, ...]:
+        """The values from the first known one on, but those of five minutes at least."""
+        first = next((slot for slot, value in enumerate(self.values) if value is not None), len(self.values))
+        return self.values[min(first, max(len(self.values) - _FEWEST, 0)) :]
+
+    @property
+    def covered_s(self) -> int:
+        """The seconds that are drawn."""
+        return len(self.drawn) * SLOT_S
+
+    @property
+    def top(self) -> float:
+        """The value at the upper edge: 1, 2 or 5, and zeros, and no less than each value."""
+        return scale_of(self.highest or 0.0)
+
+    @property
+    def lines(self) -> list[ChartLine]:
+        """The lines to draw; a gap ends a line."""
+        return lines_of(self.drawn, self.top)
 
 
-def lines_of(values: Sequence[float | None]) -> list[str]:
-    """Return the points of each line, which is at least two points long, in a picture of `WIDTH` and `HEIGHT`."""
-    top = max((value for value in values if value is not None), default=0.0) or 1.0
+def scale_of(highest: float) -> float:
+    """Return the upper edge for values up to this one."""
+    if highest <= 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(highest))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= highest)
+
+
+def lines_of(values: Sequence[float | None], top: float) -> list[ChartLine]:
+    """Return the lines, each at least two points long, in a picture of `WIDTH` and `HEIGHT`.
+
+    Args:
+        values: one for each slot.
+        top: the value at the upper edge.
+    """
     step = WIDTH / max(len(values) - 1, 1)
-    lines: list[list[str]] = []
+    lines: list[list[tuple[float, float]]] = []
     before: int | None = None
-    for number, value in enumerate(values):
+    for slot, value in enumerate(values):
         if value is None:
             continue
-        if before is None or number - before > _BRIDGED:
+        if before is None or slot - before > _BRIDGED:
             lines.append([])
-        lines[-1].append(f"{number * step:.1f},{HEIGHT - value / top * (HEIGHT - 2) - 1:.1f}")
-        before = number
-    return [" ".join(line) for line in lines if len(line) > 1]
+        lines[-1].append((slot * step, HEIGHT - value / top * HEIGHT))
+        before = slot
+    return [_line(points) for points in lines if len(points) > 1]
+
+
+def _line(points: Sequence[tuple[float, float]]) -> ChartLine:
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return ChartLine(drawn, f"{points[0][0]:.1f},{HEIGHT} {drawn} {points[-1][0]:.1f},{HEIGHT}")

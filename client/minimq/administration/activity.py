@@ -104,7 +104,8 @@ def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescr
             f"group {group.group}: broker {name} does not answer: {why}" for name, why in group.unanswered.items()
         ]
         if group.lag and not group.members:
-            found.append(f"group {group.group} has no members, and a lag of {group.lag:,} messages")
+            messages = "1 message" if group.lag == 1 else f"{group.lag:,} messages"
+            found.append(f"group {group.group} has no members, and a lag of {messages}")
     return found
 
 

@@ -64,7 +64,7 @@
     pause.addEventListener("click", () => {
       const pressed = pause.getAttribute("aria-pressed") === "true";
       pause.setAttribute("aria-pressed", String(!pressed));
-      pause.textContent = pressed ? "Pause" : "Go on";
+      pause.textContent = pressed ? "Pause updates" : "Go on";
       open();
     });
   }
