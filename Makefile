@@ -20,13 +20,13 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom clean
+.PHONY: help setup java etcd promtool chromium screenshots demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom clean
 .PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.done java etcd promtool ## Install everything: the virtual environment .venv; Java, etcd, promtool if there are none
+setup: $(VENV)/.done java etcd promtool chromium ## Install everything: the virtual environment .venv; Java, etcd, promtool, Chromium if there are none
 
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
@@ -122,6 +122,9 @@ docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code,
 	$(VENV)/bin/python scripts/document_options.py
 	$(VENV)/bin/python scripts/write_dashboards.py
 
+screenshots: setup ## Write pictures of all pages of the console to build/screenshots; ARGS=--docs writes those of docs/images
+	PYTHONPATH=tests $(VENV)/bin/python scripts/console_screenshots.py $(ARGS)
+
 lock: ## Write constraints.txt and docker/requirements*.txt anew, with the newest versions that fit (use the oldest supported Python)
 	PYTHON=$(PYTHON) scripts/lock.sh
 	PYTHON=$(PYTHON) scripts/make-sbom.sh
@@ -154,6 +157,9 @@ etcd:
 
 promtool:
 	@scripts/ensure-promtool.sh
+
+chromium:
+	@scripts/ensure-chromium.sh
 
 # A stamp is written last: the next run installs again after an interruption or a change of what it depends on.
 # The constraints go through the environment as well, so that they hold for the tools that build packages.

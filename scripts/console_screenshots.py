@@ -1,0 +1,188 @@
+"""Pictures of all pages of the console, in a real browser: wide and narrow, light and dark.
+
+make screenshots ARGS="[FOLDER] [--traffic SECONDS] [--only WORD] [--docs]"
+
+It starts a cluster with a shop on it, which sells for a while, and a secured one. FOLDER is build/screenshots unless
+it is given. With --docs it writes the pictures of the documents instead, to docs/images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Self
+from urllib.parse import quote
+
+from minimq import Admin, Cluster, LocalCluster, Message, Producer
+from minimq_console.app import make_app
+from minimq_console.hosts import AllowedHosts
+from minimq_console.observer import Observer
+from minimq_console.reception import Reception
+from minimq_console.sampler import Sampler
+from minimq_console.server import serving
+from support.browser import NARROW, WIDE, Browser, open_browser
+from support.shop import FAILING, LAGGING, WANTED_KEY, Shop, delivery, frame, open_shop, order
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs" / "images"
+#: The sampler's clock is so many times as fast: a traffic of two minutes fills the charts of an hour.
+_SPEED = 30
+_HOSTILE = '<script>document.title = "gone"</script> "><img src=x onerror=alert(1)> \u202etxt.exe\u202c {{ 7 * 7 }}'
+
+
+@contextmanager
+def console_of(nameserver: str) -> Iterator[str]:
+    """Serve a console whose clock is fast; yields its address."""
+    observer = Observer(nameserver, "", interval_s=0.5)
+    with Admin(observer.cluster) as admin:
+        observer.sampler = Sampler(admin, 0.5, lambda: time.monotonic() * _SPEED)
+        app = make_app(Reception(observer), [nameserver], AllowedHosts("127.0.0.1", ()), allow_changes=True)
+        try:
+            with serving(app, "127.0.0.1", 0) as served:
+                observer.start()
+                yield served.address
+        finally:
+            observer.close()
+
+
+class Traffic:
+    """Sells in a shop until it is told to stop; a thread of its own, with a context manager."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+        self._ends = Event()
+        self._thread = Thread(target=self._run, name="traffic")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number, began = 2_000, time.monotonic()
+        while not self._ends.wait(0.1):
+            passed = time.monotonic() - began
+            count = round(6 + 4 * math.sin(passed / 9) + 2 * math.sin(passed / 2.3))
+            self._shop.producer.send_many([order(number + more, self._shop.chance) for more in range(count)])
+            self._shop.producer.send_many([frame(self._shop.chance), delivery(number)])
+            number += count
+            for member in self._shop.members:
+                member.poll(0, max_messages=4 if passed % 40 < 20 else 8)
+                member.commit()
+
+
+@dataclass
+class Camera:
+    """Takes the pictures of one console."""
+
+    browser: Browser
+    address: str
+    folder: Path
+    only: str
+    taken: list[Path] = field(default_factory=list)
+
+    def take(self, name: str, path: str | None, shows: str = "", *, then: str = "") -> None:
+        """Take all pictures of a page.
+
+        Args:
+            name: of the files.
+            path: of the page; None stays where the browser is.
+            shows: a text to wait for.
+            then: a button to push first.
+        """
+        if self.only not in name:
+            return
+        if path is not None:
+            self.browser.open(self.address + path)
+        if then:
+            self.browser.push(then)
+        self.browser.wait_for(shows)
+        for width in (WIDE, NARROW):
+            self.browser.resize(width)
+            for scheme in ("light", "dark"):
+                self.browser.prefer(scheme)
+                file = self.folder / f"{name}-{width}-{scheme}.png"
+                self.browser.picture(file)
+                self.taken.append(file)
+        self.browser.resize(WIDE)
+        self.browser.prefer("light")
+
+
+def take_all(camera: Camera, messages: dict[str, str]) -> None:
+    """Take the pictures of all pages that read a cluster with a shop."""
+    camera.take("cluster", "/", "broker-a")
+    camera.take("topics", "/topics", "orders")
+    camera.take("topic", "/topics/orders", "Newest messages")
+    camera.take("topic-by-key", "/topics/orders?key=o-1042", "o-1042")
+    camera.take("topic-by-key-none", "/topics/orders?key=o-9", "No messages")
+    camera.take("topic-binary", "/topics/sensor-frames", "Newest messages")
+    camera.take("tail", "/topics/orders/tail", "broker-")
+    for kind, path in messages.items():
+        camera.take(f"message-{kind}", path, "Body")
+    camera.take("message-traced", messages["json"] + "?trace=1", "billing")
+    camera.take("groups", "/groups", LAGGING)
+    camera.take("group", "/groups/billing", "Members")
+    camera.take("group-lagging", f"/groups/{LAGGING}", "nobody reads")
+    camera.take("group-work-queue", "/groups/couriers", "Queues")
+    camera.take("dead-letters", "/dead-letters", FAILING)
+    camera.take("letters", f"/dead-letters/{FAILING}", "is no number")
+    camera.take("delayed", "/delayed", "reminders")
+    camera.take("waiting", "/delayed/reminders", "Due")
+    camera.take("transactions", "/transactions", "checkout")
+    camera.take("users-none", "/users", "access control")
+    camera.take("routes", "/routes?topic=orders", "Route of")
+    camera.take("conflicts", "/conflicts", "No conflicts")
+    camera.take("not-found", "/topics/nothing", "nothing")
+
+
+def places(nameserver: str) -> dict[str, str]:
+    """Send messages of different kinds, and return the paths of their pages."""
+    bodies = {"hostile": _HOSTILE.encode(), "binary": bytes(range(256)) * 4, "large": b"0123456789abcdef" * (1 << 18)}
+    with Cluster(nameserver) as cluster, Producer(cluster) as producer, Admin(cluster) as admin:
+        admin.create_topic("odd-%7C|_bodies", queues=1)
+        sent = {
+            kind: producer.send(
+                Message("odd-%7C|_bodies", body, tag="<b>", keys=['"><i>'], properties={"<u>": "</dl>"})
+            )
+            for kind, body in bodies.items()
+        }
+        [found] = admin.find_messages("orders", key=WANTED_KEY).messages
+        paths = {kind: (receipt.queue, receipt.queue_offset) for kind, receipt in sent.items()}
+        paths = {"json": (found.queue, found.queue_offset), **paths}
+    return {
+        kind: f"/topics/{quote(queue.topic, safe='')}/messages/{queue.broker_name}/{queue.queue_id}/{offset}"
+        for kind, (queue, offset) in paths.items()
+    }
+
+
+def main() -> None:
+    """Start everything, and take the pictures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "screenshots")
+    parser.add_argument("--traffic", type=float, default=100.0, help="seconds of selling before the first picture")
+    parser.add_argument("--only", default="", help="take the pictures with this in their name")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as opened:
+        cluster = opened.enter_context(LocalCluster(brokers=2, slaves=1))
+        shop = opened.enter_context(open_shop(cluster.nameserver))
+        messages = places(cluster.nameserver)
+        address = opened.enter_context(console_of(cluster.nameserver))
+        opened.enter_context(Traffic(shop))
+        browser = opened.enter_context(open_browser())
+        time.sleep(arguments.traffic)
+        take_all(Camera(browser, address, arguments.folder, arguments.only), messages)
+        print("\n".join(browser.complaints()) or "the browser's log is empty")
+
+
+if __name__ == "__main__":
+    main()
