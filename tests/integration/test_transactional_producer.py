@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -191,6 +192,33 @@ def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, 
             wait_until(is_undecided, PATIENCE_S)  # it was asked for as often as ever
             assert not asked.is_set()
         assert stored(quick, orders) == [b"slow"]
+
+
+def test_others_are_asked_once_the_producer_has_been_away_for_a_while(tmp_path: Path) -> None:
+    """It may be on its way back, as after a fail-over: its block runs, and nobody else may roll it back."""
+    options = {"half_check_after_s": 1.5, "half_check_interval_s": 0.1, "half_checks": 1000}
+    asked = threading.Event()
+
+    def check(_: Message) -> TransactionResolution:
+        asked.set()
+        return ROLLBACK
+
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("t", queues=1)
+        with (
+            TransactionalProducer(cluster.nameserver, group="g", check=check),
+            TransactionalProducer(cluster.nameserver, group="g", check=never) as producer,
+        ):
+            block = producer.transaction()
+            block.__enter__()
+            block.send(Message("t", b"x"))
+            wait_until(lambda: admin.list_transactions("g").transactions[0].checks > 1, PATIENCE_S)
+            assert not asked.is_set()
+            began = time.monotonic()
+            producer.close()
+            assert asked.wait(PATIENCE_S)
+            assert time.monotonic() - began > options["half_check_after_s"] - 0.5
+            wait_until(lambda: not admin.list_transactions("g").transactions, PATIENCE_S)
 
 
 def test_a_check_that_rolls_back_before_the_commit_wins(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from minimq_common.reply_address import inbox_of
 from minimq_proto.v1 import attend_pb2
@@ -139,6 +139,16 @@ class Attendants:
     def of_producer_group(self, group: str) -> Sequence[Attendant]:
         """Return the clients of a producer group, the one that came first at the beginning."""
         return [*self._by_producer_group.get(group, ())]
+
+    @property
+    def producers(self) -> Set[tuple[str, int]]:
+        """The producers that are there: by group, and the id under which each sends half messages."""
+        return {
+            (group, producer_id)
+            for group, members in self._by_producer_group.items()
+            for member in members
+            for producer_id in member.producer_ids
+        }
 
     def _count(self, change: int) -> None:
         self.unread_bytes += change

@@ -62,6 +62,8 @@ class HalfChecks:
         self._attendants = attendants
         #: When somebody was asked last, by the monotonic clock: after a pause of the broker not all at once.
         self._asked: dict[TransactionId, float] = {}
+        #: Since when the producer of a transaction is not there, by the same clock: it may be on its way back.
+        self._away_since: dict[TransactionId, float] = {}
         self._turn = 0
         self._warn_at = 0.0
         self._outage = OutageLog(log)
@@ -99,14 +101,25 @@ class HalfChecks:
         open_halves = store.state.transactions.halves.halves.copy()
         if not store.leads or not open_halves:
             self._asked.clear()
+            self._away_since.clear()
             return
         for transaction in self._asked.keys() - open_halves:
             del self._asked[transaction]
         await self._expire(open_halves)
+        self._look_for_producers(open_halves, time.monotonic())
         due = self._due(open_halves, time.monotonic())
         if due:
             await self._ask(due)
         self._warn(open_halves)
+
+    def _look_for_producers(self, open_halves: Mapping[TransactionId, Half], now: float) -> None:
+        """Note whose producer is not there, and since when."""
+        present = self._attendants().producers
+        self._away_since = {
+            transaction: self._away_since.get(transaction, now)
+            for transaction, half in open_halves.items()
+            if (transaction.name[1:], half.producer_id) not in present
+        }
 
     def _due(self, open_halves: Mapping[TransactionId, Half], now: float) -> list[_Question]:
         """Return whom to ask what: the producer itself if it is there, any other member of its group if not."""
@@ -117,6 +130,9 @@ class HalfChecks:
                 continue
             due_ms = half.began_ms + (options.check_after_s + half.checks * options.check_interval_s) * 1000
             if wall_ms < due_ms:
+                continue
+            # After a fail-over, say, others may be back first, and its block may still run: nobody may roll that back.
+            if now < self._away_since.get(transaction, 0) + options.check_after_s:
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:

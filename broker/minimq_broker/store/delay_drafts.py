@@ -27,13 +27,16 @@ from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import read_header
-from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull, SystemBusy
+from minimq_common.moments import moment
 
 log = logging.getLogger(__name__)
 
 #: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
 _LOOKED_AT = 10_000
 _DAY_MS = 86_400_000
+#: The clocks of two masters may differ by so much, in ms: after a fail-over a message is that late, and not refused.
+_CLOCKS_DIFFER_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,12 @@ class DelayDrafts:
     # ---- taking in ----------------------------------------------------------------------------------
 
     def due_ms(self, delay: Delay) -> int | None:
-        """Return when a batch is due, in ms since 1970; None when it is due now. Raises `InvalidArgument`."""
+        """Return when a batch is due, in ms since 1970; None when it is due now.
+
+        Raises:
+            InvalidArgument: it would wait for too long.
+            SystemBusy: batches were published that are due much later, since a clock was wrong.
+        """
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
         if due_ms > now_ms + self._max_delay_ms:
@@ -79,6 +87,12 @@ class DelayDrafts:
         if due_ms <= now_ms:
             return None
         # The clock was set back, or that of another master was ahead: behind the mark nothing is published.
+        if self._mark.due_ms - due_ms > _CLOCKS_DIFFER_MS:
+            raise SystemBusy(
+                f"this broker has published delayed messages that were due at {moment(self._mark.due_ms).isoformat()}, "
+                f"since a clock was ahead; by its clock it is {moment(now_ms).isoformat()} now, and no message can be "
+                "delayed until an earlier time: set the clock right, delay it longer, or leave it to another broker"
+            )
         return max(due_ms, self._mark.due_ms + 1)
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:

@@ -14,7 +14,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendStatus
-from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
+from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, SystemBusy, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -180,6 +180,19 @@ def test_a_clock_that_was_set_back_loses_nothing(store: OpenStore) -> None:
     key = store.delay("orders", 0, after(store, 10), b"b")
     assert key > mark
     assert wait(store, 100) == [b"a", b"b"]
+
+
+def test_a_clock_that_was_far_ahead_delays_nothing_for_long_without_saying_so(store: OpenStore) -> None:
+    right_ms = store.clock.now_ms
+    store.delay("orders", 0, after(store, 30 * DAY_MS), b"a")
+    store.delay("orders", 0, after(store, 90 * DAY_MS), b"b")
+    assert wait(store, 31 * DAY_MS) == [b"a"]  # early, but not by this clock
+    store.clock.now_ms = right_ms
+    with pytest.raises(SystemBusy, match="since a clock was ahead"):
+        store.delay("orders", 0, after(store, 2_000), b"c")
+    store.delay("orders", 0, after(store, 30 * DAY_MS - 50_000), b"d")  # as late as after a fail-over
+    store.append("orders", 0, b"at once")
+    assert wait(store, 91 * DAY_MS) == [b"a", b"at once", b"d", b"b"]
 
 
 def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
