@@ -14,6 +14,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendStatus
+from minimq_broker.store.rewriting import Rewriting
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, SystemBusy, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
@@ -329,6 +330,30 @@ def test_what_waits_is_carried_along_by_a_rewriting(stores: Stores) -> None:
     store.clock.now_ms += 1_000
     store.publish_due()
     assert store.bodies("orders", 0, end) == [b"3", b"4"]
+
+
+def test_a_rewriting_keeps_what_is_published_until_that_is_saved(stores: Stores) -> None:
+    store = stores.open(segment_bytes=1 << 17)
+    store.create_topic("orders", queues=2)
+    store.delay("orders", 0, after(store, 100), b"a")
+    for _ in range(20):
+        store.append("orders", 1, bytes(20_000))
+    slave = stores.open("slave", alone=False, segment_bytes=1 << 17)
+    slave.take_from(store)
+    slave.close()
+    slave = stores.open("slave", alone=False, segment_bytes=1 << 17, checkpoint_interval_s=1000.0)  # all is saved
+    position = store.store.end
+    assert wait(store, 100) == [b"a"]
+    slave.take_from(store)
+    log, old = slave.store.log, slave.store.old
+    old.look(slave.clock.now_ms)
+    rewriting = Rewriting(log, log.segments[:1], log.segments[1].start, lambda *_: None, old.needed.mark)
+    while rewriting.step(1 << 30, 10):
+        pass
+    assert rewriting.put_in_place()
+    slave.store.truncate(position)  # a fail-over
+    slave.store.lead(store.store.term + 1)
+    assert wait(slave, 100) == [b"a"]
 
 
 def test_a_segment_of_an_older_release_gets_the_table_when_it_needs_it(stores: Stores) -> None:

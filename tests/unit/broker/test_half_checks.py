@@ -1,0 +1,48 @@
+"""Who is asked about half messages, and when they expire, with a real engine and store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from minimq_broker.core.half_table import HalfOutcome
+from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.services.attendants import Attendants
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.half_checks import HalfChecks
+from minimq_broker.services.halves import HalfOptions, HalfService
+from minimq_broker.store.jobs import AppendJob
+from minimq_common import batch
+from minimq_common.names import half_name
+from support.replica_engine import make_topic, with_engine
+from support.stores import numbered_batch
+
+OPTIONS = HalfOptions(check_after_s=1.0, check_interval_s=1.0, checks=3, expiry_s=100.0)
+HALF = TransactionId(half_name("shop"), 17)
+
+
+async def stage(engine: Engine) -> int:
+    """Stage a half message; return when that was, in ms since 1970."""
+    await make_topic(engine)
+    data = numbered_batch(7, 1, b"x")
+    answer: asyncio.Queue[AppendJob] = asyncio.Queue()
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, HALF))
+    assert (await answer.get()).error is None
+    return engine.state.transactions.halves.halves[HALF].began_ms
+
+
+def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        checks = HalfChecks(engine, OPTIONS, HalfService(engine, OPTIONS, lambda: None), Attendants)
+        await engine.lead(1, waits_for_replicas=False)
+        began_ms = await stage(engine)
+        halves = engine.state.transactions.halves
+        engine.deletion_ms = lambda: began_ms + 100_000
+        await checks._look()
+        assert HALF in halves.halves
+        engine.deletion_ms = lambda: began_ms + 100_001  # the clock of the day is not asked: it may be wrong
+        await checks._look()
+        assert HALF not in halves.halves
+        assert halves.outcome(HALF) is HalfOutcome.EXPIRED
+
+    with_engine(tmp_path, test)
