@@ -244,6 +244,8 @@ class CommitLog(LogReader):
             self.archive_file.ask(lambda archive: archive.truncate(position), None)
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments
+                if last.start == position and rest[-1].rewritten_to:
+                    break  # nothing may be appended to a segment that was rewritten: this one is emptied
                 self._use(rest)
                 last.remove_file()
                 sync_directory(self.path)
