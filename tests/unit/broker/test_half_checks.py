@@ -1,4 +1,4 @@
-"""Who is asked about half messages, and when they expire, with a real engine and store."""
+"""Checks of half messages, and their expiry, with a real engine and store."""
 
 from __future__ import annotations
 
