@@ -39,20 +39,21 @@ def open_console(
     def open_observer(own: CredentialsArgument) -> Observer:
         return Observer(nameservers, own, options.interval_s)
 
+    hosts = options.hosts
     with ExitStack() as opened:
-        everybody: Observer | None = None
-        if secured is None:
-            everybody = open_observer("")
-            opened.callback(everybody.close)
-
+        everybody = open_observer("") if secured is None else None
         reception = Reception(everybody, secured, open_observer)
         app = make_app(
             reception,
             nameservers,
-            options.hosts,
+            hosts,
             allow_changes=options.allow_changes,
             is_secure=options.is_secure,
         )
+        # An action that is under way ends when the connection is closed, and its line is written.
+        opened.callback(app.state.surroundings.wait_for_actions)
+        if everybody is not None:
+            opened.callback(everybody.close)
         tls = (options.tls_certificate, options.tls_key) if options.is_secure else None
         served = opened.enter_context(serving(app, options.host, options.port, tls))
         if everybody is not None:

@@ -78,3 +78,7 @@ class Surroundings:
         self.gathering.shutdown(wait=False, cancel_futures=True)
         self.calling.shutdown(wait=False, cancel_futures=True)
         self.acting.shutdown(wait=False, cancel_futures=True)
+
+    def wait_for_actions(self) -> None:
+        """Wait until actions that were under way have ended; their connections were closed before that."""
+        self.acting.shutdown(wait=True)

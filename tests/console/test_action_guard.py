@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster
+from minimq import Admin, Credentials, LocalCluster, Producer
 from minimq.cli.console import serving_console
 from minimq_console.actions.all_actions import ACTIONS
 from minimq_console.texts import address as address_of
-from support.console_actions import confirmation_of, fill_in, use
+from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor, Reply
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -191,6 +191,29 @@ def test_a_right_that_is_taken_before_the_confirmation_is_missing(secured: Secur
             assert "orders-3" not in admin.list_topics()
         finally:
             admin.add_rules("owner", ["allow manage topic orders*"])
+
+
+def test_dead_letters_are_resent_to_topics_to_which_the_visitor_may_send(
+    secured: Secured, audit: Callable[[], list[str]]
+) -> None:
+    with Producer(credentials=secured.cluster.credentials) as producer:
+        make_dead_letters(secured.cluster, producer, "payroll", "salaries", 1)
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        reader = secured.visitor("reader")
+        page = reader.json("/dead-letters/salaries")
+        [letter] = page["letters"]
+        assert [each["action"] for each in letter["actions"]] == ["drop-letters"]
+        assert "you may not send to payroll" in fill_in(reader, "/dead-letters/salaries/resend").text
+        admin.add_rules("reader", ["allow write topic payroll"])
+        try:
+            [letter] = reader.json("/dead-letters/salaries")["letters"]
+            assert [each["action"] for each in letter["actions"]] == ["resend-letters", "drop-letters"]
+            audit()
+            assert "1 dead letter of group salaries was resent." in use(reader, "/dead-letters/salaries/resend")
+            assert audit() == ["done"]
+            assert list(admin.dead_letters("salaries")) == []
+        finally:
+            admin.remove_rules("reader", ["allow write topic payroll"])
 
 
 def test_a_line_has_the_user_and_no_key(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:

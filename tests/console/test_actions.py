@@ -15,19 +15,17 @@ import pytest
 from minimq import (
     UNKNOWN,
     Admin,
-    ConsumeResult,
     Message,
     MessageQueue,
     Permission,
     Producer,
     PullConsumer,
-    PushConsumer,
     TransactionalProducer,
 )
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
-from support.console_actions import confirmation_of, fill_in, use
+from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 
@@ -381,19 +379,3 @@ def test_a_replica_is_promoted(tmp_path: Path) -> None:
         assert confirmed.status == 303, confirmed.text
         wait_until(lambda: 'data-state="done"' in visitor.get(confirmed.headers["Location"]).text)
         wait_until(lambda: roles().get(slave) == "master")
-
-
-def make_dead_letters(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, count: int, already: int = 0
-) -> None:
-    """Have a group give up some messages."""
-    producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
-
-    def fail(messages: object) -> ConsumeResult:
-        raise ValueError("unusable")
-
-    with PushConsumer(cluster.nameserver, group=group, start="earliest", max_tries=0) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(fail)
-        with Admin(cluster.nameserver) as admin:
-            wait_until(lambda: len(list(admin.dead_letters(group))) == already + count)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from html import unescape
 
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer
 from support.console_visitor import ConsoleVisitor, Reply
+from support.waiting import wait_until
 
 
 def fill_in(visitor: ConsoleVisitor, path: str, **fields: str) -> Reply:
@@ -34,3 +36,21 @@ def use(visitor: ConsoleVisitor, path: str, typed: str = "", **fields: str) -> s
     done = visitor.get(confirmed.headers["Location"])
     assert 'data-state="done"' in done.text, done.text
     return done.text
+
+
+def make_dead_letters(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, count: int, already: int = 0
+) -> None:
+    """Have a group give up some messages."""
+    producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
+
+    def fail(messages: object) -> ConsumeResult:
+        raise ValueError("unusable")
+
+    with PushConsumer(
+        cluster.nameserver, group=group, start="earliest", max_tries=0, credentials=cluster.credentials or ""
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(fail)
+        with Admin(cluster.nameserver, credentials=credentials) as admin:
+            wait_until(lambda: len(list(admin.dead_letters(group))) == already + count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.names import check_group
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
@@ -17,7 +17,7 @@ from minimq_console.actions.rights import read_group
 from minimq_console.form_field import FormField
 from minimq_console.page import Visit
 from minimq_console.parameters import Parameters
-from minimq_console.texts import address
+from minimq_console.texts import address, listing
 
 IDS = FormField(
     name="ids",
@@ -63,6 +63,11 @@ def resend_needs(given: Parameters) -> Sequence[Need]:
 def plan_resend(visit: Visit) -> ActionPlan:
     """Return how many are resent, and to which topics."""
     found, group = _found(visit), visit.parameters.name("group")
+    needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in found.topics if topic}
+    if missing := sorted(need.name for need in needs - visit.rights(needs)):
+        raise AccessDenied(
+            f"you may not send to {listing(missing)}: fill in a topic to which you may, or ids of others"
+        )
     sentences = [f"Resends {found.total} of group {group}."]
     for topic, count in found.topics.most_common(_MOST_TOPICS):
         where = f"to topic {topic}" if topic else "that do not tell their topic, with which it ends"
