@@ -47,8 +47,9 @@ def make_dead_letters(
     def fail(messages: object) -> ConsumeResult:
         raise ValueError("unusable")
 
+    credentials = cluster.credentials or ""
     with PushConsumer(
-        cluster.nameserver, group=group, start="earliest", max_tries=0, credentials=cluster.credentials or ""
+        cluster.nameserver, group=group, start="earliest", max_tries=0, credentials=credentials
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(fail)

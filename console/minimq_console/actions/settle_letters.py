@@ -65,9 +65,7 @@ def plan_resend(visit: Visit) -> ActionPlan:
     found, group = _found(visit), visit.parameters.name("group")
     needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in found.topics if topic}
     if missing := sorted(need.name for need in needs - visit.rights(needs)):
-        raise AccessDenied(
-            f"you may not send to {listing(missing)}: fill in a topic to which you may, or ids of others"
-        )
+        raise AccessDenied(f"you may not send to {listing(missing)}: fill in a topic to which you may")
     sentences = [f"Resends {found.total} of group {group}."]
     for topic, count in found.topics.most_common(_MOST_TOPICS):
         where = f"to topic {topic}" if topic else "that do not tell their topic, with which it ends"
