@@ -145,7 +145,11 @@ def test_a_hundred_members_in_two_processes_do_each_message_once(
 
         wait_until(lambda: members_there() == processes * members, 60)
         fill(producer, topic, count)
-        wait_until(lambda: admin.describe_group(topic).lag == 0, 60)
+        try:
+            wait_until(lambda: admin.describe_group(topic).lag == 0, 60)
+        except AssertionError:
+            print(admin.describe_group(topic))
+            raise
         done = [numbers for crowd in crowds for numbers in json.loads(crowd.communicate(timeout=60)[0])]
         assert Counter(number for numbers in done for number in numbers) == Counter(range(count))
         assert len(done) == processes * members

@@ -10,7 +10,7 @@ _PROGRAM = """
 import os, threading
 from pathlib import Path
 import pytest
-from minimq import Message, Producer
+from minimq import Message, Producer, PullConsumer
 
 COUNT = {count}
 WARM = 20
@@ -36,6 +36,11 @@ def test_it(minimq_cluster, minimq_admin, minimq_topic, minimq_group, number):
         counted.update(counts(minimq_cluster, minimq_admin))
     with Producer(minimq_cluster.nameserver) as producer:
         producer.send(Message(minimq_topic, b"%d" % number))
+    with PullConsumer(minimq_cluster.nameserver, group=minimq_group, start="earliest") as consumer:
+        consumer.subscribe(minimq_topic)
+        while not (messages := consumer.poll(10)):
+            pass
+    assert [message.body for message in messages] == [b"%d" % number]
 
 
 def test_nothing_is_left(minimq_cluster, minimq_admin, minimq_topic):
@@ -53,7 +58,7 @@ def _run(pytester: pytest.Pytester, count: int) -> None:
 
 
 def test_many_tests_leave_nothing(pytester: pytest.Pytester) -> None:
-    _run(pytester, 60)
+    _run(pytester, 40)
 
 
 @pytest.mark.long

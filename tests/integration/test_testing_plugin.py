@@ -139,28 +139,3 @@ def test_a_run_without_a_fixture_starts_and_imports_nothing(users: pytest.Pytest
         """
     )
     users.runpytest_subprocess(*_WITH_FIXTURES).assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
-def test_many_tests_leave_nothing_behind(users: pytest.Pytester, count: int) -> None:
-    users.makepyfile(
-        f"""
-        import os, threading
-        import pytest
-        from program import receive, send
-
-        counts = []
-
-        @pytest.mark.parametrize("number", range({count}))
-        def test_it(minimq_nameserver, minimq_topic, minimq_group, number):
-            send(minimq_nameserver, minimq_topic, b"x")
-            assert receive(minimq_nameserver, minimq_topic, minimq_group) == [b"x"]
-            counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
-
-        def test_at_last(minimq_admin):
-            early, late = counts[10], counts[-1]
-            assert late[0] <= early[0] + 2 and late[1] <= early[1] + 10, (early, late)
-            assert not minimq_admin.list_topics() and not minimq_admin.list_groups()
-        """
-    )
-    users.runpytest_subprocess(*_WITH_FIXTURES).assert_outcomes(passed=count + 1)

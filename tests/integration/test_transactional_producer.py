@@ -203,7 +203,10 @@ def test_others_are_asked_once_the_producer_has_been_away_for_a_while(tmp_path: 
         asked.set()
         return ROLLBACK
 
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster, Admin(cluster.nameserver) as admin:
+    with (
+        LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
+        Admin(cluster.nameserver) as admin,
+    ):
         admin.create_topic("t", queues=1)
         with (
             TransactionalProducer(cluster.nameserver, group="g", check=check),

@@ -25,7 +25,7 @@ def main(nameserver: str, topic: str, group: str, count: str) -> None:
         with SimpleConsumer(cluster, group=group, prefetch_messages=0) as consumer:
             consumer.subscribe(topic)
             while not is_over.is_set():
-                messages = consumer.receive(5, timeout=0.3)
+                messages = consumer.receive(5, timeout=3)  # a hundred look for the brokers at once
                 consumer.ack(messages)
                 mine += [int(message.body) for message in messages]
 
