@@ -19,6 +19,7 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -29,7 +30,7 @@ from minimq import (
     aio,
 )
 from minimq.administration.resolutions import ROLLBACK
-from minimq.errors import InvalidArgument
+from minimq.errors import Closed, InvalidArgument
 from minimq.otel import processing
 from support.command import environment
 from support.spans import Telemetry, attributes_of, parent_of, trace_of
@@ -217,6 +218,121 @@ def test_a_work_queue_and_what_the_application_does_with_a_message(
     assert attributes_of(settled)["messaging.operation.type"] == "settle"
 
 
+def test_messages_that_one_thread_processes_are_in_traces_of_their_own(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    seen, done = list[bytes](), threading.Event()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        seen.append(messages[0].body)
+        if len(seen) == 4:
+            done.set()
+        return ConsumeResult.SUCCESS if len(seen) > 1 else ConsumeResult.RETRY_LATER
+
+    with Producer(cluster.nameserver) as producer:
+        for number in range(3):
+            producer.send(Message(topic, b"%d" % number))
+    with PushConsumer(
+        cluster.nameserver, group=new_name(), start="earliest", batch_size=1, threads=1, retry_delays_s=(0.01,)
+    ) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        assert done.wait(PATIENCE_S)
+    sent = {span.context.span_id: span for span in telemetry.named(f"send {topic}") if span.context is not None}
+    processed = telemetry.named(f"process {topic}")
+    assert len(processed) == 4
+    assert {parent_of(span) for span in processed} == sent.keys()
+    assert len({trace_of(span) for span in processed}) == 3
+    [failed] = [span for span in processed if span.status.status_code is StatusCode.ERROR]
+    assert attributes_of(failed)["error.type"] == "RETRY_LATER"
+
+
+def test_a_current_span_is_the_parent_of_processing(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    received = through(cluster, new_name(), Message(topic, b"1"))
+    [sent] = telemetry.named(f"send {topic}")
+    trace.set_tracer_provider(telemetry.tracers)
+    tracer = telemetry.tracers.get_tracer("shop")
+    with tracer.start_as_current_span("order") as order, processing(received):
+        pass
+    with processing([received, received]):
+        pass
+    inside, together = telemetry.named(f"process {topic}")
+    assert parent_of(inside) == order.get_span_context().span_id
+    assert together.parent is None
+    assert attributes_of(together)["messaging.batch.message_count"] == 2
+    for span in (inside, together):
+        assert [link.context.span_id for link in span.links] == [sent.context and sent.context.span_id]
+
+
+def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    contexts = [f"00-0af7651916cd43dd8448eb211c80319c-{number:016x}-01" for number in range(1, 201)]
+    with Producer(cluster.nameserver) as producer, SimpleConsumer(cluster.nameserver, group=new_name()) as consumer:
+        consumer.subscribe(topic)
+        producer.send_many(
+            [Message(topic, b"x", properties={"traceparent": context}) for context in contexts],
+            queue=MessageQueue(topic, "broker-a", 0),
+        )
+        messages = list[ReceivedMessage]()
+        while len(messages) < len(contexts):
+            messages += consumer.receive(200, timeout=PATIENCE_S)
+    assert {message.properties["traceparent"] for message in messages} == set(contexts)
+    [sent] = telemetry.named(f"send {topic}")
+    assert len(sent.links) == 128
+    trace.set_tracer_provider(telemetry.tracers)
+    with processing(messages):
+        pass
+    [processed] = telemetry.named(f"process {topic}")
+    assert len({link.context.span_id for link in processed.links}) == 128
+
+
+def test_a_call_of_a_closed_consumer_has_no_span(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    consumer = SimpleConsumer(cluster.nameserver, group=new_name())
+    consumer.subscribe(topic)
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.receive()
+    assert not telemetry.spans
+
+
+def test_a_message_that_is_not_even_handed_in_has_a_span_with_the_error(
+    cluster: LocalCluster, telemetry: Telemetry
+) -> None:
+    with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument):
+        producer.send(Message("no topic", b"1"))
+    [span] = telemetry.named("send no topic")
+    assert attributes_of(span)["error.type"] == "InvalidArgument"
+
+
+def test_a_call_with_several_messages_tells_how_many_are_retried(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    done = threading.Event()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        if len(messages) > 1:
+            return ConsumeResult.RETRY_LATER
+        done.set()
+        return ConsumeResult.SUCCESS
+
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 3, queue=MessageQueue(topic, "broker-a", 0))
+    with PushConsumer(cluster.nameserver, group=new_name(), start="earliest", retry_delays_s=(0.01,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        assert done.wait(PATIENCE_S)
+    together = [
+        span for span in telemetry.named(f"process {topic}") if "messaging.batch.message_count" in attributes_of(span)
+    ]
+    assert attributes_of(together[0])["messaging.minimq.retried.message_count"] == 3
+    assert "messaging.destination.partition.id" in attributes_of(together[0])
+
+
 def test_asyncio(cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry) -> None:
     inside: list[int] = []
 
@@ -317,6 +433,17 @@ def test_the_context_of_whoever_made_a_message_is_kept(
     assert span.kind is SpanKind.CLIENT
     assert f"{trace_of(span):032x}" == GOOD[3:35]
     assert [link.context.trace_state.to_header() for link in span.links] == [state if state == "a=b,c=d" else ""]
+
+
+def test_a_current_span_is_the_parent_of_a_send_that_others_have_begun(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+) -> None:
+    with telemetry.tracers.get_tracer("shop").start_as_current_span("order") as order:
+        received = through(cluster, new_name(), Message(topic, b"1", properties={"traceparent": GOOD}))
+    assert received.properties == {"traceparent": GOOD}
+    [span] = telemetry.named(f"send {topic}")
+    assert parent_of(span) == order.get_span_context().span_id
+    assert [f"{link.context.trace_id:032x}" for link in span.links] == [GOOD[3:35]]
 
 
 def count_of(span: ReadableSpan) -> int:

@@ -22,7 +22,7 @@ def _message(name: str, *fields: descriptor_pb2.FieldDescriptorProto) -> descrip
     return descriptor_pb2.DescriptorProto(name=name, field=fields)
 
 
-def _classes() -> tuple[Any, Any, Any]:
+def _classes() -> tuple[Any, Any, Any, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(
@@ -50,11 +50,18 @@ def _classes() -> tuple[Any, Any, Any]:
             message_type=[order, _message("Refund", _field("id", 1, _STRING))],
         )
     )
+    name = _field("name", 1, _STRING)
+    name.label = descriptor_pb2.FieldDescriptorProto.LABEL_REQUIRED
+    pool.Add(
+        descriptor_pb2.FileDescriptorProto(
+            name="shop/guest.proto", package="shop", syntax="proto2", message_type=[_message("Guest", name)]
+        )
+    )
     return tuple(
         message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shop.{name}"))
-        for name in ("Order", "Order.Line", "Refund")
+        for name in ("Order", "Order.Line", "Refund", "Guest")
     )  # type: ignore[return-value]
 
 
-#: The first message of a file, one within it, and the second of the file.
-ORDER, LINE, REFUND = _classes()
+#: The first message of a file, one within it, and the second of the file; and one with a field that is required.
+ORDER, LINE, REFUND, GUEST = _classes()

@@ -28,6 +28,7 @@ class RegistryServer:
         refusal: status and text that registrations are answered with.
         has_guids: as newer registries.
         raw: the bytes that all requests are answered with.
+        more_headers: further ones of all answers.
     """
 
     url: str = ""
@@ -39,6 +40,7 @@ class RegistryServer:
     refusal: tuple[int, str] | None = None
     has_guids: bool = True
     raw: bytes | None = None
+    more_headers: dict[str, str] = field(default_factory=dict)
     first_id: int = 100_001
 
     def answer(self, method: str, path: str, body: Json) -> tuple[int, Json]:
@@ -133,6 +135,8 @@ def registry_server() -> Iterator[RegistryServer]:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            for name, value in registry.more_headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 

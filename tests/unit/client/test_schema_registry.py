@@ -235,6 +235,28 @@ def test_refusals_say_what_the_registry_says(
     assert server.schemas == []
 
 
+def test_a_redirect_is_not_followed(server: RegistryServer) -> None:
+    with registry_server() as other:
+        server.failures, server.more_headers = [307], {"Location": f"{other.url}/schemas/ids/1"}
+        registry = SchemaRegistry(server.url, basic_auth=("ann", "secret"))
+        with pytest.raises(InvalidArgument, match="answers 307"):
+            registry.schema(1)
+        registry.close()
+        assert other.asked == []  # the credentials are not for others
+
+
+def test_the_registry_does_not_say_how_long_is_waited(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.failures, server.more_headers = [503], {"Retry-After": "3600"}
+    began = time.monotonic()
+    AvroSerializer(AVRO, registry).message("orders", {"id": "a"})
+    assert time.monotonic() - began < 60
+
+
+def test_other_properties_stay_beside_the_mark(registry: SchemaRegistry) -> None:
+    message = AvroSerializer(AVRO, registry, framing="header").message("orders", {"id": "a"}, properties={"n": "1"})
+    assert message.properties.keys() == {"n", "__value_schema_id"}
+
+
 def test_a_schema_that_may_not_be_registered_has_to_be_there(server: RegistryServer, registry: SchemaRegistry) -> None:
     reader = AvroSerializer(AVRO, registry, register=False)
     with pytest.raises(SchemaMissing):

@@ -26,7 +26,7 @@ from minimq.schemas import (
     PydanticSerializer,
     Serializer,
 )
-from support.protobuf_classes import ORDER
+from support.protobuf_classes import GUEST, ORDER
 
 AVRO: dict[str, Any] = {
     "type": "record",
@@ -148,6 +148,8 @@ def test_json_that_does_not_fit_is_refused_with_its_path() -> None:
         PydanticSerializer(OrderModel).message("orders", {"id": "a"})  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"fit int \| str: Expected `int \| str`, got `float`"):
         MsgspecSerializer(int | str).message("orders", 1.5)  # type: ignore[arg-type] # its error names the union
+    with pytest.raises(InvalidArgument, match=r"`\$.name` is missing"):
+        ProtobufSerializer(GUEST).message("orders", GUEST())
     with pytest.raises(InvalidArgument, match=r"give shop.Order"):
         ProtobufSerializer(ORDER).message("orders", {"id": "a"})
 
