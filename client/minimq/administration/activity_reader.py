@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from typing import Protocol, TypeVar
 
 from minimq.administration.activity import (
@@ -59,7 +60,8 @@ class ActivityReader:
         self._clock = clock
         self._rates = CounterRates()
         self._topics: dict[str, TopicActivity] = {}
-        self._turn = 0
+        #: The last one that was looked at because it was its turn.
+        self._last = ""
 
     def read(self) -> ClusterActivity:
         """Look at the cluster. What you may not describe is left out.
@@ -103,10 +105,12 @@ class ActivityReader:
         until = self._clock() + _TOPICS_S
         busiest = [each.topic for each in islice(self._by_rate(), _BUSIEST)]
         others = sorted(set(names) - set(busiest))
-        self._turn %= max(len(others), 1)
-        in_turn = (others[self._turn :] + others[: self._turn])[:_IN_TURN]
-        self._turn += len(in_turn)
-        for name in (*busiest, *in_turn):
+        begin = bisect_right(others, self._last)
+        in_turn = (others[begin:] + others[:begin])[:_IN_TURN]
+        # One of each, so that the time is not over before any of the others is looked at.
+        for name in filter(None, chain(*zip_longest(in_turn, busiest))):
+            if name not in busiest:
+                self._last = name
             try:
                 topic = self._source.describe_topic(name)
             except MiniMQError:  # deleted meanwhile, or its brokers are away, which is told of them

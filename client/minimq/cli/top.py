@@ -120,7 +120,7 @@ class _Session:
 
     def run(self, live: Live, keys: Keyboard, view: View) -> None:
         """Show what there is until the user quits."""
-        from minimq.cli.top_screen import screen
+        from minimq.cli.top_screen import rows_of, screen
 
         while True:
             self._read(view)
@@ -130,7 +130,7 @@ class _Session:
             if key in ("q", "Q", "\x03", "\x04"):
                 return
             if key is not None:
-                _press(view, key)
+                _press(view, key, 0 if self._activity is None else rows_of(self._activity))
 
     def _read(self, view: View) -> None:
         if self._reading is not None and self._reading.done():
@@ -143,7 +143,8 @@ class _Session:
             self._reading = self._thread.submit(self._reader.read)
 
 
-def _press(view: View, key: str) -> None:
+def _press(view: View, key: str, rows: int) -> None:
+    """Change what is shown; there are so many rows to scroll over."""
     from minimq.cli.keyboard import DOWN, UP
     from minimq.cli.top_screen import Order
 
@@ -155,7 +156,7 @@ def _press(view: View, key: str) -> None:
         case "n":
             view.order, view.first = Order.NAME, 0
         case _ if key == DOWN:
-            view.first += 1
+            view.first = min(view.first + 1, max(rows - 1, 0))
         case _ if key == UP:
             view.first = max(view.first - 1, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
@@ -17,10 +17,13 @@ from minimq.cli.printable import printable
 if TYPE_CHECKING:
     from minimq.administration.activity import BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
 
-#: Lines of the screen besides rows of tables: title, keys, headings and blank lines.
-_FRAME = 8
+#: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
+_FRAME = 5
 _MOST_PROBLEMS = 4
 _HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
+
+
+Item = TypeVar("Item")
 
 
 class Order(Enum):
@@ -68,7 +71,10 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
         parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))
     room = max(height - _FRAME - len(parts), 3)
     brokers = activity.brokers[: max(room // 3, 1)]
-    each = max((room - len(brokers)) // 2, 1)
+    left = room - len(brokers)
+    # Half for each, and what one of them does not need for the other.
+    group_rows = max(min(len(activity.groups), max(left // 2, left - len(activity.topics))), 1)
+    topic_rows = max(left - group_rows, 1)
     topics: Sequence[TopicActivity] = activity.topics
     groups: Sequence[GroupActivity] = activity.groups
     if view.order is Order.NAME:
@@ -76,12 +82,23 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
         groups = sorted(groups, key=lambda item: item.group.group)
     parts += [
         _table(("Broker", "Role", "In/s", "Out/s", "Disk", "Full"), brokers, _broker_row),
-        _table(("Topic", "In/s", "Messages"), topics[view.first : view.first + each], _topic_row),
-        _table(("Group", "Members", "Out/s", "Lag", "Behind"), groups[view.first : view.first + each], _group_row),
+        _table(("Topic", "In/s", "Messages"), _from(topics, view.first, topic_rows), _topic_row),
+        _table(("Group", "Members", "Out/s", "Lag", "Behind"), _from(groups, view.first, group_rows), _group_row),
     ]
     if view.has_keys:
         parts.append(Text(_HELP, style="dim"))
     return Group(*parts)
+
+
+def rows_of(activity: ClusterActivity) -> int:
+    """Return the number of rows of the longer table that scrolls."""
+    return max(len(activity.topics), len(activity.groups))
+
+
+def _from(items: Sequence[Item], first: int, count: int) -> Sequence[Item]:
+    """Return so many items from the first one on, or the last ones."""
+    first = max(min(first, len(items) - count), 0)
+    return items[first : first + count]
 
 
 def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
