@@ -189,11 +189,15 @@ def test_many_messages_have_one_span_and_those_who_get_them_links(
 
 
 def test_a_work_queue_and_what_the_application_does_with_a_message(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+    cluster: LocalCluster,
+    topic: str,
+    new_name: Callable[[], str],
+    telemetry: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"1"))
-    trace.set_tracer_provider(telemetry.tracers)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
     with SimpleConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic)
         [message] = consumer.receive(timeout=PATIENCE_S)
@@ -248,11 +252,15 @@ def test_messages_that_one_thread_processes_are_in_traces_of_their_own(
 
 
 def test_a_current_span_is_the_parent_of_processing(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+    cluster: LocalCluster,
+    topic: str,
+    new_name: Callable[[], str],
+    telemetry: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     received = through(cluster, new_name(), Message(topic, b"1"))
     [sent] = telemetry.named(f"send {topic}")
-    trace.set_tracer_provider(telemetry.tracers)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
     tracer = telemetry.tracers.get_tracer("shop")
     with tracer.start_as_current_span("order") as order, processing(received):
         pass
@@ -267,7 +275,11 @@ def test_a_current_span_is_the_parent_of_processing(
 
 
 def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
+    cluster: LocalCluster,
+    topic: str,
+    new_name: Callable[[], str],
+    telemetry: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     contexts = [f"00-0af7651916cd43dd8448eb211c80319c-{number:016x}-01" for number in range(1, 201)]
     with Producer(cluster.nameserver) as producer, SimpleConsumer(cluster.nameserver, group=new_name()) as consumer:
@@ -282,7 +294,7 @@ def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
     assert {message.properties["traceparent"] for message in messages} == set(contexts)
     [sent] = telemetry.named(f"send {topic}")
     assert len(sent.links) == 128
-    trace.set_tracer_provider(telemetry.tracers)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
     with processing(messages):
         pass
     [processed] = telemetry.named(f"process {topic}")
