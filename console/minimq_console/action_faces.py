@@ -198,7 +198,7 @@ class ActionFaces:
         if found is not None and found.state == "waiting" and found.typed != typed:
             error = InvalidArgument(f"{typed!r} was typed: to confirm it, type {found.typed}")
             log.refused(error.message)
-            return await self._show(request, form, "check", error)
+            return await self._show_again(request, form, "check", error)
         run, is_first = self._runs.confirm(number, browser, digest_of(self._address_of(form), log.given), now_s)
         if is_first:
             loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ class ActionFaces:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(run.task), _PATIENCE_S)
         if isinstance(run.error, MiniMQError):
-            return await self._show_failed(request, form, run.error)
+            return await self._show_again(request, form, "fill", run.error)
         place = address(RUN_PATH, {"run": run.number})
         if is_json(request):
             status = 500 if run.error is not None else 202 if run.state == "under way" else 200
@@ -215,10 +215,10 @@ class ActionFaces:
             return Response(to_json(said), status, HEADERS, "application/json")
         return RedirectResponse(place, 303, HEADERS)
 
-    async def _show_failed(self, request: Request, form: Parameters, error: MiniMQError) -> Response:
-        """Return the form again, with the reason; the reason alone if there is no form any more."""
+    async def _show_again(self, request: Request, form: Parameters, step: str, error: MiniMQError) -> Response:
+        """Return a step again, with the reason why it was not done; the reason alone if there is no form any more."""
         try:
-            return await self._show(request, form, "fill", error)
+            return await self._show(request, form, step, error)
         except MiniMQError:
             return failure_response(self._surroundings, request, failure_of(error))
 

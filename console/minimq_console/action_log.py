@@ -48,7 +48,9 @@ class ActionLog:
         self._write(logging.WARNING, "refused", said)
 
     def _write(self, level: int, result: str, said: str) -> None:
-        given = {name: self._shown(name, value) for name, value in (*self._names.items(), *self.given.items())}
+        given = {
+            name[:_MOST_VALUE]: self._shown(name, value) for name, value in (*self._names.items(), *self.given.items())
+        }
         _audit.log(
             level,
             "console: an action user=%r from=%s action=%s given=%r result=%s said=%r",

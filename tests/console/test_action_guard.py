@@ -328,6 +328,9 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
 
     deleted = confirmation_of(visitor.get(f"/topics/{topic}/delete"), topic)
     admin.delete_topic(topic)
+    mistyped = visitor.post(f"/topics/{topic}/delete", deleted | {"typed": "x"})
+    assert mistyped.status == 400
+    assert audit() == ["refused"]
     gone = visitor.post(f"/topics/{topic}/delete", deleted)
     assert gone.status == 404
     assert audit() == ["failed"]

@@ -77,6 +77,31 @@ def test_a_topic_is_created(
     admin.delete_topic(name)
 
 
+def test_each_kind_of_topic_is_created_and_gets_its_messages(
+    visitor: ConsoleVisitor, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    fifo, compacted = new_name(), new_name()
+    use(visitor, "/create-topic", name=fifo, queues="1", kind="fifo", retention_bytes="1GiB")
+    use(visitor, "/create-topic", name=compacted, queues="1", kind="compacted")
+    [settings, _] = admin.describe_topic(fifo).settings
+    assert (settings.fifo, settings.retention_bytes) == (True, 1 << 30)
+    assert all(each.compaction is not None for each in admin.describe_topic(compacted).settings)
+
+    assert "Message group" in visitor.get(f"/topics/{fifo}/produce").text
+    assert fill_in(visitor, f"/topics/{fifo}/produce", body="x", message_group="g" * 65).status == 400
+    use(visitor, f"/topics/{fifo}/produce", body="x", message_group="o-17")
+    assert "Message group" not in visitor.get(f"/topics/{compacted}/produce").text
+    use(visitor, f"/topics/{compacted}/produce", body="x", key="o-17")
+    described = fill_in(visitor, f"/topics/{compacted}/produce", body="", key="o-17")
+    assert "It is a tombstone, and deletes its key." in described.text
+    changed = visitor.post(f"/topics/{compacted}/produce", confirmation_of(described) | {"step": "fill"})
+    assert 'name="key" value="o-17"' in changed.text
+    assert visitor.post(f"/topics/{compacted}/produce", confirmation_of(described)).status == 303
+    assert [admin.describe_topic(name).messages for name in (fifo, compacted)] == [1, 2]
+    for name in (fifo, compacted):
+        admin.delete_topic(name)
+
+
 def test_a_topic_is_resized(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
     assert 'value="4"' in visitor.get(f"/topics/{topic}/resize").text
     done = use(visitor, f"/topics/{topic}/resize", queues="6")
