@@ -13,6 +13,7 @@ healthy_within=60 # seconds from the start of containers whose image is there
 
 project=minimq-test
 servers=6
+services=$((servers + 1)) # and the console
 compose() { ${COMPOSE:-docker compose} -p $project -f docker/docker-compose.yml "$@"; }
 minimq() { .venv/bin/minimq --nameserver 127.0.0.1:9876,127.0.0.1:9877 "$@"; }
 inside() { compose run --rm -T client "$@" </dev/null; }
@@ -54,7 +55,7 @@ wait_until() { # SECONDS COMMAND...
 }
 
 running() { docker ps --quiet --filter "label=com.docker.compose.project=$project" "$@"; }
-all_healthy() { [ "$(running --filter health=healthy | wc -l)" = $servers ]; }
+all_healthy() { [ "$(running --filter health=healthy | wc -l)" = $services ]; }
 
 standing() { # a line for each broker that answers: NAME-ID ROLE, and the replicas in sync
   minimq cluster status --output json 2>/dev/null | .venv/bin/python -c '
@@ -103,6 +104,16 @@ export MINIMQ_CREDENTIALS="$temporary/admin.minimq"
 start
 no_root
 
+say "the console: it has the certificate of the servers, and asks who is there"
+compose run --rm -T --no-deps --entrypoint cat client /etc/minimq/secrets/authority/ca.crt </dev/null >"$temporary/ca.crt"
+.venv/bin/python - "$temporary/ca.crt" <<'PYTHON'
+import ssl, sys
+from urllib.request import urlopen
+with urlopen("https://localhost:8088/topics", timeout=10, context=ssl.create_default_context(cafile=sys.argv[1])) as page:
+    print(page.status, page.url)
+    assert page.url.startswith("https://localhost:8088/sign-in") and "Sign in" in page.read().decode()
+PYTHON
+
 # By key, so that each message has one broker: what is sent again is found there, also by the next master.
 produce() { minimq produce compose-test --key-field id --by-key --send-timeout 60; }
 
@@ -143,7 +154,7 @@ compose up --detach # the killed one as well
 wait_until 60 in_sync
 compose stop
 compose ps --all --quiet | xargs docker inspect --format '{{.Name}} ended with {{.State.ExitCode}}' | tee "$temporary/ended"
-[ "$(grep -c ' with 0$' "$temporary/ended")" = $((servers + 1)) ] || # and what made the secrets
+[ "$(grep -c ' with 0$' "$temporary/ended")" = $((services + 2)) ] || # and what made the secrets
   fail "a server did not end by itself when it was told to"
 compose down # removes the containers; what stays is in the volumes
 
@@ -154,3 +165,7 @@ minimq consume compose-test --group outside --exit-at-end >"$temporary/nothing"
 [ ! -s "$temporary/nothing" ] || fail "outside: a committed offset was lost"
 minimq consume compose-test --group again --exit-at-end >"$temporary/again"
 expect_lines "outside, from the beginning" "$temporary/again"
+
+say "the helper for tests, with the same image"
+.venv/bin/pytest -q -n 0 -p no:cacheprovider tests/system/test_minimq_container.py | tee "$temporary/helper"
+! grep -q skipped "$temporary/helper" || fail "the tests of the helper did not run"

@@ -13,7 +13,7 @@ python=$work/venv/bin/python
 if [ "${1:-}" != --images ]; then
   "${PYTHON:-python3}" -m venv "$work/venv"
   # hatchling builds minimq; setuptools builds the dependencies that come as source.
-  "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,dev,demo]'
+  "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,testcontainers,dev,demo]'
 
   {
     echo "# Every version that is tested, for every install. Written by 'make lock' on $("$python" --version)."
@@ -44,6 +44,6 @@ print(*project["dependencies"], *(line for extra in sys.argv[1:] for line in pro
 PYTHON
 }
 
-needed etcd secure | hashed requirements.txt "The packages of the image of the servers: minimq[etcd,secure], but for minimq itself."
+needed etcd secure console | hashed requirements.txt "The packages of the image of the servers: minimq[etcd,secure,console], but for minimq itself."
 needed spark | hashed requirements-spark.txt "The packages of the image of the Spark job: minimq[spark], but for minimq itself."
 printf '%s\n' hatchling setuptools | hashed requirements-build.txt "The packages that build the wheels of minimq and of PySpark."

@@ -17,11 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from minimq import Credentials, LocalCluster
+from minimq.cli.console import console, serving_console
 from minimq.cli.main import main as command_minimq
 from minimq.cli.secure import secure
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_broker.options import BrokerOptions
 from minimq_common.security.credentials_file import CredentialsFile
+from minimq_console.console_options import ConsoleOptions
 from minimq_nameserver.options import NameServerOptions
 from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
@@ -35,7 +37,9 @@ SERVICES: dict[str, Document] = COMPOSE["services"]
 #: What test_monitoring_files.py is about.
 MONITORING = ("trust", "prometheus", "grafana")
 OURS = {name: service for name, service in SERVICES.items() if name not in MONITORING}
-SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service and name != "secrets"]
+#: What runs once, at the start.
+MAKING = ("secrets", "console-secrets")
+SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service and name not in (*MAKING, "console")]
 #: Servers see it, and nothing else of the secrets.
 SECRETS = "secrets:/etc/minimq/secrets/server"
 BROKERS = [name for name in SERVERS if name.startswith("broker")]
@@ -60,19 +64,25 @@ def image_data_dir() -> str:
 def test_it_is_the_cluster_that_is_documented() -> None:
     table = re.findall(r"^\| (?:name servers|broker)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
     assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(SERVERS)
-    assert list(SERVICES) == ["secrets", *SERVERS, "client", "spark", *MONITORING]
+    assert list(SERVICES) == ["secrets", *SERVERS, "console-secrets", "console", "client", "spark", *MONITORING]
     assert set(COMMANDS) == set(PYPROJECT["project"]["scripts"])
-    assert {command_of(service) for service in (*SERVERS, "client")} == set(COMMANDS)
+    assert {command_of(service) for service in (*SERVERS, "console", "client")} == set(COMMANDS)
 
 
 def document(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-@pytest.mark.parametrize("service", OURS)
+def variables_of_the_console() -> set[str]:
+    return {str(option.envvar or f"MINIMQ_CONSOLE_{option.name}".upper()) for option in console.params}
+
+
+@pytest.mark.parametrize("service", [name for name in OURS if name != "console-secrets"])
 def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
     known = {"MINIMQ_NAMESERVER", "MINIMQ_CREDENTIALS"}
-    if service == "secrets":
+    if service == "console":
+        known |= variables_of_the_console()
+    elif service == "secrets":
         known = {f"MINIMQ_SECURE_INIT_{option.name}".upper() for option in secure.commands["init"].params}
     elif service != "spark":
         known = variables(COMMANDS[command_of(service)])
@@ -81,7 +91,7 @@ def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
 
 
 def test_the_image_sets_variables_that_a_command_has() -> None:
-    known = set().union(*map(variables, COMMANDS.values()))
+    known = variables_of_the_console().union(*map(variables, COMMANDS.values()))
     check = (ROOT / "docker" / "healthcheck.py").read_text()
     assert {*re.findall(r"(MINIMQ_\w+)=", DOCKERFILE), *re.findall(r'"(MINIMQ_\w+)"', check)} <= known
 
@@ -106,7 +116,7 @@ def test_no_two_servers_share_a_port_or_a_volume() -> None:
     assert (
         len(set(volumes))
         == len(volumes)
-        == len(COMPOSE["volumes"].keys() - {"authority", "secrets", "trust", "prometheus"})
+        == len(COMPOSE["volumes"].keys() - {"authority", "secrets", "console", "trust", "prometheus"})
     )
 
 
@@ -159,7 +169,7 @@ def test_brokers_and_clients_know_the_name_servers_where_they_listen() -> None:
         for name in SERVERS
         if name.startswith("nameserver")
     }
-    for service in (*BROKERS, "client", "spark"):
+    for service in (*BROKERS, "console", "client", "spark"):
         given = SERVICES[service]["environment"]
         told = given.get("MINIMQ_BROKER_NAMESERVER") or given["MINIMQ_NAMESERVER"]
         assert set(told.split(",")) == listening
@@ -187,6 +197,44 @@ def test_each_broker_has_a_slave_that_can_take_its_place_alone(monkeypatch: pyte
     for pair in pairs.values():
         assert {number: options.role for number, options in pair.items()} == {0: "sync-master", 1: "slave"}
         assert {options.min_in_sync for options in pair.values()} == {1}
+
+
+def test_the_console_serves_this_machine_and_has_no_key_of_a_server_or_a_user(tmp_path: Path) -> None:
+    making, service = SERVICES["console-secrets"], SERVICES["console"]
+    assert making["depends_on"]["secrets"] == {"condition": "service_completed_successfully"}
+    assert service["depends_on"] == {"console-secrets": {"condition": "service_completed_successfully"}}
+    [volume, secrets] = making["volumes"]
+    assert service["volumes"] == [f"{volume}:ro"]
+    authority = CertificateAuthority(tmp_path / "secrets")
+    authority.init([], [])
+    own = tmp_path / "own"
+    own.mkdir()
+    [script] = making["command"]
+    for inside, here in ((secrets.split(":")[1], authority.server), (volume.split(":")[1], own)):
+        script = script.replace(inside, str(here))
+    subprocess.run([*making["entrypoint"], script], check=True)
+    assert {path.name for path in own.iterdir()} == {"tls.crt", "tls.key", "trust.minimq"}
+    trust = CredentialsFile(Credentials(str(own / "trust.minimq"))).trust()
+    assert (trust.pair, trust.bearer) == (None, None)
+    given = {name: value.replace(volume.split(":")[1], str(own)) for name, value in service["environment"].items()}
+    assert given["MINIMQ_CONSOLE_HOST"] == "0.0.0.0"
+    assert service["ports"] == ["127.0.0.1:{0}:{0}".format(given["MINIMQ_CONSOLE_PORT"])]
+    pair = given["MINIMQ_CONSOLE_TLS_CERTIFICATE"], given["MINIMQ_CONSOLE_TLS_KEY"]
+    ConsoleOptions(given["MINIMQ_CONSOLE_HOST"], tls_certificate=pair[0], tls_key=pair[1]).check(asks_for_keys=True)
+    with serving_console(
+        given["MINIMQ_NAMESERVER"],
+        "127.0.0.1",
+        0,
+        credentials=given["MINIMQ_CREDENTIALS"],
+        tls_certificate=pair[0],
+        tls_key=pair[1],
+    ) as served:
+        port = served.address.rpartition(":")[2]
+        healthy = check_health({"MINIMQ_CONSOLE_PORT": port, "MINIMQ_CONSOLE_TLS_CERTIFICATE": pair[0]})
+        assert (healthy.returncode, healthy.stdout) == (0, "it answers\n"), healthy.stderr
+    dead = check_health({"MINIMQ_CONSOLE_PORT": port})
+    assert dead.returncode == 1
+    assert f"the console does not answer at port {port}" in dead.stderr
 
 
 def test_what_may_be_substituted_is_documented() -> None:
@@ -276,15 +324,14 @@ def test_the_script_is_valid_and_does_the_whole_round() -> None:
     subprocess.run(["bash", "-n", str(ROOT / "docker" / "compose-test.sh")], check=True)
 
 
-def check_health(variable: str, address: str) -> subprocess.CompletedProcess[str]:
-    listen = f"0.0.0.0:{address.rpartition(':')[2]}"
+def check_health(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "docker" / "healthcheck.py")],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env=environment(**{variable: listen}),
+        env=environment(**variables),
     )
 
 
@@ -295,10 +342,11 @@ def test_the_health_check_asks_the_server() -> None:
             ("MINIMQ_NAMESERVER_LISTEN", cluster.nameservers[0]),
             ("MINIMQ_BROKER_LISTEN", cluster.brokers[0]),
         ):
-            healthy = check_health(variable, server.address)
+            listen = {variable: f"0.0.0.0:{server.address.rpartition(':')[2]}"}
+            healthy = check_health(listen)
             assert (healthy.returncode, healthy.stdout) == (0, "SERVING\n"), healthy.stderr
             server.kill()
-            dead = check_health(variable, server.address)
+            dead = check_health(listen)
             assert dead.returncode == 1
             assert "does not answer" in dead.stderr
             server.start()

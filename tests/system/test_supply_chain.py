@@ -68,7 +68,7 @@ def test_every_package_of_an_image_has_hashes_and_the_tested_version(file: str) 
 
 
 @pytest.mark.parametrize(
-    ("file", "extras"), [("requirements.txt", ("etcd", "secure")), ("requirements-spark.txt", ("spark",))]
+    ("file", "extras"), [("requirements.txt", ("etcd", "secure", "console")), ("requirements-spark.txt", ("spark",))]
 )
 def test_an_image_has_what_minimq_asks_for_and_nothing_else(file: str, extras: tuple[str, ...]) -> None:
     assert set(locked(file)) == needed(*extras)
