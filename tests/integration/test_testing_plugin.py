@@ -93,7 +93,10 @@ def test_the_next_test_finds_all_servers_running(users: pytest.Pytester) -> None
     users.runpytest_subprocess(*_WITH_FIXTURES).assert_outcomes(passed=4)
 
 
-def test_a_failure_shows_what_servers_have_logged_meanwhile(users: pytest.Pytester) -> None:
+def test_a_failure_shows_what_servers_have_logged_meanwhile(
+    users: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIMQ_CREDENTIALS", "of-another-cluster.minimq")  # which the fixtures do not use
     users.makepyfile(
         """
         def test_before(minimq_admin):

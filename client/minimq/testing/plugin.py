@@ -45,7 +45,8 @@ def minimq_admin(minimq_cluster: LocalCluster) -> Iterator[Admin]:
     """An `Admin` of the cluster."""
     from minimq import Admin  # noqa: PLC0415
 
-    with Admin(minimq_cluster.nameserver, credentials=minimq_cluster.credentials) as admin:
+    # Never those of the environment: they are of another cluster.
+    with Admin(minimq_cluster.nameserver, credentials=minimq_cluster.credentials or "") as admin:
         yield admin
 
 
