@@ -1,4 +1,4 @@
-"""What the pages about migrations print runs: our side on a cluster, that of Kafka on the mock of its client."""
+"""The programs of the pages about migrations run: our side on a cluster, that of Kafka on the mock of its client."""
 
 from __future__ import annotations
 
