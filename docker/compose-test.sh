@@ -95,6 +95,19 @@ compose down --volumes # of a run that was interrupted
 compose build nameserver-1
 compose build spark
 
+say "the image has the packages of its bill of materials, and no others"
+docker run --rm --interactive minimq python - <<'PYTHON'
+import json
+from importlib.metadata import distributions
+def named(name, version): return name.lower().replace("_", "-"), version
+with open("/opt/minimq/sbom.cdx.json") as file:
+    bill = json.load(file)
+listed = {named(each["name"], each["version"]) for each in (bill["metadata"]["component"], *bill["components"])}
+there = {named(each.metadata["Name"], each.version) for each in distributions()}
+assert there == listed, f"not listed: {there - listed}, not there: {listed - there}"
+print(len(there), "packages")
+PYTHON
+
 say "start"
 began=$SECONDS
 compose up --detach
