@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from base64 import urlsafe_b64encode
@@ -123,8 +124,8 @@ class KeyServer:
 
 
 @contextmanager
-def key_server(body: bytes) -> Iterator[KeyServer]:
-    """Yield a server of HTTP on this machine."""
+def key_server(body: bytes, context: ssl.SSLContext | None = None) -> Iterator[KeyServer]:
+    """Yield a server of HTTP on this machine, or of HTTPS."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -141,7 +142,9 @@ def key_server(body: bytes) -> Iterator[KeyServer]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        shown = KeyServer(f"http://127.0.0.1:{server.server_port}/keys", body)
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        shown = KeyServer(f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_port}/keys", body)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -12,7 +12,15 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import finding, leases, newcomers, pop_clients, popping, pull, replying
 from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
-from minimq_common.security import access_document, access_rule, issuer, token_check, token_keys
+from minimq_common.security import (
+    access_control,
+    access_document,
+    access_rule,
+    issuer,
+    token_check,
+    token_gate,
+    token_keys,
+)
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -44,6 +52,9 @@ def seconds(*options: str) -> str:
         ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
         ("Names and texts", "user of an issuer", f"{issuer.MAX_TOKEN_USER} characters"),
         ("Names and texts", "token |", f"{token_check.MAX_TOKEN:,} characters"),
+        ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_PEER} of one address"),
+        ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_ALL} of all"),
+        ("Per broker", "tokens that are known", f"{access_control._MOST_TOKENS:,};"),
         ("Lists in one request", "issuers |", f"{issuer.MOST_ISSUERS}"),
         ("Lists in one request", "values of a claim", f"{issuer.MOST_CLAIMED}"),
         (

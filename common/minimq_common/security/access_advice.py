@@ -30,6 +30,7 @@ def refused(user: str, decision: AccessDecision) -> str:
     A rule that denies is named: its pattern is a name that the caller has asked for, or the begin of it.
     """
     need = of_group(decision.need)
+    name = shlex.quote(user)  # that of a user of an issuer may have a letter of the shell
     what = "may not see or change users and rules" if need.verb is Verb.ACCESS else f"may not {need}"
     if not user:
         return f"a caller without a key {what}: give the credentials of an administrator"
@@ -38,8 +39,8 @@ def refused(user: str, decision: AccessDecision) -> str:
     if decision.rule is not None:
         return f"user {user} {what}, whatever else is allowed: {denied_by(user, decision.rule, decision.source)}"
     if need.verb is Verb.ACCESS:  # whoever has this right can have all others
-        return f"user {user} {what}: only administrators may, and `minimq user allow {user} {_rights(need)}` makes one"
-    grant = f"an administrator can grant it with `minimq user allow {user} "
+        return f"user {user} {what}: only administrators may, and `minimq user allow {name} {_rights(need)}` makes one"
+    grant = f"an administrator can grant it with `minimq user allow {name} "
     if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # the first step of every use of a topic
         write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
         return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
@@ -54,15 +55,16 @@ def denied_by(user: str, rule: Rule, source: str) -> str:
         rule: that denies.
         source: where it stands, as an `AccessDecision` has it.
     """
+    name = shlex.quote(user)
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)
         remedy = (
-            f"an administrator can take that role away with `minimq user allow {user} --role {role} --remove`, or "
+            f"an administrator can take that role away with `minimq user allow {name} --role {role} --remove`, or "
             "change it with `minimq access apply`"
         )
     else:
         right = _right(rule.verb, rule.resource, rule.pattern)
-        remedy = f"an administrator can remove that rule with `minimq user deny {user} {right} --remove`"
+        remedy = f"an administrator can remove that rule with `minimq user deny {name} {right} --remove`"
     return f"the rule '{rule}' of {source} denies it; {remedy}"
 
 

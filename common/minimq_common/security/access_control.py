@@ -18,7 +18,7 @@ from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
-from minimq_common.security.caller import Decide, KnownCaller, ServerCaller
+from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller
 from minimq_common.security.issuer import VerifiedToken, issuer_of
 from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
@@ -47,6 +47,8 @@ _SHOWN_DIGITS = 12
 _MOST_LETTERS = 200
 #: Tokens that are known at once. Of more, the oldest ones without a stream are verified again when they come.
 _MOST_TOKENS = 4_096
+#: Decisions that are remembered of each of them. A user can have many tokens.
+_TOKEN_DECISIONS = 256
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
@@ -166,7 +168,7 @@ class AccessControl:
             Unavailable: they cannot be fetched.
         """
         try:
-            known = self._users.get(token.hash)  # another call with it may have come before
+            known = self._in_force(token.hash)  # another call with it may have come before
             return known.caller if known is not None else self._user_with(token, peer)
         except (NotAuthenticated, SystemBusy, Unavailable):
             if not self._only_reports:
@@ -193,10 +195,14 @@ class AccessControl:
             raise SystemBusy(reason, retry_after_s=_RETRY_S)
         if refusal := self._too_old():
             raise Unavailable(refusal)
-        known = self._users.get(key_hash)
-        if known is not None and not 0 < known.principal.expires_ms <= self._now_ms():
+        known = self._in_force(key_hash)
+        if known is not None:
             return known.caller
         return UnknownToken(text, key_hash) if may_be_token else self._user(key_hash, text)
+
+    def _in_force(self, key_hash: str) -> _KnownUser | None:
+        known = self._users.get(key_hash)
+        return None if known is None or 0 < known.principal.expires_ms <= self._now_ms() else known
 
     def check_certificate(self, caller: KnownCaller, context: Any) -> None:  # noqa: ANN401 - of any call
         """Raise `NotAuthenticated` if the certificate of a call is that of another user than the key."""
@@ -263,6 +269,7 @@ class AccessControl:
             sees_all=self._sees_all(policy, found),
             shown="key" if token is None else "token",
             opened=opened,
+            most=MOST_DECISIONS if token is None else _TOKEN_DECISIONS,
         )
         self._users[key_hash] = _KnownUser(found, caller, token)
         self._tokens += token is not None

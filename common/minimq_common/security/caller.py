@@ -99,6 +99,7 @@ class KnownCaller(Caller):
         sees_all: nothing has to be left out of a list.
         shown: "key" or "token".
         opened: the streams by method of all callers that are this user; None for those of this one alone.
+        most: decisions that are remembered.
     """
 
     def __init__(
@@ -110,9 +111,11 @@ class KnownCaller(Caller):
         sees_all: bool = False,
         shown: str = "key",
         opened: Counter[str] | None = None,
+        most: int = MOST_DECISIONS,
     ) -> None:
         self.user = user
         self._shown = shown
+        self._most = most
         self.sees_all = sees_all
         self._decide = decide
         self._denied = denied
@@ -131,7 +134,7 @@ class KnownCaller(Caller):
         self._check_in_force()
         self._require(requirement_of(request))
         if key is not None:
-            if len(self._passed) >= MOST_DECISIONS:
+            if len(self._passed) >= self._most:
                 self._passed.clear()
             self._passed.add(key)
 
@@ -139,7 +142,7 @@ class KnownCaller(Caller):
         """Return whether the caller has a right."""
         found = self._decisions.get(need)
         if found is None:
-            if len(self._decisions) >= MOST_DECISIONS:
+            if len(self._decisions) >= self._most:
                 self._decisions.clear()
                 self._passed.clear()
                 self._forgot = True

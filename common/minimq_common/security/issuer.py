@@ -56,9 +56,12 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role_claim: str = ""
     claimed_roles: dict[str, str] = {}
 
-    def reads_as(self, other: Issuer) -> bool:
-        """Return whether a token says the same by both, whatever roles that gives."""
-        return msgspec.structs.replace(self, roles=other.roles, claimed_roles=other.claimed_roles) == other
+    def reads_as(self, former: Issuer) -> bool:
+        """Return whether nothing is read from a token that was not by a former issuer, whatever roles that gives."""
+        is_known = self.claimed_roles.keys() <= former.claimed_roles.keys()
+        return (
+            is_known and msgspec.structs.replace(self, roles=former.roles, claimed_roles=former.claimed_roles) == former
+        )
 
     def granted(self, claimed: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the roles of a user whose token has some values in `role_claim`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,7 +27,6 @@ def fetch(url: str, ca: Path | None) -> bytes:
     """
     # A server imports these when it has an issuer with a URL.
     import http.client  # noqa: PLC0415
-    import ssl  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415
     import urllib.request as requests  # noqa: PLC0415
 
@@ -34,7 +34,7 @@ def fetch(url: str, ca: Path | None) -> bytes:
     where = f"{parts.scheme}://{parts.netloc}"
     try:
         opener = requests.OpenerDirector()  # without the handlers of redirects, files and other protocols
-        trusted = ssl.create_default_context(cafile=ca)
+        trusted = _trusted(ca)
         proxies = requests.ProxyHandler(None if parts.scheme == "https" else {})
         for handler in (
             *(proxies, requests.HTTPHandler(), requests.HTTPSHandler(context=trusted)),
@@ -52,6 +52,13 @@ def fetch(url: str, ca: Path | None) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise InvalidArgument(f"{where} is not reached: {type(reason).__name__}: {reason}"[:500]) from None
+
+
+def _trusted(ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgument(f"the certificates in {ca} cannot be used: {error.strerror or error}") from None
 
 
 def _read(answer: object, where: str, until: float) -> bytes:

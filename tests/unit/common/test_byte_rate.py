@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.security import user_rates
 from minimq_common.security.access_document import (
     LEAST_RATE,
+    NO_LIMITS,
     AccessDocument,
     User,
     UserLimits,
@@ -14,7 +16,9 @@ from minimq_common.security.access_document import (
     from_toml,
     to_toml,
 )
+from minimq_common.security.access_policy import AccessDecision
 from minimq_common.security.byte_rate import ByteRate
+from minimq_common.security.caller import KnownCaller
 
 RATE = 1_000_000
 
@@ -76,3 +80,15 @@ def test_limits_are_read_as_they_are_written() -> None:
 def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
     with pytest.raises(InvalidArgument, match="the lowest one is 102400"):
         decode(AccessDocument(1, {"alice": User(limits=UserLimits(0, rate))}).encoded())
+
+
+def test_users_without_limits_are_forgotten_and_those_with_limits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_rates, "_MOST_USERS", 10)
+    rates = user_rates.UserRates()
+    callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
+    for caller in callers:
+        rates.apply(caller, UserLimits(LEAST_RATE) if caller is callers[0] else NO_LIMITS)
+    assert len(rates._rates) <= 11
+    again = KnownCaller("k8s:0", lambda need: AccessDecision(True, need), print)
+    rates.apply(again, UserLimits(LEAST_RATE))
+    assert again.received is callers[0].received

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
 from minimq_common.security.key_fetch import fetch
 from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey
@@ -106,9 +108,26 @@ def test_an_issuer_that_does_not_answer_is_unavailable(caplog: pytest.LogCapture
     assert "secret" not in caplog.text
 
 
-def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="is not reached"):
-        fetch("https://127.0.0.1:1/keys", tmp_path / "absent.crt")
+def test_keys_come_from_a_server_whose_certificate_is_trusted_and_from_no_other(
+    tmp_path: Path, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HTTPS_PROXY", raising=False)
+    monkeypatch.delenv("https_proxy", raising=False)
+    signer, roots, others = Signer.new(), tmp_path / "ca.crt", tmp_path / "other.crt"
+    roots.write_bytes(signer.pair.certificate)
+    others.write_bytes(Signer.new().pair.certificate)
+    trust = Trust(signer.pair.certificate, signer.sign_server(["127.0.0.1"]))
+    with key_server(issuer.key_set(), server_context(trust, requires_certificates=False)) as server:
+        assert fetch(server.url, roots) == issuer.key_set()
+        for ca, reason in (
+            (others, "is not reached: SSLCertVerificationError"),
+            (None, "is not reached: SSLCertVerificationError"),
+            (tmp_path / "absent.crt", "absent.crt cannot be used: No such file"),
+        ):
+            with pytest.raises(InvalidArgument, match=reason):
+                fetch(server.url, ca)
+        with pytest.raises(InvalidArgument, match="is not reached"):
+            fetch(server.url.replace("https", "http"), None)
 
 
 def test_keys_in_a_file_are_used_once_they_are_there_and_stay_while_it_is_damaged(

@@ -32,3 +32,13 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
         refusals.caller_refused("unknown", "bbbbbbbb")  # there is room again
         assert caplog.messages[-1].endswith("key=bbbbbbbb before=0")
     assert refusals.unauthenticated["unknown"] == 5 + 3 * refusal_log._MOST_KINDS
+
+
+def test_users_that_were_refused_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal_log, "_MOST_LOGGED", 10)
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    for number in range(100):
+        now += 30.0
+        refusals.request_denied(f"k8s:{number}", None)
+    assert len(refusals._logged) <= 11
