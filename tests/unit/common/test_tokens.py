@@ -211,7 +211,7 @@ def test_a_server_without_an_issuer_loads_nothing_for_tokens() -> None:
     program = """
 import sys
 from pathlib import Path
-import minimq_broker.server, minimq_nameserver.server
+import minimq_nameserver.server
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.shared_access import SharedAccess
