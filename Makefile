@@ -20,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool chromium screenshots demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom clean
+.PHONY: help setup java etcd promtool chromium screenshots demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom audit clean
 .PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -131,6 +131,9 @@ lock: ## Write constraints.txt and docker/requirements*.txt anew, with the newes
 
 sbom: ## Write docker/sbom.cdx.json, the packages of the image of the servers (CycloneDX)
 	PYTHON=$(PYTHON) scripts/make-sbom.sh
+
+audit: ## Look for known vulnerabilities in the packages of the images; needs the network
+	PYTHON=$(PYTHON) scripts/audit.sh
 
 compose-up: ## Start a cluster in containers
 	$(COMPOSE) -f $(COMPOSE_FILE) up --build --detach

@@ -128,5 +128,5 @@ def test_the_wheel_is_the_same_wherever_and_whenever_it_is_built(
 
 
 def test_scripts_that_lock_are_valid() -> None:
-    for name in ("lock.sh", "make-sbom.sh", "check-dist.sh", "ensure-promtool.sh"):
+    for name in ("audit.sh", "lock.sh", "make-sbom.sh", "check-dist.sh", "ensure-promtool.sh"):
         subprocess.run(["bash", "-n", str(ROOT / "scripts" / name)], check=True)
