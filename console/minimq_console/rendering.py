@@ -10,6 +10,7 @@ import msgspec
 
 from minimq_common.model import Permission, permission_name
 from minimq_console import texts
+from minimq_console.body_text import visible
 from minimq_console.chart import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _FILTERS = {
     "share": texts.share,
     "permission": texts.permission,
     "segment": texts.segment,
+    "visible": visible,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 
 from support.waiting import wait_until
 
@@ -26,6 +28,8 @@ DRIVER = shutil.which("chromedriver")
 LACKING = "there is no Chromium with its driver: make setup installs both as root (apt-get install chromium-driver)"
 
 WIDE, NARROW = 1280, 390
+#: Seconds until an element is there and can be clicked.
+_PATIENCE_S = 20.0
 _HEIGHTS = {WIDE: 900, NARROW: 844}
 #: It talks to this machine alone, keeps nothing, and runs as root, where its sandbox cannot be.
 _FLAGS = (
@@ -43,6 +47,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+_TEXTS = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)"
 
 
 class Browser:
@@ -67,6 +72,11 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._command("Emulation.setEmulatedMedia", features=features)
 
+    def reset(self) -> None:
+        """Be as wide and as light as a browser that has just begun."""
+        self.resize(WIDE)
+        self.prefer("light")
+
     def open(self, address: str) -> None:
         """Load a page."""
         self._driver.get(address)
@@ -88,6 +98,10 @@ class Browser:
         """Return what a user reads in an element; empty if it is not there."""
         return str(self.run("return (document.querySelector(arguments[0]) || {}).innerText || ''", selector))
 
+    def texts(self, selector: str) -> list[str]:
+        """Return what a user reads in each element that a selector matches."""
+        return [str(each) for each in self.run(_TEXTS, selector)]
+
     def wait_for(self, text: str, selector: str = "main", timeout: float = 20.0) -> str:
         """Return what an element says as soon as it says this."""
         wait_until(lambda: text in self.text(selector), timeout, what=f"{text!r} in {selector} of {self.address}")
@@ -96,6 +110,10 @@ class Browser:
     def wait_gone(self, text: str, selector: str = "main", timeout: float = 20.0) -> None:
         """Return as soon as an element does not say this any more."""
         wait_until(lambda: text not in self.text(selector), timeout, what=f"{text!r} gone from {selector}")
+
+    def wait_until_true(self, script: str) -> None:
+        """Return as soon as a script returns something true."""
+        wait_until(lambda: self.run(script), what=script)
 
     def follow(self, link: str) -> None:
         """Click a link by its text."""
@@ -114,6 +132,10 @@ class Browser:
         field = self._again(lambda: self._driver.find_element(By.ID, self._field(label)))
         field.clear()
         field.send_keys(value)
+
+    def choose(self, label: str, option: str) -> None:
+        """Choose an option, by its text, of the list with a label."""
+        self._again(lambda: Select(self._driver.find_element(By.ID, self._field(label))).select_by_visible_text(option))
 
     def press(self, *keys: str) -> None:
         """Press keys, one after the other, in whatever has the keyboard."""
@@ -150,15 +172,14 @@ class Browser:
     def _again(self, action: Callable[[], T]) -> T:
         """Return what an action returns; the live part of the page may be replaced under it."""
         found: list[T] = []
-
-        def done() -> bool:
+        began = time.monotonic()
+        while not found:
             try:
                 found.append(action())
-            except (StaleElementReferenceException, WebDriverException):
-                return False
-            return True
-
-        wait_until(done)
+            except WebDriverException as error:
+                if time.monotonic() - began > _PATIENCE_S:
+                    raise AssertionError(f"{error.msg} at {self.address}: {self.text()}") from error
+                time.sleep(0.05)
         return found[0]
 
     def _command(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 - as the protocol has it
@@ -178,8 +199,7 @@ def open_browser() -> Iterator[Browser]:
         driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
         try:
             browser = Browser(driver)
-            browser.resize(WIDE)
-            browser.prefer("light")
+            browser.reset()
             yield browser
         finally:
             driver.quit()

@@ -24,6 +24,8 @@ TOGETHER = {
 _GROUPS = {f"tests/spark/test_{name}.py": group for group, names in TOGETHER.items() for name in names}
 #: They share a cluster with TLS.
 _GROUPS["tests/security/test_renewal.py"] = "tests/security/test_links.py"
+#: They share a Chromium, and the cluster that it looks at.
+_GROUPS["tests/console/browser/test_look.py"] = "tests/console/browser/test_operator_tasks.py"
 
 
 class GroupScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist brings no types

@@ -99,7 +99,9 @@ def open_shop(nameserver: str) -> Iterator[Shop]:
         _send(producer, chance)
         admin.reset_offsets(LAGGING, "orders", "earliest")
         admin.reset_offsets(LONG, LONG_TOPIC, "earliest")
-        for member in members:  # each has a message in flight, and the others wait
+        for member in members:  # each has done a message, has one in flight, and the others wait
+            wait_until(partial(member.poll, 0.05, 1))
+            member.commit()
             wait_until(partial(member.poll, 0.05, 1))
         _give_up(opened.enter_context(_worker(nameserver, FAILING, "payments")))
         couriers = opened.enter_context(_worker(nameserver, "couriers", "deliveries"))
@@ -113,7 +115,8 @@ def open_shop(nameserver: str) -> Iterator[Shop]:
 
 
 def _send(producer: Producer, chance: random.Random) -> None:
-    producer.send_many([order(number, chance) for number in range(1_000, 1_120)])
+    for number in range(1_000, 1_120):  # one by one, so that they are spread over all queues
+        producer.send(order(number, chance))
     producer.send_many([frame(chance) for _ in range(30)])
     producer.send_many([delivery(number) for number in range(20)])
     producer.send_many([payment(number, amount) for number, amount in enumerate(AMOUNTS)])
