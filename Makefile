@@ -118,9 +118,12 @@ bench-spark-kafka: setup $(VENV)/kafka/.done ## Compare with Spark's Kafka sourc
 dist: $(VENV)/.done ## Build the sdist and the wheel, check them, and run the README with the wheel alone
 	PYTHON=$(PYTHON) scripts/check-dist.sh
 
-docs: $(VENV)/.done ## Write docs/configuration.md from the options in the code, and the dashboards of docker/monitoring
+docs: $(VENV)/.done ## Write docs/configuration.md and the dashboards from the code, check all links, and build the site in site/
 	$(VENV)/bin/python scripts/document_options.py
 	$(VENV)/bin/python scripts/write_dashboards.py
+	$(VENV)/bin/python scripts/check_links.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	@echo "open site/index.html"
 
 screenshots: setup ## Write pictures of all pages of the console to build/screenshots; ARGS=--docs writes those of docs/images
 	PYTHONPATH=tests $(VENV)/bin/python scripts/console_screenshots.py $(ARGS)
@@ -148,7 +151,7 @@ compose-test: $(VENV)/.done ## Test a cluster in containers: kill masters, read 
 	COMPOSE="$(COMPOSE)" docker/compose-test.sh
 
 clean: ## Remove the virtual environments and what the tools leave behind
-	rm -rf $(VENV) $(PROTO_VENV) .venv-pythons dist spark-warehouse \
+	rm -rf $(VENV) $(PROTO_VENV) .venv-pythons dist site spark-warehouse \
 	  .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -169,7 +172,7 @@ chromium:
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,testcontainers,dev,demo]'
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,testcontainers,docs,dev,demo]'
 	@touch $@
 
 # Tests start a JVM many times.

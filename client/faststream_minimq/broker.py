@@ -187,7 +187,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             fields: further fields of the message, as `MessageOptions` has them.
 
         Raises:
-            Whatever `minimq.Producer.send` raises.
+            MiniMQError: whatever `minimq.Producer.send` raises.
         """
         cmd = self._command((message,), topic, headers, correlation_id, MessageOptions(**fields))
         cmd.reply_to = reply_to

@@ -61,10 +61,9 @@ class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: 
             await memory.publish("hello", "orders")
             handle.mock.assert_called_once_with("hello")
 
-    Args:
-        brokers: whose subscribers and publishers take part.
-        with_real: use the real cluster after all, and only record the calls.
-        connect_only: connect the brokers without starting them, as `FastStream` will do that.
+    It takes what all test brokers of FastStream take: the `brokers` whose subscribers and publishers take part;
+    `with_real` to use the real cluster after all, and only record the calls; and `connect_only` to connect the brokers
+    without starting them, as `FastStream` will do that.
     """
 
     def create_publisher_fake_subscriber(

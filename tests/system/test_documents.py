@@ -113,12 +113,6 @@ def test_the_list_of_options_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} leads to {target}"
-
-
 def test_the_public_face_is_small_and_documented() -> None:
     assert len(minimq.__all__) <= 40
     for name in minimq.__all__:

@@ -1,0 +1,128 @@
+"""Hooks of MkDocs: the site has pages from outside docs/, and links that work on a code host work in it as well."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+from pymdownx.slugs import slugify
+
+from minimq.cli import main as client
+from minimq_broker import __main__ as broker
+from minimq_nameserver import __main__ as nameserver
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = {"minimq": client.main, "minimq-broker": broker.main, "minimq-nameserver": nameserver.main}
+#: Columns that fit beside the navigation.
+_HELP_WIDTH = 86
+#: Pages of the site that stand elsewhere in the repository, which is where the texts that link to them look for them.
+ELSEWHERE = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",  # docs/security.md is about clusters
+    "bench/README.md": "bench.md",
+    "tests/README.md": "tests.md",
+}
+slug = partial(slugify(case="lower"), sep="-")
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^()\s]+)\)")
+_CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand elsewhere, and a page for each example."""
+    for source, page in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    for example in sorted(ROOT.glob("examples/*.py")):
+        page = f"examples/{example.stem}.md"
+        files.append(File.generated(config, page, content=example_page(example), inclusion=InclusionLevel.NOT_IN_NAV))
+    for name, command in COMMANDS.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=command_page(name, command)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links between files of the repository into links between pages of the site."""
+    return adapt_links(with_parts(markdown), page.file.src_uri, config.repo_url)
+
+
+def with_parts(markdown: str) -> str:
+    """Return the text of a page of docs/ in which each mark `<!-- README.md#ANCHOR -->` is replaced by that section.
+
+    With the name of a language after the anchor, only the first block of code in it is taken.
+    """
+    return re.sub(r"^<!-- README\.md#(\S+)(?: (\w+))? -->$", _part, markdown, flags=re.MULTILINE)
+
+
+def _part(mark: re.Match[str]) -> str:
+    readme = (ROOT / "README.md").read_text()
+    sections = {
+        slug(title): text for title, text in re.findall(r"^#+ (.*)\n\n((?:(?!^#+ ).*\n)*)", readme, re.MULTILINE)
+    }
+    text = re.sub(r"\]\((?![#\w+]+:|#)", "](../", sections[mark[1]])
+    block = re.search(rf"^```{mark[2]}\n.*?^```$", text, re.MULTILINE | re.DOTALL) if mark[2] else None
+    return block[0] if block else text
+
+
+def command_page(name: str, command: click.Command) -> str:
+    """Return the page of a command: its help, and that of all commands below it, as a terminal shows it."""
+    sections = (f"## {path}\n\n```text\n{text}\n```\n" for path, text in helps(command, name, None))
+    return f"# The command {name}\n\n" + "\n".join(sections)
+
+
+def helps(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and the help of a command and of those below it."""
+    # Several extensions of MkDocs do that, none of which knows how the newest click marks a default that is missing.
+    with click.Context(command, parent, name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH) as context:
+        yield context.command_path, command.get_help(context)
+        if isinstance(command, click.Group):
+            for below in command.list_commands(context):
+                if found := command.get_command(context, below):
+                    yield from helps(found, below, context)
+
+
+def example_page(example: Path) -> str:
+    """Return the page of an example: its docstring, and all of it as code."""
+    code = example.read_text()
+    summary = (ast.get_docstring(ast.parse(code)) or "").partition("\n\n")[0]
+    return f"# {example.name}\n\n{summary}\n\n```python\n{code}```\n"
+
+
+def adapt_links(markdown: str, page: str, repository: str | None) -> str:
+    """Return the text of a page with links that work in the site; of code without a page only the words are left."""
+    source = {page: source for source, page in ELSEWHERE.items()}.get(page, f"docs/{page}")
+
+    def adapted(link: re.Match[str]) -> str:
+        words, target = link.groups()
+        path, hash_mark, anchor = target.partition("#")
+        if not path or ":" in path:
+            return link[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if there := page_of(file):
+            return f"[{words}]({posixpath.relpath(there, posixpath.dirname(page) or '.')}{hash_mark}{anchor})"
+        if (ROOT / file).exists():
+            return f"[{words}]({repository}/{file})" if repository else words
+        return link[0]  # it leads nowhere, which the build reports
+
+    return "".join(
+        part if number % 2 else _LINK.sub(adapted, part) for number, part in enumerate(_CODE.split(markdown))
+    )
+
+
+def page_of(file: str) -> str | None:
+    """Return the page of the site that shows a file of the repository."""
+    if file == "README.md":
+        return "index.md"
+    if file.startswith("docs/"):
+        return file.removeprefix("docs/")
+    if file.startswith("examples/") and file.endswith(".py"):
+        return file.removesuffix(".py") + ".md"
+    return ELSEWHERE.get(file)
