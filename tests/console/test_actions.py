@@ -25,6 +25,7 @@ from minimq import (
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
+from minimq_console.actions import settle_letters
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -178,6 +179,23 @@ def test_a_dead_letter_of_a_later_time_is_not_among_those_confirmed(
     make_dead_letters(cluster, producer, topic, group, 2, already=1)
     visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
     assert len(list(admin.dead_letters(group))) == 2
+
+
+def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
+    visitor: ConsoleVisitor,
+    cluster: LocalCluster,
+    admin: Admin,
+    producer: Producer,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_dead_letters(cluster, producer, topic, group, 2)
+    monkeypatch.setattr(settle_letters, "_COUNTING", 0.0)
+    address = f"/dead-letters/{group}/drop"
+    assert "Drops 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
+    assert "2 dead letters" in use(visitor, address, typed=group)
+    assert list(admin.dead_letters(group)) == []
 
 
 def test_the_retention_of_a_topic_is_changed(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:

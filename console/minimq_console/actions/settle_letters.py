@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
+from minimq.dead_letters.choice import Chosen, choice_of
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.names import check_group
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -32,26 +32,26 @@ KEY = FormField(name="key", label="Only those with this key", most=1_000)
 FIELDS = (IDS, TOPIC, REASON, KEY)
 #: What is carried from the description to the end: dead letters of a later time are not among those described.
 UNTIL = FormField(name="until", label="until", most=40)
-#: Dead letters that a description counts.
-_MOST_COUNTED = 20_000
+#: Part of the time of a page in which a description counts dead letters.
+_COUNTING = 0.6
 #: Ids that may be given.
 _MOST_IDS = 500
 #: Topics that a description names.
 _MOST_TOPICS = 20
 
 
-def chosen(given: Parameters) -> Mapping[str, Any]:
+def chosen(given: Parameters) -> Chosen:
     """Return which dead letters are meant, as arguments of `Admin`. Raises `InvalidArgument`."""
     ids = IDS.text(given).replace(",", " ").split()
     if len(ids) > _MOST_IDS:
         raise InvalidArgument(f"{IDS.label} has {len(ids):,} ids: at most {_MOST_IDS} are allowed")
-    found = {
-        "topic": TOPIC.text(given),
-        "reason": REASON.text(given),
-        "key": KEY.text(given),
-        "until": UNTIL.text(given),
-    }
-    return {**({"ids": ids} if ids else {}), **{name: value for name, value in found.items() if value}}
+    return Chosen(
+        ids=ids or None,
+        topic=TOPIC.text(given) or None,
+        reason=REASON.text(given) or None,
+        key=KEY.text(given) or None,
+        until=UNTIL.text(given) or None,
+    )
 
 
 def resend_needs(given: Parameters) -> Sequence[Need]:
@@ -109,22 +109,18 @@ class FoundLetters:
     Attributes:
         topics: their number by the topic that they were sent to; "" for those that do not tell.
         until_ms: the moment after the last of them died, in milliseconds since 1970.
+        is_cut: there was no time to count them all.
     """
 
     topics: Counter[str]
     until_ms: int
-
-    @property
-    def is_cut(self) -> bool:
-        """True if there are more than were counted."""
-        return self.topics.total() > _MOST_COUNTED
+    is_cut: bool
 
     @property
     def total(self) -> str:
         """The number of them in words."""
-        return (
-            f"more than {_MOST_COUNTED:,} dead letters" if self.is_cut else count_of(self.topics.total(), "dead letter")
-        )
+        said = count_of(self.topics.total(), "dead letter")
+        return f"{said}, and others that could not be counted in time," if self.is_cut else said
 
     @property
     def carried(self) -> Mapping[str, str]:
@@ -133,19 +129,21 @@ class FoundLetters:
 
 
 def _found(visit: Visit) -> FoundLetters:
-    group, which = visit.parameters.name("group"), chosen(visit.parameters)
+    group, choice = visit.parameters.name("group"), choice_of(chosen(visit.parameters))
+    give_up = time.monotonic() + _COUNTING * visit.asking.left_s
 
     def count() -> FoundLetters:
         topics, until_ms = Counter[str](), 0
-        for letter in islice(
-            visit.observer.admin.dead_letters(group, on_damage=lambda _: None, **which), _MOST_COUNTED + 1
-        ):
-            topics[letter.topic or ""] += 1
-            until_ms = max(until_ms, letter.died_ms + 1)
-        return FoundLetters(topics, until_ms)
+        for letter in visit.observer.admin.dead_letters(group, on_damage=lambda _: None):
+            if choice.wants(letter):
+                topics[letter.topic or ""] += 1
+                until_ms = max(until_ms, letter.died_ms + 1)
+            if time.monotonic() >= give_up:
+                return FoundLetters(topics, until_ms, is_cut=True)
+        return FoundLetters(topics, until_ms, is_cut=False)
 
     found = visit.ask("the dead letters", count).required()
-    if not found.topics:
+    if not found.topics and not found.is_cut:
         raise InvalidArgument(f"group {group} has no such open dead letters: they were settled, or others are meant")
     return found
 
