@@ -259,6 +259,19 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
     admin.remove_issuer("matrix")
 
 
+def test_a_token_beside_the_certificate_of_another_user_is_refused(
+    admin: Admin, keys: Keys, calls: list[Call], authority: CertificateAuthority
+) -> None:
+    issuer = TokenIssuer("EdDSA")
+    (authority.server / "beside.json").write_bytes(issuer.key_set())
+    admin.add_issuer("beside", issuer_at("beside.json"))
+    call = next(call for call in calls if call.method.name == "GetStatus")
+    [refusal] = call.make(keys.channels(UserToken("", issuer.sign()))[call.address])  # it is that of admin
+    assert isinstance(refusal, NotAuthenticated)
+    assert "whose token is beside it: use one that names no user" in refusal.message
+    admin.remove_issuer("beside")
+
+
 def patiently(call: Call, channel: Any) -> Answers:  # noqa: ANN401 - its types know nothing of generated calls
     """Make a call again while the server is busy."""
 

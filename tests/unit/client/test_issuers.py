@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
@@ -24,6 +27,7 @@ from minimq_common.security.issuer import Issuer
 from minimq_common.security.user_key import new_key
 from minimq_common.security.user_token import UserToken
 
+ROOT = Path(__file__).parents[3]
 K8S = Issuer("https://kubernetes.default.svc", "minimq", "k8s.json", user_prefix="system:serviceaccount:")
 SSO = Issuer(
     "https://sso.example.org/", "minimq", "https://sso.example.org/keys", "sso.crt", "email", "", ("readers",),
@@ -202,3 +206,32 @@ def test_credentials_of_a_token_name_its_file_and_follow_it(folder: Path, tmp_pa
     key = f"key = '{new_key(bytes(37)).text}'\n"
     with pytest.raises(InvalidArgument, match="has a key and a token_file: give one of them"):
         CredentialsFile(Credentials.from_text(key + text))
+
+
+def documented(page: str) -> list[list[str]]:
+    """Return the commands about issuers and their users that a page prints, in words."""
+    text = (ROOT / "docs" / page).read_text()
+    block = next(block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "access issuer add" in block)
+    lines = block.replace("\\\n", " ").splitlines()
+    return [shlex.split(line.partition(" > ")[0], comments=True)[1:] for line in lines if line.startswith("minimq ")]
+
+
+@pytest.mark.parametrize("page", ["security.md", "kubernetes.md"])
+def test_the_commands_of_the_pages_run(folder: Path, page: str) -> None:
+    commands = documented(page)
+    assert [words[:3] for words in commands[:2]] == [["access", "issuer", "add"], ["user", "allow", USER]]
+    outputs = [run(*words, "--secrets", folder).output for words in commands]
+    assert "token_file = " in outputs[-1]
+    assert run("can", USER, "write", "topic", "orders-1", "--secrets", folder).output.startswith("yes")
+
+
+def test_a_pod_gets_the_token_that_the_issuer_and_the_credentials_name() -> None:
+    added, _, credentials = documented("kubernetes.md")
+    pages = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "kubernetes.md").read_text(), re.DOTALL)
+    pod = next(yaml.safe_load(text) for text in pages if "serviceAccountToken" in text)
+    [volume] = pod["spec"]["volumes"]
+    [token] = [each["serviceAccountToken"] for each in volume["projected"]["sources"] if "serviceAccountToken" in each]
+    assert token["audience"] == added[added.index("--audience") + 1]
+    assert token["path"] == credentials[credentials.index("--token-file") + 1]
+    namespace, account = pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]
+    assert f"k8s:{namespace}:{account}" == USER

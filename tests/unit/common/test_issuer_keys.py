@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq_common.security import key_fetch
 from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
 from minimq_common.security.key_fetch import fetch
@@ -128,6 +132,27 @@ def test_keys_come_from_a_server_whose_certificate_is_trusted_and_from_no_other(
                 fetch(server.url, ca)
         with pytest.raises(InvalidArgument, match="is not reached"):
             fetch(server.url.replace("https", "http"), None)
+
+
+def test_an_answer_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        with pytest.raises(InvalidArgument, match="takes longer than"):
+            fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/keys", None)
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_keys_in_a_file_are_used_once_they_are_there_and_stay_while_it_is_damaged(
