@@ -1,0 +1,79 @@
+"""The pages that guide operators: their programs run, and their numbers, codes and versions are those of the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
+from minimq_broker.options import BrokerOptions
+from support.pages import ROOT, run_page, text_of
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_worked_example_of_sizing_computes_what_its_text_says(tmp_path: Path) -> None:
+    size, disk, network = run_page("docs/sizing.md", tmp_path)
+    said = text_of("docs/sizing.md")
+    bytes_each, terabytes = size.split()[0], disk.split()[1]
+    incoming, outgoing = re.findall(r"(\d+) Mbit/s", network)
+    assert (
+        f"prints {bytes_each} bytes a message, {terabytes} TB, and {incoming} Mbit/s in and {outgoing} Mbit/s out"
+        in said
+    )
+
+
+def test_the_bounds_of_memory_are_the_defaults() -> None:
+    said = text_of("docs/sizing.md")
+    broker = BrokerOptions()
+    for name in ("max_pending_bytes", "max_unsent_bytes", "max_incoming_bytes", "compaction_memory_bytes"):
+        assert f"`--{name.replace('_', '-')}` ({getattr(broker, name) >> 20} MiB" in said, name
+    assert f"`buffer_bytes` ({ProducerOptions().buffer_bytes >> 20} MiB)" in said
+    assert f"`prefetch_bytes` ({ConsumerOptions().prefetch_bytes >> 20} MiB)" in said
+    assert f"`max_in_hand_bytes` ({ConsumerOptions().max_in_hand_bytes >> 20} MiB)" in said
+    assert f"{broker.max_connections:,} connections" in said
+
+
+def test_the_versions_are_those_that_packages_ask_for() -> None:
+    said = text_of("docs/compatibility.md")
+    asked = "\n".join(chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
+    lowest = dict(re.findall(r"^([\w-]+)>=([\w.]+)", asked, re.MULTILINE))
+    assert f"| Spark | {lowest['pyspark']} or newer" in said
+    assert f"| pyarrow | {lowest['pyarrow']} or newer" in said
+    assert f"| grpcio, protobuf | {lowest['grpcio']}, {lowest['protobuf']} or newer" in said
+    assert f"| FastStream | {lowest['faststream']} or newer" in said
+    assert f"API {lowest['opentelemetry-api']} or newer" in said
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert f"| Python | {pythons[0]} to {pythons[-1]} |" in said
+
+
+#: Base classes, and errors that only servers see.
+UNTOLD = {
+    *("MiniMQError", "UsageError", "ServerError", "TransportError", "StoreError", "DamagedMessages"),
+    *("StaleTerm", "TermEnding", "ReplicaSetChanged", "CopyNeeded", "CopyInterrupted"),
+}
+
+
+def test_troubleshooting_tells_what_each_error_means() -> None:
+    rows = re.findall(r"^\| (`[A-Z]\w+`[^|]*) \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, MiniMQError)}
+    assert told == classes - UNTOLD
+
+
+def test_the_texts_of_troubleshooting_are_those_of_the_code() -> None:
+    """Each quoted text stands in the code as it is quoted, around what `...` leaves out."""
+    code = "\n".join(
+        path.read_text()
+        for folder in ("client", "common", "broker", "nameserver", "spark_connector")
+        for path in (ROOT / folder).rglob("*.py")
+        if "_pb2" not in path.name
+    )
+    code = re.sub(r'"\s*\n\s*(?:f|rf)?"', "", code)  # texts over several lines
+    quoted = re.findall(r"^\| \"([^\"]+)\"", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert len(quoted) >= 12
+    for text in quoted:
+        for part in text.split("..."):
+            assert part.strip() in code, text
