@@ -75,7 +75,7 @@ def test_the_page_about_tracing_is_one_program_that_runs(tmp_path: Path) -> None
 
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
-        printed = run_commands(blocks("README.md", "sh")[2], cluster, tmp_path)
+        printed = run_commands(blocks("README.md", "sh")[1], cluster, tmp_path)
     consumed = next(text for command, text in printed.items() if command.startswith("minimq consume"))
     assert sorted(consumed.splitlines()) == ["one", "three", "two"]
 
