@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 
+import click
+import pytest
+
+import faststream_minimq
+import minimq
+import minimq.aio
+import minimq.schemas
+import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
+from minimq.cli import main as client
 from minimq_broker.options import BrokerOptions
 from support.pages import ROOT, run_page, text_of
 
@@ -88,3 +99,46 @@ def test_the_readme_names_each_page_and_the_figures_that_were_measured() -> None
     assert all(rate in measured for rate in rates)
     ours, theirs = re.findall(r"([\d.]+) s \|", readme.partition("| read into Spark")[2].partition("\n")[0])
     assert f"offset and body | {ours} and {theirs} |" in measured
+
+
+def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield the commands that do something, with their names."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from leaves(child, (*path, name))
+    else:
+        yield path, command
+
+
+def test_pages_name_each_command_and_option() -> None:
+    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md") if page.name != "configuration.md")
+    listed = text_of("docs/command.md")
+    seen = 0
+    for path, command in leaves(client.main, ()):
+        seen += 1
+        assert f"`{' '.join(path)}`" in listed, f"docs/command.md does not name {' '.join(path)}"
+        for option in (option for parameter in command.params for option in parameter.opts):
+            if option.startswith("--"):
+                named = re.search(rf"{re.escape(option)}\b(?!-)", pages)
+                assert named, f"no page names {option} of {' '.join(path)}"
+    assert seen > 50
+
+
+@pytest.mark.parametrize("module", [minimq, minimq.aio, minimq.schemas, faststream_minimq, pyspark_minimq])
+def test_pages_name_what_a_package_exports(module: ModuleType) -> None:
+    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    exported = set(module.__all__) - {"RegisteredSchema", "SchemaReference"}  # results, which their docstrings describe
+    assert not [name for name in exported if not re.search(rf"\b{name}\b", pages)]
+
+
+@pytest.mark.parametrize(
+    "kind", [minimq.Producer, minimq.PullConsumer, minimq.PushConsumer, minimq.SimpleConsumer, minimq.PoppedMessage]
+)
+def test_pages_name_what_a_class_has(kind: type) -> None:
+    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    inner = {"transaction_input"}  # between a consumer and the transaction that it is in
+    names = [name for name in dir(kind) if not name.startswith("_") and name not in inner]
+    assert not [name for name in names if not re.search(rf"\b{name}\b", pages)]
