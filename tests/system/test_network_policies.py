@@ -112,4 +112,6 @@ def test_rules_name_ports_that_servers_have() -> None:
 def test_the_page_says_how_a_client_is_marked() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     pods = re.findall(r"kind: Pod\nmetadata: \{(.*)\}\n", page)
-    assert pods == ['name: minimq-client, labels: {minimq-client: "true"}']
+    assert pods
+    for pod in pods:
+        assert 'labels: {minimq-client: "true"}' in pod
