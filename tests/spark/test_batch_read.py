@@ -18,6 +18,7 @@ from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.pages import blocks_of
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -394,11 +395,16 @@ def test_a_table_without_columns_or_options(spark: SparkSession, send: Send, top
         assert spark.table("bare").schema == MESSAGE_SCHEMA
         assert spark.sql(f"SELECT sum(int(string(body))) total FROM bare {where}").collect() == [(10,)]
         assert spark.sql(f"SELECT count(*) FROM given {where}").collect() == [(5,)]
+        [printed] = blocks_of("docs/spark.md", "sql")
+        create, select, _ = printed.split(";")
+        spark.sql(create)
+        here = select.replace("127.0.0.1:9876", cluster.nameserver).replace("'orders'", f"'{topic}'")
+        assert sum(row[1] for row in spark.sql(here).collect()) == 5
         text = refusal(lambda: spark.sql("SELECT * FROM bare"))
         assert "no topic is given" in text
         assert "in SQL SELECT ... FROM table WITH (topic = 'NAME')" in text
         text = refusal(lambda: spark.sql("CREATE TABLE wrong USING minimq OPTIONS (topics 't')"))
         assert "unknown option 'topics': did you mean 'topic'? " in text
     finally:
-        for name in ("bare", "given", "wrong"):
+        for name in ("bare", "given", "wrong", "messages"):
             spark.sql(f"DROP TABLE IF EXISTS {name}")

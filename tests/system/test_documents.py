@@ -126,13 +126,18 @@ def test_the_commands_that_documents_name_are_there() -> None:
     named = 0
     for document in ("README.md", "ARCHITECTURE.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))):
         text = (ROOT / document).read_text()
-        lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in whole_lines(block)]
         prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         for line in (*lines, *(code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose))):
             for found in re.finditer(r"(?:^|\| )(minimq(?:-broker|-nameserver)?) ([a-z-][^#|>]*)", line):
                 check_command(COMMANDS[found[1]], found[2].split(), f"{document}: {found[0]}")
                 named += 1
     assert named > 50
+
+
+def whole_lines(block: str) -> list[str]:
+    """Return the lines of a block of the shell; one that goes on in the next is one."""
+    return block.replace("\\\n", " ").splitlines()
 
 
 def check_command(command: click.Command, words: list[str], where: str) -> None:
