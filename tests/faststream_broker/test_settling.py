@@ -190,7 +190,8 @@ def test_a_message_group_is_handled_in_order_around_a_failure(
     booked: dict[str, list[int]] = {}
     failures = 0
 
-    @broker.subscriber(topic, max_workers=8, retry_delays_s=(0.05,))
+    # As many as there are messages: several of an account come with one receive.
+    @broker.subscriber(topic, max_workers=32, retry_delays_s=(0.05,))
     async def book(number: int, message: MinimqMessage) -> None:
         nonlocal failures
         account = message.raw_message.message_group
@@ -238,6 +239,33 @@ def test_an_orderly_subscriber_keeps_the_order_of_a_queue(
 
     assert calls == ["0", "1", "2", "2", "2", "3", "4", "5"]
     assert admin.describe_group(group).lag == 0  # the last offset was committed at the end
+
+
+def test_an_orderly_message_that_nobody_acknowledges_is_handled_again(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
+    calls: list[str] = []
+
+    @broker.subscriber(topic, orderly=True, suspend_s=0.05, ack_policy=AckPolicy.MANUAL)
+    async def handle(body: str, message: MinimqMessage) -> None:
+        calls.append(body)
+        if body == "0" or calls.count("1") == 3:
+            await message.ack()
+        if body == "0":
+            raise OSError("too late: it is acknowledged")
+
+    async def consume() -> None:
+        async with broker:
+            await broker.start()
+            for number in range(2):
+                await broker.publish(str(number), topic)
+            await asyncio.to_thread(wait_until, lambda: len(calls) >= 4, WAIT_S)
+
+    asyncio.run(consume())
+
+    assert calls == ["0", "1", "1", "1"]
+    assert admin.describe_group(group).lag == 0
 
 
 def test_what_waits_when_a_subscriber_stops_goes_to_the_next_one(

@@ -81,6 +81,8 @@ def test_what_is_read_is_what_messages_give(
     assert table.to_pylist() == expected
     tagged = minimq.arrow.read_table(topic, cluster.nameserver, tags=["paid"], columns=["tag", "offset"])
     assert tagged.to_pylist() == [{"tag": "paid", "offset": row["offset"]} for row in expected if row["tag"] == "paid"]
+    many = [f"t-{number}" for number in range(1_500)] + ["paid"]  # more than a broker looks for
+    assert minimq.arrow.read_table(topic, cluster.nameserver, tags=many, columns=["tag", "offset"]).equals(tagged)
 
 
 def test_a_range_by_time_and_by_offsets(cluster: LocalCluster, admin: Admin, topic: str) -> None:
@@ -186,6 +188,16 @@ def test_a_copy_of_a_topic_has_the_same_messages(cluster: LocalCluster, admin: A
 
     assert contents(target) == contents(topic)
     admin.delete_topic(target)
+
+
+def test_receipts_come_in_the_order_of_the_rows(cluster: LocalCluster, topic: str) -> None:
+    rows = pa.table({"body": [bytes(1_000)] * 5_000, "queue_id": [0] * 5_000})
+    with Producer(cluster.nameserver, batch_bytes=1 << 18) as producer:
+        receipts = producer.send_arrow(topic, rows)
+    assert len(receipts) > 10
+    ends = [receipt.base_offset + receipt.count for receipt in receipts]
+    assert [receipt.base_offset for receipt in receipts] == [0, *ends[:-1]]
+    assert ends[-1] == 5_000
 
 
 def test_rows_say_where_they_go(cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]) -> None:
