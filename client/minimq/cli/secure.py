@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from minimq.cli.base import confirm, duration_of, option, output_option, show
 from minimq.cli.table import Row, Table
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
+from minimq_common.security.issuer import issuer_of
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
@@ -229,10 +229,14 @@ def show_certificates(directory: Path, output: str) -> None:
 
 def _not_changed(directory: Path) -> str:
     """Return whose credentials a new authority does not reach by itself, in a sentence."""
-    users, are_all = _users(directory)
+    document, is_whole = _newest_document(directory)
+    users = [] if document is None else [name for name in document.users if not issuer_of(name)]
     absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
     parts = [f"those of {', '.join(absent)}"] if absent else []
-    if not are_all:
+    if document is not None and document.known_issuers:
+        issuers = ", ".join(sorted(document.known_issuers))
+        parts.append(f"those for tokens of {issuers} (`minimq access credentials` writes new ones)")
+    if not is_whole:
         parts.append(
             "those of users that only the running cluster has, which does not answer here (`minimq user list`)"
         )
@@ -241,16 +245,15 @@ def _not_changed(directory: Path) -> str:
     return f"Credentials that are not in {directory} are not changed: {', and '.join(parts)}."
 
 
-def _users(directory: Path) -> tuple[Collection[str], bool]:
-    """Return the users of the running cluster and True, or those of access.toml and False if it does not answer."""
+def _newest_document(directory: Path) -> tuple[AccessDocument | None, bool]:
+    """Return the document of the running cluster and True, or access.toml and False if it does not answer."""
     from minimq.admin import Admin
 
     try:
         with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:
-            return admin.access().users, True
+            return admin.access(), True
     except MiniMQError:
-        document = _access_document(directory)
-        return (() if document is None else document.users), False
+        return _access_document(directory), False
 
 
 def _access_document(directory: Path) -> AccessDocument | None:

@@ -19,7 +19,7 @@ from minimq_common.names import check_address
 from minimq_common.security.access_document import ADMIN, AccessDocument, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
-from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+from minimq_common.security.credentials_file import ABOUT_TOKEN, CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.user_token import UserToken
@@ -131,7 +131,7 @@ class CertificateAuthority:
         path = self.directory / f"{user}.minimq"
         with self._alone():
             former = self._users().get(path)
-            bearer = None if former is None else former.trust().bearer
+            bearer = None if former is None else former.stored.bearer
             trust = Trust(self._trusted(), self._signer().sign_user(user), bearer)
             put_files({path: written(addresses, trust, about_user(user)).encode()})
         return path
@@ -156,7 +156,7 @@ class CertificateAuthority:
     def has_key(self, user: str) -> bool:
         """Return whether the credentials of a user are here, with a key."""
         found = self._users().get(self.directory / f"{user}.minimq")
-        return found is not None and found.trust().bearer is not None
+        return found is not None and found.stored.bearer is not None
 
     def add_successor(self) -> list[Path]:
         """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.
@@ -192,8 +192,9 @@ class CertificateAuthority:
             names = self.server_certificate().names
             files = self._server_files(signer.sign_server(names), roots)
             for path, user in self._users().items():
-                trust = Trust(roots, signer.sign_user(path.stem), user.trust().bearer)
-                files[path] = written(user.nameservers, trust, about_user(path.stem)).encode()
+                bearer = user.stored.bearer
+                pair = user.stored.pair if isinstance(bearer, UserToken) else signer.sign_user(path.stem)
+                files[path] = _rewritten(path, user, Trust(roots, pair, bearer))
             own = {self._former: former, self._authority / _OWN_KEY: later.key}
             handed = self._hand_on(files, {**own, self._authority / ROOTS: later.certificate})
             self._next_key.unlink()
@@ -239,7 +240,7 @@ class CertificateAuthority:
                 found[name] = _describe(path)
         found["servers"] = self.server_certificate()
         for path, user in self._users().items():
-            pair = user.trust().pair
+            pair = user.stored.pair
             if pair is not None:
                 found[f"user {path.stem}"] = _library().describe(pair.certificate)
         return found
@@ -288,13 +289,18 @@ class CertificateAuthority:
         """Return the files of servers and users, in which nothing is new but whom they trust."""
         files = {self.server / ROOTS: roots}
         for path, user in self._users().items():
-            trust = replace(user.trust(), roots=roots)
-            files[path] = written(user.nameservers, trust, about_user(path.stem)).encode()
+            files[path] = _rewritten(path, user, replace(user.stored, roots=roots))
         return files
 
     def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
         put_files({**files, **own})
         return [self.server, *(path for path in files if path.parent != self.server)]
+
+
+def _rewritten(path: Path, user: CredentialsFile, trust: Trust) -> bytes:
+    """Return credentials of a user with another trust."""
+    about = ABOUT_TOKEN if isinstance(trust.bearer, UserToken) else about_user(path.stem)
+    return written(user.nameservers, trust, about).encode()
 
 
 def _describe(path: Path) -> CertificateReport:

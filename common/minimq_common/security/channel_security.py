@@ -62,4 +62,6 @@ def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | Non
         given = Credentials(path)
     from minimq_common.security.credentials_file import CredentialsFile  # noqa: PLC0415 - as above
 
-    return CredentialsFile(given)
+    opened = CredentialsFile(given)
+    opened.trust()  # a token that is missing is told at once
+    return opened

@@ -53,16 +53,20 @@ class CredentialsFile:
             self._content = Watched([], lambda _: _read(credentials.text.encode(), where))
         self._lock = threading.Lock()
         self._token: tuple[str, Watched[UserToken]] | None = None
-        self._with_token = self._content.get()[1]
-        self.trust()
+        self._with_token = self.stored
 
     @property
     def nameservers(self) -> tuple[str, ...]:
         """The addresses of the name servers; empty when it says none."""
         return tuple(self._content.get()[0].nameservers)
 
+    @property
+    def stored(self) -> Trust:
+        """The same as `trust` but for the text of a token, which is elsewhere."""
+        return self._content.get()[1]
+
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return whom a channel trusts and what it shows, as it is now."""
+        """Return whom a channel trusts and what it shows, as it is now. Raises `InvalidArgument` without its token."""
         content, trust = self._content.get(at_once=at_once)
         if not content.token_file:
             return trust
@@ -127,7 +131,8 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
     if found.key and found.token_file:
         raise InvalidArgument(f"{where} has a key and a token_file: give one of them")
     pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
-    trust = Trust(found.ca.encode(), pair, _bearer(found.key, where))
+    token = UserToken(found.token_file, "") if found.token_file else None
+    trust = Trust(found.ca.encode(), pair, token or _bearer(found.key, where))
     check_roots(trust.roots, f"ca in {where}")
     if pair is not None:
         check_pair(pair, where)

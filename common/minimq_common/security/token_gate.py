@@ -7,7 +7,10 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
+from urllib.parse import unquote
 
 from minimq_common.errors import SystemBusy
 from minimq_common.security.byte_rate import ByteRate
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 CHECKS_OF_PEER, CHECKS_OF_ALL = 50, 500
 #: Peers of which the server knows how many tokens they have shown: those that came last.
 _MOST_PEERS = 1_000
+_NETWORK_BITS = 64
 #: When somebody may come back whose token was not looked at, in seconds.
 _COME_BACK_S = 1.0
 
@@ -91,7 +95,7 @@ class TokenGate:
                 "token-library",
                 "this server cannot verify tokens: whoever runs it has to install minimq with the extra secure",
             )
-        self._count(peer.rpartition(":")[0])
+        self._count(_host_of(peer))
         claim = claim_of(text)
         found = next(((name, *each) for name, each in self._issuers.items() if each[0].issuer == claim.issuer), None)
         if found is None:
@@ -138,6 +142,16 @@ class TokenGate:
             raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
         own.moved(1)
         self._all.moved(1)
+
+
+def _host_of(peer: str) -> str:
+    """Return the address of a peer, of IPv6 the network, in which one machine has any number of addresses."""
+    kind, _, rest = peer.partition(":")
+    host = unquote(rest.rpartition(":")[0])
+    if kind == "ipv6":
+        with suppress(ValueError):
+            return str(ip_network((host.strip("[]").partition("%")[0], _NETWORK_BITS), strict=False))
+    return host
 
 
 def _has_library() -> bool:

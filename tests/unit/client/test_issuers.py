@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -22,6 +23,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml
 from minimq_common.security.access_policy import Policy
 from minimq_common.security.access_rule import need_of
+from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.issuer import Issuer
 from minimq_common.security.user_key import new_key
@@ -190,7 +192,7 @@ def test_credentials_of_a_token_name_its_file_and_follow_it(folder: Path, tmp_pa
         if content is not None:
             token.write_text(content)
         with pytest.raises(InvalidArgument, match=reason) as raised:
-            CredentialsFile(Credentials(str(file)))
+            open_credentials(file)
         assert "a.b" not in raised.value.message
     token.write_text("aaa.bbb.ccc\n")
     opened = CredentialsFile(Credentials(str(file)))
@@ -235,3 +237,19 @@ def test_a_pod_gets_the_token_that_the_issuer_and_the_credentials_name() -> None
     assert token["path"] == credentials[credentials.index("--token-file") + 1]
     namespace, account = pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]
     assert f"k8s:{namespace}:{account}" == USER
+
+
+def test_credentials_of_a_token_stay_what_they_are_when_the_authority_is_replaced(folder: Path) -> None:
+    file = folder / "shop.minimq"
+    file.write_text(run("access", "credentials", "--token-file", "elsewhere", "--secrets", folder).output)
+    before = CredentialsFile(Credentials(str(file))).stored
+    given = ("--issuer", K8S.issuer, "--audience", "minimq", "--jwks", "k8s.json")
+    run("access", "issuer", "add", "k8s", *given, "--secrets", folder)
+    run("user", "allow", USER, "--write", "orders*", "--secrets", folder)
+    said = [run("secure", "renew", folder, "--ca", step, "--yes").output for step in ("add", "use", "retire")]
+    assert "those for tokens of k8s (`minimq access credentials` writes new ones)" in said[0]
+    assert USER not in said[0]
+    after = CredentialsFile(Credentials(str(file))).stored
+    assert after.roots != before.roots
+    assert dataclasses.replace(after, roots=before.roots) == before
+    assert "secret" not in file.read_text()

@@ -142,7 +142,10 @@ def test_so_many_tokens_are_checked_in_a_second(tmp_path: Path) -> None:
     clock[0] += 0.5
     assert checked("ipv4:192.0.2.1") == pytest.approx(CHECKS_OF_PEER / 2, abs=1)
     clock[0] += 10
-    peers = [f"ipv6:%5B::{number}%5D" for number in range(20)]
+    assert checked("ipv6:%5B2001:db8:0:1::1%5D") == pytest.approx(CHECKS_OF_PEER, abs=1)
+    assert checked("ipv6:%5B2001:db8:0:1::2%25eth0%5D") == 0  # of the same network
+    clock[0] += 10
+    peers = [f"ipv6:%5B2001:db8:1:{number}::1%5D" for number in range(20)]
     assert sum(map(checked, peers)) == pytest.approx(CHECKS_OF_ALL, abs=1)
     gate.stop()
 
