@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from minimq_broker.store.compaction_file import COMPACTED, load_record
+from minimq_broker.store.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
 from support.stores import OpenStore, Stores
@@ -72,6 +73,23 @@ def test_a_tombstone_vanishes_once_its_time_is_over(stores: Stores, store: OpenS
         each for queue in range(2) for each in work.found(queue) if not each.body and each.offset >= sealed_to[queue]
     ]
     assert left == stay != tombstones
+    work.check()
+
+
+def test_a_tombstone_stays_while_an_older_message_of_its_queue_could_not_be_removed(
+    stores: Stores, store: OpenStore
+) -> None:
+    work = Workload(store, "state", 2, SEED)
+    work.send(60)
+    work.store = store = opened_again(stores, store)
+    compact(store)
+    held, other = (sum(not each.body for each in work.found(queue)) for queue in range(2))
+    record = load_record(store.store.log.path)
+    save_record(store.store.log.path, replace(record, held=(tuple(store.key("state", 0)),)))
+    store.clock.now_ms += TOMBSTONE_MS
+    compact(store)
+    assert sum(not each.body for each in work.found(0)) == held > 0
+    assert sum(not each.body for each in work.found(1)) < other
     work.check()
 
 
