@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
+from minimq_broker.services.compactor import Compactor, CompactorOptions
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
+from support.one_store import OneStore
 from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 128 << 10
@@ -91,6 +97,34 @@ def test_a_tombstone_stays_while_an_older_message_of_its_queue_could_not_be_remo
     assert sum(not each.body for each in work.found(0)) == held > 0
     assert sum(not each.body for each in work.found(1)) < other
     work.check()
+
+
+def test_a_round_goes_no_further_than_what_others_have(stores: Stores, store: OpenStore) -> None:
+    """Else a slave would copy what it lacks from a log with gaps, or a fail-over would cut what was compacted."""
+
+    def end_of_round(opened: OpenStore, needed_from: int = 1 << 62) -> int:
+        handle = cast("StoreHandle", OneStore(opened.store))
+        options = CompactorOptions(1.0, 1 << 20, 1.0)
+        begun = Compactor(handle, Counters(), options, lambda: 0, opened.clock)._begin(needed_from)
+        return begun.round._end if begun is not None else 0
+
+    work = Workload(store, "state", 2, SEED)
+    work.send(150)
+    slave = stores.open("slave", alone=False, segment_bytes=SEGMENT_BYTES, checkpoint_interval_s=1000.0)
+    first = store.store.log.segments[2].start + 1
+    while slave.store.end < first:
+        slave.take_from(store, 1)
+    slave.store.confirm(slave.store.end)
+    slave.close()
+    store = opened_again(stores, store)
+    starts = [segment.start for segment in store.store.log.segments]
+    assert end_of_round(store) == starts[-1] > starts[2]
+    assert end_of_round(store, first) == starts[2]
+    slave = stores.open("slave", alone=False, segment_bytes=SEGMENT_BYTES, checkpoint_interval_s=1000.0)
+    confirmed = slave.store.confirmed
+    while slave.store.end < store.store.end:
+        slave.take_from(store, 1)
+    assert 0 < end_of_round(slave) <= confirmed < slave.store.log.active.start
 
 
 def test_young_messages_stay(stores: Stores) -> None:

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
 from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.damage import Damage
 from minimq_broker.services.retention import Retention
 from minimq_broker.services.rewriter import LogStretch, Rewriter
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import StoreFull
 from support.chance import SEED
 from support.compactions import Workload, compact, make_compacted
+from support.one_store import OneStore
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 from support.topic_rules import set_rules
 from support.waiting import wait_until
 
 SEGMENT_BYTES = 64 << 10
 BROKER_AGE_MS = 20_000
-
-
-class OneStore:
-    """A handle of a store that is never replaced."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self.damage = Damage()
-        self._store = store
-
-    @contextmanager
-    def reading(self) -> Iterator[MessageStore]:
-        yield self._store
 
 
 class World:
