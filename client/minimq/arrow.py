@@ -2,7 +2,7 @@
 
 Reading:    `read`, `read_table`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
 Sending:    producers have `send_arrow`
-Connectors: `ArrowColumns`, `Destinations`, `Outbox`, of which such a source and such a sink are made
+Connectors: `ArrowColumns`, `newest_of_each_key`, `Destinations`, `Outbox`, of which sources and sinks are made
 
 Needs pyarrow: `pip install 'minimq[arrow]'`.
 """
@@ -25,7 +25,7 @@ from minimq.sending.arrow.outbox import Outbox
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
-__all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "read", "read_table"]
+__all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "newest_of_each_key", "read", "read_table"]
 
 #: Brokers look for so many tags; for more, all messages are fetched.
 _MOST_TAGS = 1000

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from minimq.connectors import QueueFinder
 from pyspark_minimq import reading
 from pyspark_minimq.connections import range_reader
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, QueueName, StoredOffsets, plan_ranges
@@ -73,11 +74,20 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
             bounds = lookup.with_retries(lambda: lookup.whole(partial=not options.fail_on_data_loss))
             starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))
             ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
+            if options.newest:
+                self._check_compacted(bounds)
             ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
             ranges = lookup.with_retries(lambda: self._within_times(lookup, bounds, ranges))
             parts = reading.cut(ranges, options, finder)
         TagAdvice(options, self._schema).consider(ranges)
         return parts
+
+    def _check_compacted(self, queues: Iterable[QueueName]) -> None:
+        """Raise `MinimqSparkError` unless all topics are compacted: elsewhere a key has many queues."""
+        reader = range_reader(self._options.connection, self._options.timeout_s)
+        others = sorted(topic for topic in {queue.topic for queue in queues} if not reader.is_compacted(topic))
+        if others:
+            raise MinimqSparkError(f"newest is true, and topic {others[0]} is not compacted: leave the option out")
 
     def _within_times(
         self, lookup: Lookup, bounds: Mapping[QueueName, StoredOffsets], ranges: list[OffsetRange]
@@ -120,6 +130,8 @@ class FilteredBatchReader(MinimqBatchReader):
     @without_traceback
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Note what filters spare, and return all of them, so that Spark applies them to what it gets."""
+        if self._options.newest:  # what is not wanted may be newer than what is
+            return filters
         self._pushed = combine(filters)
         tags = self._pushed.tags
         if tags is not None:

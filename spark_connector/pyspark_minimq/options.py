@@ -33,6 +33,7 @@ OPTIONS = (
     Option("endingOffsets", "latest", None),
     Option("endingOffsetsByTimestamp", "", None),
     Option("endingTimestamp", "", None),
+    Option("newest", "false", None),
     Option("pushFilters", "false", None),
     Option("failOnDataLoss", "true", "true"),
     Option("readTimeout", "60s", "60s"),
@@ -62,6 +63,7 @@ class ReadOptions:
         min_partitions: the least number of partitions.
         min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: most messages in one partition.
+        newest: of each key of a compacted topic the newest message alone; batch queries only.
         pushes_filters: let Spark hand filters down, where its session allows it; batch queries only.
         fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
             planned, instead of reading the others.
@@ -76,6 +78,7 @@ class ReadOptions:
     min_partitions: int | None
     min_records_per_partition: int
     max_records_per_partition: int
+    newest: bool
     pushes_filters: bool
     fail_on_data_loss: bool
     timeout_s: float
@@ -129,6 +132,10 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
     )
     _refuse("endingOffsets", read.ending, EARLIEST, "earliest (-2), which cannot be an end", "latest (-1) or offsets")
+    if read.newest and read.tags is not None:
+        raise MinimqSparkError(
+            "newest and tag are given: the newest message of a key may have another tag; filter the data frame by tag"
+        )
     if isinstance(read.starting, datetime) and isinstance(read.ending, datetime) and read.starting > read.ending:
         raise MinimqSparkError(
             f"startingTimestamp is {read.starting.isoformat()}, after endingTimestamp, which is "
@@ -164,6 +171,7 @@ def _common(values: Values) -> ReadOptions:
         min_partitions=values.get("minPartitions", option_values.count),
         min_records_per_partition=values.required("minRecordsPerPartition", option_values.count),
         max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
+        newest=values.get("newest", option_values.flag) or False,
         pushes_filters=values.get("pushFilters", option_values.flag) or False,
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
         timeout_s=values.required("readTimeout", option_values.time_above_zero),

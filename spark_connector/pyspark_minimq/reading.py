@@ -16,7 +16,7 @@ from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicRout
 from pyspark_minimq.connections import range_reader
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
-from pyspark_minimq.schema import arrow_schema
+from pyspark_minimq.schema import arrow_schema, with_table_columns
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import spare_collector
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Brokers look for so many tags; for more, all messages are fetched.
 MOST_TAGS = 1000
+#: Those of a queue that is not split.
+MOST_OFFSETS = 1 << 63
 
 
 class RangePartition(InputPartition):
@@ -48,6 +50,8 @@ class RangePartition(InputPartition):
 def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder) -> list[RangePartition]:
     """Return what tasks read of ranges, with the routes that a plan has found."""
     fewest, most = options.min_partitions, options.max_records_per_partition
+    if options.newest:  # all messages of a key are in one queue
+        fewest, most = None, MOST_OFFSETS
     parts = split_ranges(ranges, fewest, most)
     cores = len(os.sched_getaffinity(0))
     groups = group_ranges(parts, options.min_records_per_partition, fewest, most, cores)
@@ -67,12 +71,25 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     if isinstance(partition, RangePartition):
         from minimq.arrow import ArrowColumns
 
-        columns = ArrowColumns(arrow_schema(schema), options.tags)
+        columns = ArrowColumns(arrow_schema(with_table_columns(schema) if options.newest else schema), options.tags)
         reader = range_reader(options.connection, options.timeout_s)
         reader.learn(partition.routes)
         spare_collector()
+        if options.newest:
+            for part in partition.ranges:
+                yield from _newest(_pieces(reader, options, columns, part), schema)
+            return
         pieces = (piece for part in partition.ranges for piece in _pieces(reader, options, columns, part))
         yield from columns.gathered(pieces)
+
+
+def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield of each key of a queue the newest message, in columns of a schema. Memory is that of what is yielded."""
+    from minimq.arrow import newest_of_each_key
+
+    table = newest_of_each_key(pieces, arrow_schema(with_table_columns(schema)))
+    chosen = table.select([field.name.lower() for field in schema]).rename_columns(schema.names)
+    yield from chosen.cast(arrow_schema(schema)).to_batches()
 
 
 def _pieces(

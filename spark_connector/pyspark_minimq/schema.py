@@ -68,6 +68,12 @@ def checked_projection(schema: StructType) -> StructType:
     return schema
 
 
+def with_table_columns(schema: StructType) -> StructType:
+    """Return some columns in the case of `MESSAGE_SCHEMA`, with those by which the newest message of a key is told."""
+    names = dict.fromkeys([*(field.name.lower() for field in schema), "keys", "body"])
+    return StructType([MESSAGE_SCHEMA[name] for name in names])
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return a schema in Arrow's types; Spark compares what it is given with the outcome of this very call."""
     from pyspark.sql.pandas.types import to_arrow_schema

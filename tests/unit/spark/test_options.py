@@ -327,3 +327,8 @@ def test_the_documentation_has_every_column_with_its_type() -> None:
 def test_a_pattern_that_is_nested_too_deeply_is_none() -> None:
     with pytest.raises(MinimqSparkError, match="which is not a regular expression"):
         parse_read_options({"subscribePattern": "(" * 5000})
+
+
+def test_the_newest_message_of_a_key_may_have_any_tag() -> None:
+    assert parse_read_options({"topic": "t", "newest": "true"}).newest
+    assert "newest and tag are given" in refusal(topic="t", newest="true", tag="x")
