@@ -18,7 +18,9 @@ from minimq_common.batch_header import (
     HEADER,
     HEADER_BYTES,
     LANE_BYTES,
+    MAX_COPY_METADATA,
     MAX_METADATA,
+    MAX_METADATA_BYTES,
     MAX_RECORDS,
     MAX_TAG,
     MAX_TAG_HASHES,
@@ -53,7 +55,9 @@ __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "LANE_BYTES",
+    "MAX_COPY_METADATA",
     "MAX_METADATA",
+    "MAX_METADATA_BYTES",
     "MAX_RECORDS",
     "MAX_TAG",
     "MAX_TAGS",
@@ -180,8 +184,11 @@ class RecordBatch:
             bounds = self._ascending(offsets)
             self._check_text(values, bounds)
             # A character has at most four bytes. Only where all values together are longer one of them can be.
-            if bounds[-1] > 4 * MAX_METADATA and max(end - start for start, end in pairwise(bounds)) > 4 * MAX_METADATA:
-                raise CorruptBatch(f"a record of a batch has more than {4 * MAX_METADATA} bytes of {values.name}")
+            if (
+                bounds[-1] > MAX_METADATA_BYTES
+                and max(end - start for start, end in pairwise(bounds)) > MAX_METADATA_BYTES
+            ):
+                raise CorruptBatch(f"a record of a batch has more than {MAX_METADATA_BYTES} bytes of {values.name}")
         self._are_texts_checked = True
 
     def bodies(self, first: int = 0) -> list[bytes]:

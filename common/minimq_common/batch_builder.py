@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from minimq_common.batch import MAX_METADATA, SEPARATOR, Section
+from minimq_common.batch import MAX_COPY_METADATA, MAX_METADATA, SEPARATOR, Section
 from minimq_common.batch_columns import (
     BatchColumns,
     check_metadata,
@@ -145,7 +145,8 @@ class BatchBuilder:
         properties = [message.properties for message in messages]
         if self._message_group is not None:
             properties = [{**each, MESSAGE_GROUP: self._message_group} for each in properties]
-        self._add_properties(properties)
+        is_copy = str(messages[0].topic).startswith("%")
+        self._add_properties(properties, MAX_METADATA + MAX_COPY_METADATA if is_copy else MAX_METADATA)
         self._tags += [message.tag for message in messages]
         self._bodies += bodies
         self._lengths += lengths
@@ -171,11 +172,11 @@ class BatchBuilder:
             if sections[Section.KEYS].count(b"\0") != self._separators:
                 raise InvalidArgument("a key has a NUL character")
 
-    def _add_properties(self, properties: list[Mapping[str, str]]) -> None:
+    def _add_properties(self, properties: list[Mapping[str, str]], limit: int) -> None:
         if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
             return  # told by identity, at the speed of C
         sizes = list(map(_characters, properties))
-        check_metadata(max(sizes), "properties")
+        check_metadata(max(sizes), "properties", limit)
         self.size += sum(sizes)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
         self._properties += properties

@@ -118,16 +118,16 @@ def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
     return SEPARATOR.join(dictionary).encode(), hashes
 
 
-def check_metadata(largest: int, what: Literal["tag", "keys", "properties"]) -> None:
+def check_metadata(largest: int, what: Literal["tag", "keys", "properties"], limit: int = MAX_METADATA) -> None:
     """Raise `InvalidArgument` when the tag, the keys or the properties of a message have too many characters."""
     if what == "tag" and largest > MAX_TAG:
         raise InvalidArgument(
             f"the tag of a message has {largest} characters, the limit is {MAX_TAG}: put identifiers into keys, and "
             "text into a property"
         )
-    if largest > MAX_METADATA:
+    if largest > limit:
         raise InvalidArgument(
-            f"the {what} of a message have {largest} characters, the limit is {MAX_METADATA}: put it into the body"
+            f"the {what} of a message have {largest} characters, the limit is {limit}: put it into the body"
         )
 
 

@@ -67,6 +67,10 @@ MAX_TAGS = 1 << 16
 MAX_TAG = 255
 #: Most characters that the keys, or the properties, of one message may have.
 MAX_METADATA = 32_767
+#: Further characters of properties in a copy for a group, a dead letter or a retry: they tell where it comes from.
+MAX_COPY_METADATA = 2_048
+#: What a reader takes: a character has at most four bytes.
+MAX_METADATA_BYTES = 4 * MAX_METADATA + MAX_COPY_METADATA
 #: No delta of 32 bits leads from here to a later time than that, so the born times need not be looked at one by one.
 _MAX_BORN_MS = MAX_TIME_MS - (1 << 32)
 

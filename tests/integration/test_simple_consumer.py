@@ -34,7 +34,7 @@ from minimq.errors import (
     QueueNotFound,
     TopicNotFound,
 )
-from minimq_common.batch import DIRECTORY, HEADER_BYTES
+from minimq_common.batch import DIRECTORY, HEADER_BYTES, MAX_METADATA
 from support.chance import SEED
 from support.command import environment
 from support.waiting import wait_until
@@ -268,6 +268,22 @@ def test_a_rejected_message_is_a_dead_letter_at_once(
         assert letter.body == b"0"
         assert letter.properties["DEAD_LETTER_REASON"] == "no such address"
         assert letter.properties["RECONSUME_TIMES"] == "1"
+
+
+def test_a_message_with_as_many_properties_as_there_can_be_becomes_a_dead_letter(
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+) -> None:
+    properties = {"RETRY_TOPIC": "of the user", "k": "v" * (MAX_METADATA - len("RETRY_TOPICof the userk"))}
+    producer.send(Message(topic, b"x", properties=properties))
+    [message] = consumer.receive()
+    consumer.reject(message, "y" * 200)
+    with Admin(pair.nameserver) as admin:
+        assert admin.describe_group(topic).lag == 0
+        [letter] = admin.dead_letters(topic)
+        assert letter.properties == properties
+        assert admin.resend_dead_letters(topic) == 1
+    [again] = wait_until(lambda: consumer.receive(timeout=1), 30)
+    assert again.properties == properties
 
 
 def test_tags_and_properties_are_filtered_and_all_want_the_same(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from minimq.receiving.arrow.gathering import MERGED_BYTES, MERGED_RECORDS, gathered
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage
 from minimq.sending.arrow.sections import fixed_array, variable_array
-from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
+from minimq_common.batch import MAX_METADATA_BYTES, SEPARATOR, RecordBatch, Section, message_id
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 from minimq_common.record_origins import RecordOrigin, RecordOrigins
@@ -281,7 +281,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     joined = variable_array(records, pa.string(), records.remaining, Section.KEY_OFFSETS, Section.KEYS)[part.rows]
     joined.validate(full=True)  # the functions below trust what they are given
     longest = pc.max(pc.binary_length(joined)).as_py()
-    if longest > 4 * MAX_METADATA:  # a character has at most four bytes; the parts would take far more than the text
+    if longest > MAX_METADATA_BYTES:  # the parts would take far more than the text
         raise ValueError(f"a record has {longest} bytes of keys")
     present = pc.not_equal(pc.binary_length(joined), 0)
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
