@@ -96,7 +96,7 @@ def test_a_block_that_raises_has_sent_nothing(pair: LocalCluster, producer: Prod
         raise KeyError
     with producer.transaction() as tx:
         tx.send(Message(topics[0], b"1"))
-        tx.roll_back()
+        tx.rollback()
     with producer.transaction():
         pass
     assert stored(pair, topics[0]) == []
@@ -130,7 +130,7 @@ def test_what_cannot_be_part_of_a_transaction_is_refused(producer: Producer, top
         with pytest.raises(MessageTooLarge, match="end it earlier"):
             for _ in range(5):
                 tx.send(Message(topic, bytes(4 << 20)))
-        tx.roll_back()
+        tx.rollback()
 
 
 def test_what_no_transaction_can_consume_from_is_named(pair: LocalCluster, producer: Producer, group: str) -> None:
@@ -160,7 +160,7 @@ def test_transactions_are_counted_by_how_they_end(producer: Producer, topics: tu
         tx.send(Message(topics[0], b"%d" % (1 // 0)))
     with producer.transaction() as tx:
         tx.send(Message(topics[0], b"3"))
-        tx.roll_back()
+        tx.rollback()
     with pytest.raises(TopicNotFound), producer.transaction() as tx:
         tx.send(Message(f"no-{topics[0]}", b"4"))
     assert producer.statistics().transactions == (1, 2, 1, 2)

@@ -49,7 +49,7 @@ class ProducerTransaction(Generic[M]):
         source = self._opened.begin_receiving()
         return source.took(await source.receive(timeout, max_messages))
 
-    async def roll_back(self) -> None:
+    async def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
         await self._run(self._opened.roll_back)
 

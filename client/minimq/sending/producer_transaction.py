@@ -65,7 +65,7 @@ class ProducerTransaction(Generic[M]):
         source = self._opened.begin_receiving()
         return source.took(source.receive(timeout, max_messages))
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
         self._run(self._opened.roll_back)
 

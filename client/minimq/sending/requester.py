@@ -117,7 +117,7 @@ class Requester:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
                 home = await streams.attend_one(names, route.topic)
         except TimeoutError:
-            reasons = "; ".join(f"{name}: {streams.attend(name, route.topic).error}" for name in names)
+            reasons = "; ".join(f"{name}: {streams.attend(name, route.topic).error or 'no answer'}" for name in names)
             raise DeadlineExceeded(
                 f"the inbox for replies could not be opened at any broker of topic {route.topic!r} in time: "
                 f"{reasons or 'none of them has a master now'}"
