@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minimq import (
     Admin,
+    Compaction,
     LocalCluster,
     Message,
     MessageQueue,
@@ -24,7 +27,15 @@ from minimq import (
     aio,
     by_hash,
 )
-from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, MiniMQError, StaleSequence, TopicNotFound
+from minimq.errors import (
+    Fenced,
+    InvalidArgument,
+    MessageTooLarge,
+    MiniMQError,
+    SendFailed,
+    StaleSequence,
+    TopicNotFound,
+)
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -350,6 +361,38 @@ def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group
 
     asyncio.run(run())
     assert len(stored(pair, target)) == 300
+
+
+def _master_of_a(producer: Producer) -> str | None:
+    route = producer._core._client.routes.known("table")
+    return route.master_of("broker-a") if route is not None else None
+
+
+def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> None:
+    with (
+        LocalCluster(brokers=2, data_dir=tmp_path) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+        Producer(cluster.nameserver, send_timeout_s=1.0) as hasty,
+    ):
+        admin.create_topic("table", queues=2, compaction=Compaction())
+        absent = cluster.brokers[0]
+        sent = [producer.send(Message("table", b"x", keys=[str(number)])) for number in range(100)]
+        key = next(str(number) for number, receipt in enumerate(sent) if receipt.queue.broker_name == "broker-a")
+        hasty.send(Message("table", b"x", keys=[key]))
+        absent.stop()
+        wait_until(
+            lambda: _master_of_a(producer) is _master_of_a(hasty) is None, 30.0, what="they have heard that it has gone"
+        )
+        with pytest.raises(SendFailed, match=r"nothing of it is stored: .* broker-a has no master now"):
+            with hasty.transaction() as tx:
+                tx.send(Message("table", b"y", keys=[key]))
+        timer = threading.Timer(0.5, absent.start)
+        timer.start()
+        with producer.transaction() as tx:
+            tx.send(Message("table", b"z", keys=[key]))
+        timer.join()
+        assert [receipt.queue.broker_name for receipt in tx.receipts] == ["broker-a"]
 
 
 def test_a_transaction_goes_to_a_broker_that_is_there(

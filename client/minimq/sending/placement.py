@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq.sending.selectors import Selector
@@ -75,6 +75,21 @@ def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consu
     if not found:
         raise TopicNotFound(_nowhere(topics, wanted))
     return sorted(found)
+
+
+def absent_brokers(routes: Iterable[TopicRoute], wanted: MessageQueue | None) -> list[str]:
+    """Return the brokers that carry one of the topics and have no master now, sorted.
+
+    Args:
+        routes: of the topics.
+        wanted: a queue of the one broker that is asked about; None for all.
+    """
+    found: set[str] = set()
+    for route in routes:
+        carriers = {data.broker_name for data in route.queues}
+        found |= {name for name in carriers if route.master_of(name) is None}
+        found |= {each.broker_name for each in route.away}
+    return sorted(found if wanted is None else found & {wanted.broker_name})
 
 
 def _nowhere(topics: Mapping[str, QueuesAt], wanted: MessageQueue | None) -> str:

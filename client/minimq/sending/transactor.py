@@ -21,6 +21,7 @@ from minimq.sending.placement import (
     QueuesAt,
     TransactionMessage,
     TransactionPart,
+    absent_brokers,
     bound_queue,
     brokers_of,
     healthy,
@@ -44,6 +45,7 @@ from minimq_common.errors import (
     NotMaster,
     SendFailed,
     StaleSequence,
+    TopicNotFound,
     Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
@@ -55,6 +57,8 @@ from minimq_proto.v1 import broker_pb2
 _IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
 #: Delay before a transaction is tried again whose lease is about to be renewed, in seconds.
 _RENEWED_S = 0.2
+#: Delay before name servers are asked again for brokers without a master, in seconds.
+_AGAIN_S = 0.2
 
 
 class LoopStep(NamedTuple):
@@ -73,6 +77,15 @@ class _Elsewhere(Exception):
 
     def __init__(self, error: MiniMQError) -> None:
         self.error = error
+
+
+class _Absent(Exception):
+    """No broker can take a transaction now, and one that has no master may take it once it has one."""
+
+    def __init__(self, brokers: Sequence[str], topics: Collection[str]) -> None:
+        names = ", ".join(brokers)
+        self.error = Unavailable(f"no broker that is there takes all of it, and {names} has no master now: start it")
+        self.topics = topics
 
 
 class Transactor:
@@ -137,7 +150,13 @@ class Transactor:
         deadline = time.monotonic() + self._options.send_timeout_s
         avoid: set[str] = set()
         while True:
-            placed = self._place(messages, consumed, avoid)
+            try:
+                placed = self._place(messages, consumed, avoid)
+            except _Absent as absent:
+                if time.monotonic() >= deadline:
+                    raise _failed(absent.error, (), in_doubt=False) from None
+                yield LoopStep(self._client, partial(self._look_again, absent.topics))
+                continue
             try:
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
                 answers = yield LoopStep(self._client, append)
@@ -159,7 +178,12 @@ class Transactor:
         topics = {topic: self._queues_at(route) for topic, route in routes.items()}
         fixed = partial(self._fixed, routes)
         bound = bound_queue(messages, fixed)
-        names = brokers_of(topics, bound, consumed)
+        try:
+            names = brokers_of(topics, bound, consumed)
+        except TopicNotFound:
+            if absent := absent_brokers(routes.values(), bound or consumed):
+                raise _Absent(absent, routes) from None
+            raise
         topic = next(iter(routes), "")
         chosen = names
         if len(names) > 1:
@@ -362,6 +386,12 @@ class Transactor:
             if stream is None or stream.ended:
                 stream = self._streams[address] = AtomicStream(self._client.connection, address)
         return stream
+
+    async def _look_again(self, topics: Collection[str]) -> None:
+        """Ask after a while where the brokers of topics are."""
+        await asyncio.sleep(_AGAIN_S)
+        for topic in topics:
+            await self._refresh(topic)
 
     async def _refresh(self, topic: str) -> None:
         with suppress(MiniMQError):  # the next try tells
