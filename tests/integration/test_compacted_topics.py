@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -127,3 +128,10 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     assert [broker["compaction"] for broker in described["brokers"]] == [rules] * len(described["brokers"])
     assert "Compacted" in run("topic", "describe", name)
     assert "exists" in run("topic", "create", name, "--compact", "--if-not-exists", status=1)
+
+
+@pytest.mark.parametrize("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])
+@pytest.mark.parametrize("wrong", ["1h", None, True, -1, float("nan")])
+def test_a_rule_that_is_no_number_or_out_of_range_is_named(rule: str, wrong: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=rule):
+        Compaction(**{rule: wrong})

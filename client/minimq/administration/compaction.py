@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.protocol_bounds import YEAR_MS
+from minimq_common.words import kind_of
 from minimq_proto.v1 import broker_pb2
 
 
@@ -31,6 +32,10 @@ class Compaction:
     dirty_ratio: float = 0.5
 
     def __post_init__(self) -> None:
+        for name in ("min_lag_s", "tombstone_s", "dirty_ratio"):
+            given: object = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                raise InvalidArgument(f"{name} is {kind_of(given)}: give a number")
         for name, value in (("min_lag_s", self.min_lag_s), ("tombstone_s", self.tombstone_s)):
             if not 0 <= value * 1000 <= YEAR_MS:
                 raise InvalidArgument(f"{name} is {value}: it must be 0 to {YEAR_MS // 1000} (366 days)")
