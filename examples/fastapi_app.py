@@ -1,7 +1,8 @@
 """A web service that sends an order for each request, and counts them as they come back from the topic.
 
     pip install minimq fastapi uvicorn
-    minimq local & minimq topic create orders --queues 4
+    minimq local              # then, in another terminal:
+    minimq topic create orders --queues 4
     uvicorn --app-dir examples fastapi_app:app
     curl -d '{"item": "espresso"}' -H 'Content-Type: application/json' http://127.0.0.1:8000/orders
 
