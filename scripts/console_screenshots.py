@@ -3,7 +3,7 @@
 make screenshots ARGS="[FOLDER] [--traffic SECONDS] [--only WORD] [--docs]"
 
 It starts a cluster with a shop on it, which sells for a while, and a secured one. FOLDER is build/screenshots unless
-it is given. With --docs it writes the pictures of the documents instead, to docs/images.
+it is given. With --docs it writes the few pictures of the documents instead, to docs/images.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
 from urllib.parse import quote
 
-from minimq import Admin, Cluster, LocalCluster, Message, Producer
+from PIL import Image
+
+from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
+from minimq.cli.console import serving_console
 from minimq_console.app import make_app
 from minimq_console.hosts import AllowedHosts
 from minimq_console.observer import Observer
@@ -27,10 +30,13 @@ from minimq_console.reception import Reception
 from minimq_console.sampler import Sampler
 from minimq_console.server import serving
 from support.browser import NARROW, WIDE, Browser, open_browser
+from support.secure_scraping import trust_of
 from support.shop import FAILING, LAGGING, WANTED_KEY, Shop, delivery, frame, open_shop, order
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "images"
+#: Pixels of a picture in the documents.
+_DOCS_HEIGHT = 860
 #: The sampler's clock is so many times as fast: a traffic of two minutes fills the charts of an hour.
 _SPEED = 30
 _HOSTILE = '<script>document.title = "gone"</script> "><img src=x onerror=alert(1)> \u202etxt.exe\u202c {{ 7 * 7 }}'
@@ -64,6 +70,10 @@ class Traffic:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End, and wait for it. Idempotent."""
         self._ends.set()
         self._thread.join()
 
@@ -88,7 +98,6 @@ class Camera:
     address: str
     folder: Path
     only: str
-    taken: list[Path] = field(default_factory=list)
 
     def take(self, name: str, path: str | None, shows: str = "", *, then: str = "") -> None:
         """Take all pictures of a page.
@@ -110,11 +119,18 @@ class Camera:
             self.browser.resize(width)
             for scheme in ("light", "dark"):
                 self.browser.prefer(scheme)
-                file = self.folder / f"{name}-{width}-{scheme}.png"
-                self.browser.picture(file)
-                self.taken.append(file)
-        self.browser.resize(WIDE)
-        self.browser.prefer("light")
+                self.browser.picture(self.folder / f"{name}-{width}-{scheme}.png")
+        self.browser.reset()
+
+    def take_for_docs(self, name: str, path: str, shows: str) -> None:
+        """Take one picture of the upper part of a page, with few colours, so that it is small."""
+        self.browser.open(self.address + path)
+        self.browser.wait_for(shows)
+        file = self.folder / f"console-{name}.png"
+        self.browser.picture(file)
+        with Image.open(file) as whole:
+            upper = whole.convert("RGB").crop((0, 0, WIDE, min(whole.height, _DOCS_HEIGHT)))
+        upper.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 def take_all(camera: Camera, messages: dict[str, str]) -> None:
@@ -142,6 +158,67 @@ def take_all(camera: Camera, messages: dict[str, str]) -> None:
     camera.take("routes", "/routes?topic=orders", "Route of")
     camera.take("conflicts", "/conflicts", "No conflicts")
     camera.take("not-found", "/topics/nothing", "nothing")
+    take_actions(camera)
+
+
+def take_actions(camera: Camera) -> None:
+    """Take the pictures of forms, of what they describe, and of a result."""
+    camera.take("action-create", "/create-topic", "Show what will happen")
+    camera.take("action-produce", "/topics/orders/produce", "Show what will happen")
+    camera.take("action-reset", f"/groups/{LAGGING}/reset", "Show what will happen")
+    camera.take("action-reset-plan", f"/groups/{LAGGING}/reset?to=latest&topic=orders&step=check", "What will happen")
+    camera.take("action-resize", "/topics/payments/resize", "Show what will happen")
+    if camera.only in "action-done":
+        camera.browser.open(f"{camera.address}/topics/payments/resize?queues=3&step=check")
+        camera.browser.push("Resize")
+        camera.take("action-done", None, "Done.")
+
+
+def take_faults(camera: Camera, cluster: LocalCluster) -> None:
+    """Take the pictures of a broker that hangs, of one that is gone, and of a cluster that is lost."""
+    both = cluster.brokers[2:]  # those of broker-b
+    for broker in both:
+        broker.pause()
+    camera.take("fault-topic", "/topics/orders", "incomplete")
+    for broker in both:
+        broker.resume()
+        broker.kill()
+    camera.take("fault-broker", "/", "has no master")
+    for nameserver in cluster.nameservers:
+        nameserver.kill()
+    camera.take("fault-cluster", "/", "cannot be read")
+    camera.take("fault-page", "/topics", "does not answer")
+
+
+def take_secured(camera: Camera) -> None:
+    """Take the pictures of a secured cluster: those of signing in, and of users."""
+    with LocalCluster(brokers=1, secure=True) as cluster, Admin(credentials=cluster.credentials) as admin:
+        admin.create_topic("orders", queues=1)
+        admin.add_user("till", ["allow write topic orders"])
+        assert cluster.credentials is not None
+        bearer = trust_of(Credentials.from_text(cluster.credentials.read_text())).bearer
+        assert bearer is not None
+        with serving_console(cluster.nameserver, "127.0.0.1", 0, credentials=cluster.credentials) as served:
+            camera = replace(camera, address=served.address)
+            camera.take("sign-in", "/users", "credentials file")
+            camera.browser.open(f"{served.address}/users")
+            camera.browser.fill("User", "admin")
+            camera.browser.fill("Key", "mq_wrong")
+            camera.take("sign-in-wrong", None, "no user of this cluster", then="Sign in")
+            camera.browser.fill("User", "admin")
+            camera.browser.fill("Key", bearer.text)
+            camera.browser.push("Sign in")
+            camera.browser.wait_for("Servers")
+            camera.take("users", "/users", "admin")
+
+
+def take_docs(camera: Camera) -> None:
+    """Take the pictures of the documents."""
+    camera.take_for_docs("cluster", "/", "broker-b")
+    camera.take_for_docs("topic", "/topics/orders", "Newest messages")
+    camera.take_for_docs("group", "/groups/billing", "Held by")
+    camera.take_for_docs("dead-letters", f"/dead-letters/{FAILING}", "is no number")
+    camera.take_for_docs("action", f"/groups/{LAGGING}/reset?to=latest&topic=orders&step=check", "What will happen")
 
 
 def places(nameserver: str) -> dict[str, str]:
@@ -167,21 +244,29 @@ def places(nameserver: str) -> dict[str, str]:
 def main() -> None:
     """Start everything, and take the pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "screenshots")
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--docs", action="store_true", help="take those of docs/images alone")
     parser.add_argument("--traffic", type=float, default=100.0, help="seconds of selling before the first picture")
     parser.add_argument("--only", default="", help="take the pictures with this in their name")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    folder = arguments.folder or (DOCS if arguments.docs else ROOT / "build" / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         cluster = opened.enter_context(LocalCluster(brokers=2, slaves=1))
         shop = opened.enter_context(open_shop(cluster.nameserver))
         messages = places(cluster.nameserver)
         address = opened.enter_context(console_of(cluster.nameserver))
-        opened.enter_context(Traffic(shop))
+        traffic = opened.enter_context(Traffic(shop))
         browser = opened.enter_context(open_browser())
         time.sleep(arguments.traffic)
-        take_all(Camera(browser, address, arguments.folder, arguments.only), messages)
-        print("\n".join(browser.complaints()) or "the browser's log is empty")
+        camera = Camera(browser, address, folder, arguments.only)
+        if arguments.docs:
+            take_docs(camera)
+            return
+        take_all(camera, messages)
+        take_secured(camera)
+        traffic.stop()
+        take_faults(camera, cluster)
 
 
 if __name__ == "__main__":

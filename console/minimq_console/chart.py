@@ -13,6 +13,8 @@ from minimq_console.history import SLOT_S
 WIDTH, HEIGHT = 360, 60
 #: Slots without a value over which a line goes on: topics are looked at in turn.
 _BRIDGED = 12
+#: Round values, by a power of ten; up to ten all whole ones are round.
+_FACTORS = (1, 2, 2.5, 3, 4, 5, 6, 8, 10)
 #: Slots that a chart has at least: five minutes.
 _FEWEST = 30
 
@@ -65,7 +67,7 @@ class Chart(msgspec.Struct, frozen=True):
 
     @property
     def top(self) -> float:
-        """The value at the upper edge: 1, 2 or 5, and zeros, and no less than each value."""
+        """The value at the upper edge, a round one that is no less than each value."""
         return scale_of(self.highest or 0.0)
 
     @property
@@ -76,10 +78,10 @@ class Chart(msgspec.Struct, frozen=True):
 
 def scale_of(highest: float) -> float:
     """Return the upper edge for values up to this one."""
-    if highest <= 1:
-        return 1.0
+    if highest <= 10:
+        return float(max(math.ceil(highest), 1))
     power = 10.0 ** math.floor(math.log10(highest))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= highest)
+    return next(factor * power for factor in _FACTORS if factor * power >= highest)
 
 
 def lines_of(values: Sequence[float | None], top: float) -> list[ChartLine]:

@@ -104,7 +104,10 @@ class Browser:
 
     def wait_for(self, text: str, selector: str = "main", timeout: float = 20.0) -> str:
         """Return what an element says as soon as it says this."""
-        wait_until(lambda: text in self.text(selector), timeout, what=f"{text!r} in {selector} of {self.address}")
+        try:
+            wait_until(lambda: text in self.text(selector), timeout)
+        except AssertionError:
+            raise AssertionError(f"{self.address} has no {text!r}, but: {self.text('body')}") from None
         return self.text(selector)
 
     def wait_gone(self, text: str, selector: str = "main", timeout: float = 20.0) -> None:

@@ -14,7 +14,20 @@ def chart(*values: float | None, slots: int = 360) -> Chart:
 
 @pytest.mark.parametrize(
     ("highest", "top"),
-    [(0, 1), (0.3, 1), (1, 1), (1.1, 2), (3, 5), (5, 5), (7, 10), (100, 100), (124, 200), (9e9, 1e10)],
+    [
+        (0, 1),
+        (0.3, 1),
+        (1, 1),
+        (1.1, 2),
+        (3, 3),
+        (7, 7),
+        (10, 10),
+        (11, 20),
+        (100, 100),
+        (124, 200),
+        (2037, 2500),
+        (9e9, 1e10),
+    ],
 )
 def test_the_scale_ends_at_a_round_value(highest: float, top: float) -> None:
     assert scale_of(highest) == top
