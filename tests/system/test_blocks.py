@@ -48,7 +48,7 @@ OTHERWISE = {
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
-    *("pip", "python", "python3", "source", "export", "cd", "echo", "printf", "cat", "cp", "curl"),
+    *("pip", "python", "python3", "source", "export", "wait", "cd", "echo", "printf", "cat", "cp", "curl"),
     *(
         "docker",
         "iptables",
