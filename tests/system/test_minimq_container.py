@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,33 +28,32 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 @pytest.fixture
 def docker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A Docker on this machine that has the image; a test leaves no container there."""
-    docker = pytest.importorskip("docker", reason="testcontainers is not installed: make setup")
-    monkeypatch.setenv(
-        "TESTCONTAINERS_RYUK_DISABLED", "true"
-    )  # its image is pulled, and all tests here stop what they start
+    pytest.importorskip("testcontainers", reason="testcontainers is not installed: make setup")
+    # By its command: the library leaves a socket open where nobody listens.
+    if shutil.which("docker") is None:
+        pytest.skip("there is no Docker")
+    asked = subprocess.run(
+        ["docker", "image", "inspect", IMAGE], capture_output=True, text=True, check=False, timeout=60
+    )
+    if asked.returncode:
+        pytest.skip(
+            f"Docker does not run, or has no image minimq, which `make compose-test` makes: {asked.stderr.strip()}"
+        )
+    monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")  # all tests here stop what they start
     # This machine may be a container itself, with a Docker of its own.
     monkeypatch.setenv("TESTCONTAINERS_CONNECTION_MODE", "docker_host")
     from testcontainers.core.config import ConnectionMode, testcontainers_config  # noqa: PLC0415 - an extra
 
     monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
     monkeypatch.setattr(testcontainers_config, "connection_mode_override", ConnectionMode.docker_host)
-    try:
-        client = docker.from_env()
-    except docker.errors.DockerException as error:
-        pytest.skip(f"Docker does not run here: {error}")
-    try:
-        client.images.get(IMAGE)
-    except docker.errors.ImageNotFound:
-        client.close()
-        pytest.skip("there is no image minimq: docker build -t minimq --target server -f docker/Dockerfile .")
-
-    def started() -> set[str]:
-        return {each.id for each in client.containers.list(all=True, filters={"label": "org.testcontainers"})}
-
     before = started()
     yield
     assert started() == before
-    client.close()
+
+
+def started() -> set[str]:
+    listed = ["docker", "ps", "--all", "--quiet", "--filter", "label=org.testcontainers"]
+    return set(subprocess.run(listed, capture_output=True, text=True, check=True, timeout=60).stdout.split())
 
 
 @pytest.mark.usefixtures("docker")
@@ -107,3 +107,12 @@ def test_without_the_library_it_says_what_to_install() -> None:
     )
     assert done.returncode == 1
     assert "pip install 'minimq[testcontainers]'" in done.stderr
+
+
+def test_without_docker_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("testcontainers", reason="testcontainers is not installed: make setup")
+    from minimq.testing import MinimqContainer  # noqa: PLC0415 - needs an extra
+
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    with pytest.raises(Unavailable, match=r"Docker does not answer: .*; start it, or say in DOCKER_HOST where it is"):
+        MinimqContainer()
