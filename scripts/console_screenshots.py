@@ -204,7 +204,7 @@ def take_secured(camera: Camera) -> None:
             camera.browser.open(f"{served.address}/users")
             camera.browser.fill("User", "admin")
             camera.browser.fill("Key", "mq_wrong")
-            camera.take("sign-in-wrong", None, "no user of this cluster", then="Sign in")
+            camera.take("sign-in-wrong", None, "No user of this cluster", then="Sign in")
             camera.browser.fill("User", "admin")
             camera.browser.fill("Key", bearer.text)
             camera.browser.push("Sign in")

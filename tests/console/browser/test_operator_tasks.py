@@ -155,7 +155,7 @@ def test_who_signs_in_sees_what_the_user_may_see(browser: Browser, tmp_path: Pat
             assert bearer is not None
         with serving_console(cluster.nameserver, "127.0.0.1", 0, credentials=cluster.credentials) as served:
             browser.open(f"{served.address}/topics")
-            for key, shows in (("mq_wrong", "no user of this cluster has this name"), (bearer.text, "orders")):
+            for key, shows in (("mq_wrong", "No user of this cluster has this name"), (bearer.text, "orders")):
                 browser.fill("User", "alice")
                 browser.fill("Key", key)
                 browser.push("Sign in")
