@@ -32,7 +32,7 @@ NOT_CODE = {"text"}
 #: Blocks of documents that are not run as one program by `run_page`: how many there are, and what runs or checks them.
 OTHERWISE = {
     ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_readme.py"),
-    ("docs/compacted-topics.md", "py"): (1, "spark/test_compacted_topic.py"),
+    ("docs/compacted-topics.md", "py"): (2, "spark/test_compacted_topic.py"),
     ("docs/filtering.md", "python"): (1, "system/test_blocks.py"),
     ("docs/migrating-from-aiokafka.md", "py"): (6, "system/test_migration_pages.py"),
     ("docs/migrating-from-celery.md", "py"): (5, "system/test_migration_pages.py"),
@@ -48,7 +48,7 @@ OTHERWISE = {
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
-    *("pip", "python", "python3", "source", "export", "wait", "cd", "echo", "printf", "cat", "cp", "curl"),
+    *("pip", "python", "python3", "source", "export", "wait", "sleep", "cd", "echo", "printf", "cat", "cp", "curl"),
     *(
         "docker",
         "iptables",
