@@ -48,7 +48,22 @@ OTHERWISE = {
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
-    *("pip", "python", "python3", "source", "export", "wait", "sleep", "cd", "echo", "printf", "cat", "cp", "curl"),
+    *(
+        "pip",
+        "python",
+        "python3",
+        "source",
+        "export",
+        "wait",
+        "sleep",
+        "kill",
+        "cd",
+        "echo",
+        "printf",
+        "cat",
+        "cp",
+        "curl",
+    ),
     *(
         "docker",
         "iptables",
