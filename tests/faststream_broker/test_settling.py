@@ -274,6 +274,31 @@ def test_an_orderly_message_that_nobody_acknowledges_is_handled_again(
     assert admin.describe_group(group).lag == 0
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_new_group_begins_where_its_subscriber_says(
+    cluster: LocalCluster, topic: str, group: str, *, orderly: bool
+) -> None:
+    broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
+    calls: list[str] = []
+
+    @broker.subscriber(topic, orderly=orderly, start="earliest" if orderly else "latest")
+    async def handle(body: str) -> None:
+        calls.append(body)
+
+    async def consume() -> None:
+        async with broker:
+            await broker.publish("before", topic)
+            await broker.start()
+            # A work queue begins when a broker first hears of its group.
+            while "later" not in calls:
+                await broker.publish("later", topic)
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(consume(), WAIT_S))
+
+    assert ("before" in calls) is orderly
+
+
 def test_what_waits_when_a_subscriber_stops_goes_to_the_next_one(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
