@@ -63,7 +63,7 @@ def show(context: click.Context, secrets: Path | None, output: str) -> None:
         click.echo(to_toml(document, time.time_ns() // 1_000_000), nl=False)
 
 
-@access.command()
+@access.command(short_help="Replace the document by that in FILE, of a larger version.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @secrets_option
 @click.pass_context
