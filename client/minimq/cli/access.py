@@ -47,7 +47,7 @@ access.add_command(token_credentials)
 )
 @click.pass_context
 def show(context: click.Context, secrets: Path | None, output: str) -> None:
-    """Show the whole document in the format of `minimq access apply`. It contains hashes of keys, and no key.
+    """Show the whole document, as `minimq access apply` takes it. It contains hashes of keys, and no key.
 
     Example: minimq access show > access.toml
     """
