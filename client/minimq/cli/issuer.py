@@ -121,7 +121,7 @@ def list_issuers(context: click.Context, secrets: Path | None, output: str) -> N
     show(output, _ISSUERS, rows)
 
 
-@issuer.command()
+@issuer.command(short_help="Remove an issuer, and the rules of its users.")
 @_NAME
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @secrets_option
