@@ -26,6 +26,17 @@ NOTHING_LISTENS = "nothing listens there"
 
 #: Of a peer that closes the connection, which it may do for several reasons.
 _CLOSED = "Socket closed"
+#: Marks of a connection that ended in the middle of a call, in what gRPC says, and how that is told.
+_BROKEN_MARKS = (
+    _CLOSED,
+    "Stream removed",
+    "recvmsg:",
+    "sendmsg:",
+    "Connection reset",
+    "Broken pipe",
+    "Handshake read failed",
+)
+CONNECTION_BROKE = "the connection broke"
 
 #: Why it closes connections, as its answer to others shows.
 WANTS_TLS = (
@@ -329,8 +340,10 @@ def why_unreached(details: str) -> str:
         return "the host is not found"
     connected, _, reason = details.rpartition("last error: ")
     if connected:  # none was made
-        return next((said for mark, said in _NO_CONNECTION if mark in reason), reason)
-    return reason
+        known = next((said for mark, said in _NO_CONNECTION if mark in reason), None)
+        if known is not None:
+            return known
+    return CONNECTION_BROKE if any(mark in reason for mark in _BROKEN_MARKS) else reason
 
 
 def was_closed(details: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_console.hosts import AllowedHosts, is_of_this_site
@@ -64,7 +64,7 @@ class ConsoleGuard:
             await _answer(send, path, *refusal)
             return
         cookie = cookie_name(scope, is_secure=self._is_secure)
-        browser, is_new = _browser_of(headers, cookie)
+        browser, is_new = _browser_of(scope, cookie)
         visitor = self._reception.visitor(browser, address_of(scope))
         scope.setdefault("state", {}).update(
             visitor=visitor, browser=browser, form_token=self._reception.tokens.of(browser)
@@ -129,13 +129,11 @@ def address_of(scope: Scope) -> str:
     return f"{host}:{port}"
 
 
-def _browser_of(headers: Headers, cookie: str) -> tuple[str, bool]:
+def _browser_of(scope: Scope, cookie: str) -> tuple[str, bool]:
     """Return the id of a browser, and whether it is a new one."""
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
-    except CookieError:
-        found = None
-    return (new_id(), True) if found is None or not found.value else (found.value, False)
+    # Other servers of the same host set cookies, too, and some are none by the rules: those hide none of ours.
+    found = HTTPConnection(scope).cookies.get(cookie, "")
+    return (found, False) if found else (new_id(), True)
 
 
 def _is_open(path: str) -> bool:

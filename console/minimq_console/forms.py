@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_console.form_tokens import FormTokens
@@ -13,6 +14,8 @@ from minimq_console.parameters import Parameters
 #: Name of the field with the token.
 TOKEN = "token"
 _MOST_FIELDS = 60
+#: Seconds in which a form is to come as a whole.
+_WHOLE_S = 10.0
 
 
 async def form_of(request: Request, tokens: FormTokens) -> Parameters:
@@ -20,9 +23,13 @@ async def form_of(request: Request, tokens: FormTokens) -> Parameters:
 
     Raises:
         AccessDenied: the token of the browser is not in it.
-        InvalidArgument: it is no form, or has too many fields.
+        InvalidArgument: it is no form, has too many fields, or does not come as a whole.
     """
-    body = await request.body()
+    try:
+        async with asyncio.timeout(_WHOLE_S):
+            body = await request.body()
+    except (TimeoutError, ClientDisconnect):
+        raise InvalidArgument(f"this form has not come as a whole within {_WHOLE_S:g} s: send it again") from None
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MOST_FIELDS

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from minimq_common.errors import NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console.action import ActionTarget, Offer
 from minimq_console.asking import Asked, Asking, Value
@@ -71,8 +72,14 @@ class Visit:
         return self.asking.ask(what, call)
 
     def sample(self) -> Sample:
-        """Return the last sample of the cluster; says what is wrong with it among what is missing."""
+        """Return the last sample of the cluster; says what is wrong with it among what is missing.
+
+        Raises:
+            NotAuthenticated: the cluster does not know the visitor any more, who sees nothing of the former samples.
+        """
         sample = self.observer.sampler.first_sample(self.asking.left_s)
+        if sample.is_refused:
+            raise NotAuthenticated(sample.error or "")
         self.asking.missing.extend(sample.problems(self.now))
         return sample
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from minimq.administration.activity import ClusterActivity
 from minimq.administration.activity_reader import ActivityReader, ActivitySource
 from minimq.administration.group_descriptions import GroupQueueDescription
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_console.chart import Chart
 from minimq_console.history import History
 from minimq_console.lease_sightings import LeaseSightings
@@ -35,12 +35,14 @@ class Sample:
         activity: what was found last; None before the first time.
         at: when that was.
         error: why the last look failed; None if it did not.
+        is_refused: the cluster does not know the visitor any more.
     """
 
     number: int
     activity: ClusterActivity | None
     at: datetime | None
     error: str | None
+    is_refused: bool = False
 
     def problems(self, now: datetime) -> tuple[str, ...]:
         """Return sentences about what is wrong with the sample itself; none if it is fresh."""
@@ -114,18 +116,18 @@ class Sampler:
             self._stopping.wait(max(self._interval_s, min(_RESTS * computed_s, _LONGEST_REST_S)))
 
     def _look(self) -> None:
-        activity, error = None, None
+        activity, error, is_refused = None, None, False
         try:
             activity = self._reader.read()
         except MiniMQError as failure:  # it may come back
-            error = failure.message
+            error, is_refused = failure.message, isinstance(failure, NotAuthenticated)
         except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
             _log.exception("the cluster could not be looked at")
             error = "the console failed; its log says why"
         with self._changed:
             last = self._sample
             if activity is None:
-                self._sample = Sample(last.number + 1, last.activity, last.at, error)
+                self._sample = Sample(last.number + 1, last.activity, last.at, error, is_refused)
             else:
                 self._sample = Sample(last.number + 1, activity, datetime.now(UTC), None)
                 self._remember(activity)

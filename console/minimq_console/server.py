@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from minimq_common.errors import CannotListen, InvalidArgument
 from minimq_common.security.certificates import Pair, check_pair
+from minimq_console.bounded_connection import BoundedConnection
 
 #: Seconds for requests that are under way at the end.
 _GRACE_S = 2
@@ -48,10 +49,11 @@ class ConsoleServer:
         config = uvicorn.Config(
             app,
             log_config=None,
-            log_level=logging.WARNING,
+            log_level=logging.ERROR,  # whoever sends nonsense would fill the log
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            http=BoundedConnection,
             ws="none",
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE_S,

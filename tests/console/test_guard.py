@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from minimq import LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
+from minimq_console import bounded_connection, forms
 from support.console_visitor import ConsoleVisitor
 
 pytestmark = pytest.mark.system
@@ -22,6 +26,11 @@ pytestmark = pytest.mark.system
 def address(cluster: LocalCluster) -> Iterator[str]:
     with serving_console(cluster.nameserver, "127.0.0.1", 0, allowed_hosts=("console.example",)) as served:
         yield served.address
+
+
+def connected(address: str) -> socket.socket:
+    parts = urlsplit(address)
+    return socket.create_connection((parts.hostname, parts.port), timeout=20)
 
 
 @pytest.fixture
@@ -67,6 +76,47 @@ def test_a_page_of_another_site_changes_nothing(visitor: ConsoleVisitor) -> None
 
 def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_refused(visitor: ConsoleVisitor) -> None:
     assert visitor.post("/sign-out", {"x": "y" * (2 << 20)}).status == 413
+
+
+def test_cookies_of_other_servers_that_are_none_by_the_rules_hide_none_of_ours(visitor: ConsoleVisitor) -> None:
+    visitor.get("/")
+    [own] = (f"{name}={value}" for name, value in visitor.cookies.items())
+    visitor.cookies.clear()
+    for others in ('settings={"dark": true}', "a b=1", "x", "a[0]=1", "=", "\xfc=\xfc", 'q="1"2', ""):
+        found = visitor.get("/", Cookie=f"{others}; {own}; {others}")
+        assert (found.status, found.headers["Set-Cookie"]) == (200, None), others
+
+
+def test_a_form_that_does_not_come_as_a_whole_holds_nothing(
+    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forms, "_WHOLE_S", 0.3)
+    head = "POST /create-topic HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\ntoken="
+    with connected(visitor.address) as begun:
+        begun.sendall(head.encode())
+        assert b" 400 " in begun.recv(1 << 16)
+    with connected(visitor.address) as left:
+        left.sendall(head.encode())
+    with connected(visitor.address) as other:
+        other.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b" 200 " in other.recv(1 << 16)
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /static/live.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
+def test_a_connection_without_a_request_is_closed(
+    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(bounded_connection, "HEAD_S", 0.5)
+    with connected(visitor.address) as idle:
+        idle.sendall(before)
+        for byte in b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Header: more\r\n" * 1_000:
+            try:
+                idle.sendall(bytes([byte]))
+            except ConnectionError:
+                return
+            time.sleep(0.02)
+    pytest.fail("the connection is still there")
 
 
 def test_reading_is_all_that_a_page_can_be_asked_for(visitor: ConsoleVisitor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq.admin import Admin
+from minimq import Admin, Message, Producer
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from support.console_client import ConsoleClient
@@ -22,6 +22,10 @@ MOST_S = 8.0
 def own_cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("orders", queues=2)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many(Message("orders", b"x") for _ in range(10))
+        for group in ("billing", "audit"):
+            admin.reset_offsets(group, "orders")
         yield cluster
 
 
@@ -37,7 +41,10 @@ def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
     with own_console.events("/") as events:
         assert "running" in next(events)[1]
         own_cluster.brokers[1].kill()
-        assert any('<span class="bad">' in part and 'aria-label="Problems"' in part for _, part in events)
+        part = next(part for _, part in events if '<span class="bad">' in part and 'aria-label="Problems"' in part)
+        assert part.count('<li class="problem">broker broker-b ') == 1, part  # one sentence, and one for its group
+        assert '<a href="/groups/billing">group billing has no members' in part
+        assert "recvmsg" not in part
         own_cluster.brokers[1].start()
         assert any(part.count('<span class="good">running') == 2 for _, part in events)
 

@@ -129,7 +129,7 @@ def test_rates_are_those_of_what_was_sent(own: LocalCluster) -> None:
     assert sum(each.in_per_s or 0.0 for each in second.brokers) == 50.0
     [group] = second.groups
     assert (group.group.group, group.out_per_s) == ("boards", 0.0)
-    assert any("boards has no members" in problem for problem in second.problems)
+    assert any("boards has no members" in problem.text for problem in second.problems)
 
 
 def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:

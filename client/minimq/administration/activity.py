@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from minimq.administration.descriptions import BrokerStatus, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription
+from minimq_common.model import MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,19 @@ class GroupActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivityProblem:
+    """A thing that an operator has to look at.
+
+    Attributes:
+        text: a sentence about it.
+        group: the group that it is about; None if it is about a broker.
+    """
+
+    text: str
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterActivity:
     """A cluster at one moment.
 
@@ -61,14 +75,14 @@ class ClusterActivity:
         topics: those that were looked at, the busiest first; of a large cluster a part, the others in turn.
         topic_count: number of all topics.
         groups: all groups, those with the most lag first.
-        problems: sentences about what an operator has to look at.
+        problems: what an operator has to look at, brokers first.
     """
 
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
     topic_count: int
     groups: tuple[GroupActivity, ...]
-    problems: tuple[str, ...]
+    problems: tuple[ActivityProblem, ...]
 
 
 class CounterRates:
@@ -96,17 +110,22 @@ class CounterRates:
         self._last = {key: last for key, last in self._last.items() if key in keys}
 
 
-def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[str]:
-    """Return sentences about what an operator has to look at, brokers first."""
-    found = [sentence for status in brokers for sentence in _of_broker(status)]
+def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[ActivityProblem]:
+    """Return what an operator has to look at, brokers first; of one that does not answer there is one sentence.
+
+    Args:
+        brokers: all replicas.
+        groups: all groups; what each of them lacks because of such a broker is on its own page.
+    """
+    sentences = [sentence for status in brokers for sentence in _of_broker(status)]
+    unanswered: dict[str, str] = {}
     for group in groups:
-        found += [
-            f"group {group.group}: broker {name} does not answer: {why}" for name, why in group.unanswered.items()
-        ]
-        if group.lag and not group.members:
-            messages = "1 message" if group.lag == 1 else f"{group.lag:,} messages"
-            found.append(f"group {group.group} has no members, and a lag of {messages}")
-    return found
+        unanswered.update({name: why for name, why in group.unanswered.items() if name not in unanswered})
+    told = _told_of(brokers)
+    sentences += [
+        f"broker {name} does not answer: {why}" for name, why in sorted(unanswered.items()) if name not in told
+    ]
+    return [*map(ActivityProblem, sentences), *(problem for group in groups for problem in _of_group(group))]
 
 
 def stored_in(topic: TopicDescription) -> int:
@@ -117,6 +136,23 @@ def stored_in(topic: TopicDescription) -> int:
 def committed_by(group: GroupDescription) -> int:
     """Return how many messages a group has passed: it grows with each commit."""
     return sum(queue.max_offset - queue.lag for queue in group.queues)
+
+
+def _told_of(brokers: Collection[BrokerStatus]) -> set[str]:
+    """Return the names of the brokers of which it is told already why groups miss their answers."""
+    answering = {status.broker_name for status in brokers if status.error is None}
+    return {
+        status.broker_name
+        for status in brokers
+        if status.error is not None and (status.broker_id == MASTER_ID or status.broker_name not in answering)
+    }
+
+
+def _of_group(group: GroupDescription) -> list[ActivityProblem]:
+    if not group.lag or group.members:
+        return []
+    messages = "1 message" if group.lag == 1 else f"{group.lag:,} messages"
+    return [ActivityProblem(f"group {group.group} has no members, and a lag of {messages}", group.group)]
 
 
 def _of_broker(status: BrokerStatus) -> list[str]:

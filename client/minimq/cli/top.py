@@ -163,7 +163,7 @@ def _press(view: View, key: str, rows: int) -> None:
 
 def _to_json(activity: ClusterActivity) -> dict[str, object]:
     return {
-        "problems": list(activity.problems),
+        "problems": [each.text for each in activity.problems],
         "brokers": [
             {
                 "broker": each.status.broker_name,

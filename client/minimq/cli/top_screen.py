@@ -66,7 +66,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
     if activity is None:
         return Group(*parts, Text("" if trouble else "reading..."))
     problems = activity.problems[:_MOST_PROBLEMS]
-    parts += [Text(printable(each), style="red", no_wrap=True, overflow="ellipsis") for each in problems]
+    parts += [Text(printable(each.text), style="red", no_wrap=True, overflow="ellipsis") for each in problems]
     if len(activity.problems) > len(problems):
         parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))
     room = max(height - _FRAME - len(parts), 3)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from minimq.administration.activity import BrokerActivity
+from minimq.administration.activity import ActivityProblem, BrokerActivity
 from minimq.administration.descriptions import BrokerStatus, ReplicationReport
 from minimq_common.model import MASTER_ID, Permission
 from minimq_console.action import Offer
@@ -67,7 +67,7 @@ class ClusterPage(PageData, frozen=True, kw_only=True):
 
     Attributes:
         read_at: when it was read; None if it never could be.
-        problems: sentences about what an operator has to look at.
+        problems: what an operator has to look at, brokers first.
         replicas: all replicas, sorted by broker and id.
         topic_count: number of topics, without those of minimq itself.
         group_count: number of groups.
@@ -75,7 +75,7 @@ class ClusterPage(PageData, frozen=True, kw_only=True):
     """
 
     read_at: datetime | None
-    problems: tuple[str, ...]
+    problems: tuple[ActivityProblem, ...]
     replicas: tuple[ReplicaRow, ...]
     topic_count: int
     group_count: int
@@ -164,11 +164,11 @@ def _row(activity: BrokerActivity, now: datetime, actions: tuple[Offer, ...]) ->
     )
 
 
-def _without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
+def _without_master(statuses: Sequence[BrokerStatus]) -> list[ActivityProblem]:
     present = [status for status in statuses if status.away_since is None]
     with_master = {status.broker_name for status in present if status.broker_id == MASTER_ID}
     return [
-        f"broker {name} has no master: it accepts no messages until an in-sync replica is elected"
+        ActivityProblem(f"broker {name} has no master: it accepts no messages until an in-sync replica is elected")
         for name in sorted({status.broker_name for status in present} - with_master)
     ]
 

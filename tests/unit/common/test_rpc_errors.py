@@ -1,4 +1,4 @@
-"""The wait that a server asks for, told by a server that is none of ours."""
+"""The meaning of failed calls: the wait that a server asks for, and the reason why it is not reached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import SystemBusy, Unavailable
 from minimq_common.rpc import from_failure, from_rpc_error
 from minimq_proto.v1.errors_pb2 import Failure
 
@@ -27,3 +27,26 @@ def test_the_wait_in_the_metadata_of_a_call(said: str, waits_s: float) -> None:
 @pytest.mark.parametrize(("said", "waits_s"), [(250, 0.25), ((1 << 63) - 1, 60.0), (-(1 << 63), 0.0)])
 def test_the_wait_inside_of_an_answer(said: int, waits_s: float) -> None:
     assert from_failure(Failure(code=SystemBusy.code, retry_after_ms=said)).retry_after_s == waits_s
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        ("Stream removed (recvmsg:Connection reset by peer)", "the connection broke"),
+        ("Socket closed", "the connection broke"),
+        ("Broken pipe", "the connection broke"),
+        ("UNAVAILABLE: ipv4:127.0.0.1:1: Handshake read failed", "the connection broke"),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: recvmsg:Connection reset by peer",
+            "the connection broke",
+        ),
+        ("failed to connect to all addresses; last error: UNKNOWN: Connection refused", "nothing listens there"),
+    ],
+)
+def test_why_a_peer_is_not_reached_is_told_in_words(details: str, said: str) -> None:
+    call = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+    error = from_rpc_error(call, "broker 127.0.0.1:1")
+
+    assert isinstance(error, Unavailable)
+    assert error.message == f"broker 127.0.0.1:1 is not reached: {said}"
