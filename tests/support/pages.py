@@ -25,7 +25,7 @@ def run_page(document: str, folder: Path, **variables: str) -> list[str]:
     program = folder / "page.py"
     program.write_text("\n".join(blocks_of(document, "python")))
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(program)],  # a name that is to go
         capture_output=True,
         text=True,
         timeout=110,

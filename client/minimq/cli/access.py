@@ -47,7 +47,7 @@ access.add_command(token_credentials)
 )
 @click.pass_context
 def show(context: click.Context, secrets: Path | None, output: str) -> None:
-    """Show the whole document in the format of `minimq access apply`. It contains hashes of keys, and no key.
+    """Show the whole document, as `minimq access apply` takes it. It contains hashes of keys, and no key.
 
     Example: minimq access show > access.toml
     """
@@ -63,7 +63,7 @@ def show(context: click.Context, secrets: Path | None, output: str) -> None:
         click.echo(to_toml(document, time.time_ns() // 1_000_000), nl=False)
 
 
-@access.command()
+@access.command(short_help="Replace the document by that in FILE, of a larger version.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @secrets_option
 @click.pass_context

@@ -28,7 +28,7 @@ _ISSUERS = Table(
 _NAME = click.argument("name")
 
 
-@click.group()
+@click.group(short_help="Manage the identity providers whose tokens are taken.")
 def issuer() -> None:
     """Manage the identity providers whose tokens (JWT) are taken in place of keys."""
 
@@ -50,7 +50,7 @@ def issuer() -> None:
 @option("--role-claim", default="", metavar="CLAIM", help="The claim whose values stand for roles, such as groups.")
 @option(
     "--claimed-role",
-    "claimed",
+    "claimed_roles",
     multiple=True,
     metavar="VALUE=ROLE",
     help="The role that such a value stands for; may be given several times.",
@@ -64,7 +64,7 @@ def add(
     name: str,
     secrets: Path | None,
     replace: bool,
-    claimed: tuple[str, ...],
+    claimed_roles: tuple[str, ...],
     **given: Any,  # noqa: ANN401 - the options
 ) -> None:
     """Take the tokens of an identity provider, whose users are called NAME:USER from then on.
@@ -78,7 +78,7 @@ def add(
     from minimq.administration.access_edits import add_issuer
     from minimq_common.security.issuer import Issuer
 
-    pairs = [each.rpartition("=") for each in claimed]
+    pairs = [each.rpartition("=") for each in claimed_roles]
     for value, separator, role in pairs:
         if not separator or not value or not role:
             raise InvalidArgument("--claimed-role takes VALUE=ROLE, such as --claimed-role team-orders=writers")
@@ -121,7 +121,7 @@ def list_issuers(context: click.Context, secrets: Path | None, output: str) -> N
     show(output, _ISSUERS, rows)
 
 
-@issuer.command()
+@issuer.command(short_help="Remove an issuer, and the rules of its users.")
 @_NAME
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @secrets_option
