@@ -31,7 +31,7 @@ setup: $(VENV)/.done java etcd promtool chromium ## Install everything: the virt
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 11 minutes; one of them: make test ARGS="tests/unit -k batch"
+test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 15 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours

@@ -58,12 +58,10 @@ class TokenClaim:
     Attributes:
         issuer: who made it.
         key_id: the name of the key that signed it.
-        algorithm: of the signature.
     """
 
     issuer: str
     key_id: str
-    algorithm: str
 
 
 def has_form(text: str) -> bool:
@@ -87,7 +85,7 @@ def claim_of(text: str) -> TokenClaim:
         raise RefusedToken("token-algorithm", f"{_WHAT} has to be signed by {', '.join(ALGORITHMS)}")
     if not 0 < len(head.kid) <= MAX_KEY_ID:
         raise RefusedToken("token-malformed", f"{_WHAT} has a kid that is empty, or over {MAX_KEY_ID} letters long")
-    return TokenClaim(said.iss, head.kid, head.alg)
+    return TokenClaim(said.iss, head.kid)
 
 
 def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> VerifiedToken:
