@@ -132,6 +132,9 @@ class TakesInTurn:
                     elif not found.messages:
                         found, answered = task.result(), True
                         has_come = has_come or found.count > 0
+        except BaseException:  # another broker refuses for good, and nobody is told of these
+            self._give_back(found.messages)
+            raise
         finally:
             for task in tasks:
                 task.cancel()

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
-from minimq_common.security import key_fetch
+from minimq_common.security import issuer_keys, key_fetch
 from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
 from minimq_common.security.key_fetch import fetch
@@ -100,6 +102,29 @@ def test_keys_stay_when_the_issuer_has_no_others(
     second = issuer.new_key(drops_old=True)
     server.show(issuer.key_set())
     wait_until(lambda: outcome(lambda: keys.find(second)) == second, PATIENCE_S, what="it is back")
+    assert outcome(lambda: keys.find(first)) != first
+
+
+def test_keys_are_fetched_again_after_an_error_that_nobody_expects(
+    issuer: TokenIssuer,
+    server: KeyServer,
+    keys: FetchedKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = issuer.newest
+    wait_until(lambda: outcome(lambda: keys.find(first)) == first, PATIENCE_S, what="it is fetched")
+
+    def fail(data: bytes) -> NoReturn:
+        raise UnsupportedAlgorithm(f"{len(data)} bytes")  # which is no ValueError
+
+    with monkeypatch.context() as library:
+        library.setattr(issuer_keys, "parse_keys", fail)
+        second = issuer.new_key(drops_old=True)
+        server.show(issuer.key_set())
+        wait_until(lambda: outcome(lambda: keys.find(second)) == "Unavailable", PATIENCE_S, what="it has failed")
+    assert "keys were not fetched issuer=sso" in caplog.text
+    wait_until(lambda: outcome(lambda: keys.find(second)) == second, PATIENCE_S, what="it is fetched after all")
     assert outcome(lambda: keys.find(first)) != first
 
 
