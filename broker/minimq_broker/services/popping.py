@@ -258,8 +258,8 @@ class PopService:
             try:
                 line, tags = self._line(group, client_id, take, stream)
                 waiting = WaitingTake.of(take, client_id, tags, stream.answers)
-                if take.wait_ms:
-                    stream.answers.cancels[take.id] = partial(line.cancel, waiting)
+                # Also of one that does not wait: it may stand behind others, and who has given it up returns all of it.
+                stream.answers.cancels[take.id] = partial(line.cancel, waiting)
                 step = line.take(waiting)
                 if step is not None:
                     asked.append((line, waiting, step))

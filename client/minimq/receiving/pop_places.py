@@ -10,8 +10,10 @@ from typing import NamedTuple
 from minimq.connection.client import ClusterClient
 from minimq_common.errors import MiniMQError, Unavailable
 
-#: A broker that was slow comes last for so long, in seconds.
+#: A broker that was slow comes last for so long, in seconds; and it is waited for that long at most.
 _SLOW_S = 2.0
+#: For so long one broker is asked alone at first, in seconds, while others may have messages.
+QUICK_S = 0.25
 
 
 class PopPlace(NamedTuple):
@@ -34,6 +36,8 @@ class PopPlaces:
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
         #: Until when a broker comes last, by the event loop.
         self._slow_until: dict[str, float] = {}
+        #: For how long a broker that was slow is asked alone.
+        self._patience_s: dict[str, float] = {}
 
     def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
         """Return places in the order in which they are asked: each time another one first, and slow brokers last."""
@@ -44,9 +48,23 @@ class PopPlaces:
             [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
         )
 
+    def patience_s(self, place: PopPlace) -> float:
+        """Return for how many seconds a broker is asked alone."""
+        return self._patience_s.get(place.address, QUICK_S)
+
     def comes_last(self, place: PopPlace) -> None:
-        """Let a broker come last for a while, since it has kept others waiting."""
+        """Let a broker come last for a while, since it has kept others waiting, and be waited for longer.
+
+        What comes too late goes back, which is more work for a broker that has too much. Without more patience consumers
+        could keep it busy with that alone, and never get a message.
+        """
         self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
+        self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
+
+    def answered(self, place: PopPlace, took_s: float) -> None:
+        """Note that a broker has answered after so many seconds."""
+        if took_s < QUICK_S:
+            self._patience_s.pop(place.address, None)
 
     async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
         """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.pop_places import PopPlace, PopPlaces
+from minimq.receiving.pop_places import QUICK_S, PopPlace, PopPlaces
 from minimq.receiving.popped import PoppedMessage
 from minimq_common.errors import MiniMQError, TopicNotFound
 
 #: How long it is waited for others while a broker is away, in seconds.
 _LOOK_S = 2.0
-#: For so long one broker is asked alone, in seconds, while others may have messages.
-_QUICK_S = 0.25
 
 
 class TakeRequest(NamedTuple):
@@ -87,13 +85,18 @@ class TakesInTurn:
                 return TakeResult([]), self._tolerated(places[0], error)
         taken = TakeResult([])
         answered = False
+        silent = set[str]()  # a broker with many topics keeps others waiting once
         for place in self._places.in_turn(places):
+            began = loop.time()
             try:
-                async with asyncio.timeout(_QUICK_S):
+                async with asyncio.timeout(QUICK_S if place.address in silent else self._places.patience_s(place)):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
+                self._places.answered(place, loop.time() - began)
             except TimeoutError:  # all are asked at once below
-                self._places.comes_last(place)
+                if place.address not in silent:
+                    self._places.comes_last(place)
+                silent.add(place.address)
             except MiniMQError as error:
                 failure = self._tolerated(place, error)
             if taken.messages:
@@ -121,7 +124,7 @@ class TakesInTurn:
         pending: set[asyncio.Task[TakeResult]] = set(tasks)
         try:
             while pending and not has_come:
-                left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
+                left_s = max(0.0, until - loop.time()) + QUICK_S if answered else None
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,6 +60,10 @@ class Consumer:
         self.epoch = popped.epoch or self.epoch
         return [(run.first, run.count, run.tries) for run in popped.runs]
 
+    def cancel(self, take_id: int) -> None:
+        """Have a take wait no longer."""
+        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", cancels=[take_id]))
+
     async def settle(self, *spans: tuple[int, int], outcome: broker_pb2.PopOutcome.ValueType = DONE) -> str:
         """Settle spans of first offset and number of the latest hand-out; return the refusal, if it is one."""
         flat = [number for span in spans for number in span]
@@ -70,13 +74,34 @@ class Consumer:
         return result.failure.message
 
 
+def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, PopService], Awaitable[None]]) -> None:
+    """Run a test of one consumer on a new store, which has to be right afterwards."""
+
+    async def run() -> None:
+        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
+        consumer = Consumer()
+        try:
+            service = PopService(engine, GroupBeginnings(engine.handle, engine.offsets), 1.0, lambda *_: None)
+            async with asyncio.timeout(PATIENCE_S):
+                serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
+                await test(engine, consumer, service)
+                consumer.end()
+                await serving
+            service.retire()
+        finally:
+            engine.close()
+
+    asyncio.run(run())
+    assert check_directory(tmp_path).findings == []
+
+
 def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
     monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
 
-    async def test(engine: Engine, consumer: Consumer) -> None:
+    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
         await make_topic(engine, 100)
         assert await consumer.take(43) == [(0, 43, 1)]
         assert not await consumer.settle(*((at, 1) for at in range(1, 39, 2)))  # it was one run before
@@ -97,22 +122,24 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
         assert (popped.done, len(popped)) == (43, 0)
         assert await consumer.take(100) == [(43, 57, 1)]
 
-    async def run() -> None:
-        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
-        consumer = Consumer()
-        try:
-            service = PopService(engine, GroupBeginnings(engine.handle, engine.offsets), 1.0, lambda *_: None)
-            async with asyncio.timeout(PATIENCE_S):
-                serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
-                await test(engine, consumer)
-                consumer.end()
-                await serving
-            service.retire()
-        finally:
-            engine.close()
+    run_with(tmp_path, test)
 
-    asyncio.run(run())
-    assert check_directory(tmp_path).findings == []
+
+def test_a_take_that_stands_behind_others_can_be_cancelled_although_it_does_not_wait(tmp_path: Path) -> None:
+    async def test(engine: Engine, consumer: Consumer, service: PopService) -> None:
+        await make_topic(engine, 1)
+        assert await consumer.take(1) == [(0, 1, 1)]
+        [line] = service._lines.values()
+        line.returning()  # until it is done, nobody is told that there is nothing
+        taking = asyncio.create_task(consumer.take(1))
+        while not line._late:
+            await asyncio.sleep(0)
+        assert not taking.done()
+        consumer.cancel(1)
+        assert await taking == []
+        line.returned(0)
+
+    run_with(tmp_path, test)
 
 
 def test_a_report_about_many_queues_lets_others_have_their_turn_after_each(tmp_path: Path) -> None:

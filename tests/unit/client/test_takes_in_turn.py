@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from minimq.errors import GroupConflict
+from minimq.receiving import pop_places, takes_in_turn
 from minimq.receiving.pop_places import PopPlace
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
@@ -21,7 +22,7 @@ PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]
 async def test_messages_go_to_others_when_another_broker_refuses_at_the_same_moment() -> None:
     returned: list[PoppedMessage] = []
 
-    async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:  # noqa: ARG001
+    async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         if place.broker_name == "d":
             raise GroupConflict("members divide the queues there")
         return TakeResult([cast(PoppedMessage, place)], 1)
@@ -33,3 +34,30 @@ async def test_messages_go_to_others_when_another_broker_refuses_at_the_same_mom
         with pytest.raises(GroupConflict):
             await takes._first_of_all(PLACES, TakeRequest(1, 1_000), asyncio.get_running_loop().time() + 10)
         assert sorted(map(str, returned)) == sorted(map(str, PLACES[:3]))
+
+
+@on_loop
+async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pop_places, takes_in_turn):
+        monkeypatch.setattr(module, "QUICK_S", 0.05)
+
+    async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+        if place.broker_name == "d":  # has all messages, and too much to do
+            await asyncio.sleep(2.5 * takes_in_turn.QUICK_S)
+            return TakeResult([cast(PoppedMessage, place)], 1)
+        return TakeResult([])
+
+    async def find(*_: object) -> tuple[list[PopPlace], None]:
+        return PLACES, None
+
+    client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
+    takes = TakesInTurn(client, take, list, asyncio.create_task)
+    takes._places.find = find  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    found = list[PoppedMessage]()
+    for _ in range(6):
+        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + takes_in_turn.QUICK_S / 2))[0].messages
+    assert len(found) >= 3
+    assert pop_places._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
+    takes._places.answered(PLACES[3], 0.0)
+    assert takes._places.patience_s(PLACES[3]) == takes_in_turn.QUICK_S
