@@ -55,8 +55,8 @@ class PopPlaces:
     def comes_last(self, place: PopPlace) -> None:
         """Let a broker come last for a while, since it has kept others waiting, and be waited for longer.
 
-        What comes too late goes back, which is more work for a broker that has too much. Without more patience consumers
-        could keep it busy with that alone, and never get a message.
+        What comes too late goes back, which is more work for a broker that has too much. Without more patience
+        consumers could keep it busy with that alone, and never get a message.
         """
         self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
         self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)

@@ -194,9 +194,7 @@ class FetchedKeys:
                 found = parse_keys(fetch(self._url, self._ca))
             except InvalidArgument as error:
                 self._note(error.message)
-            except (
-                Exception
-            ) as error:  # of a library: without this thread keys that were taken back would stay for good
+            except Exception as error:  # without this thread keys that were taken back would stay for good
                 log.exception("access: keys were not fetched issuer=%s", self._name)
                 self._note(f"{type(error).__name__}: {error}"[:500])
             else:

@@ -132,9 +132,9 @@ def test_a_take_that_stands_behind_others_can_be_cancelled_although_it_does_not_
         [line] = service._lines.values()
         line.returning()  # until it is done, nobody is told that there is nothing
         taking = asyncio.create_task(consumer.take(1))
-        while not line._late:
-            await asyncio.sleep(0)
-        assert not taking.done()
+        done, _ = await asyncio.wait([taking], timeout=0.1)
+        assert not done
+        assert line._late
         consumer.cancel(1)
         assert await taking == []
         line.returned(0)

@@ -43,7 +43,7 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
 
     async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         if place.broker_name == "d":  # has all messages, and too much to do
-            await asyncio.sleep(2.5 * takes_in_turn.QUICK_S)
+            await asyncio.sleep(2.5 * pop_places.QUICK_S)
             return TakeResult([cast(PoppedMessage, place)], 1)
         return TakeResult([])
 
@@ -51,13 +51,13 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
         return PLACES, None
 
     client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
-    takes = TakesInTurn(client, take, list, asyncio.create_task)
-    takes._places.find = find  # type: ignore[method-assign]
+    takes = TakesInTurn(client, take, lambda _: None, asyncio.create_task)
+    monkeypatch.setattr(takes._places, "find", find)
     loop = asyncio.get_running_loop()
     found = list[PoppedMessage]()
     for _ in range(6):
-        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + takes_in_turn.QUICK_S / 2))[0].messages
+        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + pop_places.QUICK_S / 2))[0].messages
     assert len(found) >= 3
-    assert pop_places._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
+    assert pop_places._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * pop_places.QUICK_S
     takes._places.answered(PLACES[3], 0.0)
-    assert takes._places.patience_s(PLACES[3]) == takes_in_turn.QUICK_S
+    assert takes._places.patience_s(PLACES[3]) == pop_places.QUICK_S
