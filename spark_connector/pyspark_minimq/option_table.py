@@ -17,6 +17,8 @@ _PROPERTIES_OF_TABLE = frozenset(
     {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location", "path"}
 )
 _OPTION_OF_TABLE = "option."
+#: What users of other formats write, and what it is here.
+_ELSEWHERE = {"path": "topic", "kafka.bootstrap.servers": "nameserver"}
 
 
 class Mode(Enum):
@@ -93,8 +95,9 @@ class OptionTable:
         names = {option.name.lower(): option.name for option in known}
         unknown = sorted(name for name in given if name.lower() not in names)
         if unknown:
+            keys = {**{name: name for name in names}, **_ELSEWHERE}
             nearest = dict.fromkeys(
-                names[key] for name in unknown for key in difflib.get_close_matches(name.lower(), names, 1)
+                names[keys[key]] for name in unknown for key in difflib.get_close_matches(name.lower(), keys, 1)
             )
             hint = f"did you mean {_listed(nearest)}? " if nearest else ""
             raise MinimqSparkError(f"unknown option {_listed(unknown)}: {hint}{what} has {', '.join(names.values())}")

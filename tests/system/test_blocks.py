@@ -40,8 +40,8 @@ OTHERWISE = {
     ("docs/migrating-from-rocketmq.md", "py"): (6, "system/test_migration_pages.py"),
     ("docs/replication.md", "python"): (3, "integration/replication/test_page.py"),
     # Parts of a program with a session, tables and queries of its own. Here: they are Python, and their options exist.
-    ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_stream_read.py"),
-    ("docs/spark.md", "py"): (1, "system/test_blocks.py"),
+    ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_page.py", "spark/test_stream_read.py"),
+    ("docs/spark.md", "py"): (1, "spark/test_page.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
     # The third is for containers, which need Docker; it is Python with names that exist.
     ("docs/testing.md", "python"): (3, "integration/test_testing_plugin.py", "system/test_minimq_container.py"),
