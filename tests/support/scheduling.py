@@ -16,6 +16,7 @@ TOGETHER = {
         "finding",
         "limits",
         "outages",
+        "page",
         "slaves",
         "spark_job",
     ),
