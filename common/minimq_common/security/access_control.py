@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
-from minimq_common.security.access_document import NO_LIMITS, AccessDocument
+from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller
@@ -277,7 +277,10 @@ class AccessControl:
         return caller
 
     def _limit(self, policy: Policy, caller: KnownCaller) -> None:
-        self.rates.apply(caller, NO_LIMITS if self._only_reports else policy.limits_of(caller.user))
+        self.rates.apply(caller, self._limits_of(policy, caller.user))
+
+    def _limits_of(self, policy: Policy, user: str) -> UserLimits:
+        return NO_LIMITS if self._only_reports else policy.limits_of(user)
 
     def _refusal(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
         self.refusals.caller_refused(reason, id_of(key))
@@ -294,6 +297,7 @@ class AccessControl:
         before = {key_hash: known.principal for key_hash, known in self._users.items()}
         self._let_go()
         if policy is not None:
+            self.rates.follow(partial(self._limits_of, policy))
             for key_hash, known in self._users.items():
                 caller, found = known.caller, known.principal
                 self._limit(policy, caller)

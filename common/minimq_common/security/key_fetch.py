@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,14 +29,16 @@ def fetch(url: str, ca: Path | None) -> bytes:
     import urllib.error  # noqa: PLC0415
     import urllib.request as requests  # noqa: PLC0415
 
-    parts, until = urlsplit(url), time.monotonic() + _WHOLE_S
+    from minimq_common.security.timed_handler import TimedHandler  # noqa: PLC0415
+
+    parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.netloc}"
     try:
         opener = requests.OpenerDirector()  # without the handlers of redirects, files and other protocols
         trusted = _trusted(ca)
         proxies = requests.ProxyHandler(None if parts.scheme == "https" else {})
         for handler in (
-            *(proxies, requests.HTTPHandler(), requests.HTTPSHandler(context=trusted)),
+            *(proxies, TimedHandler(trusted, _WHOLE_S)),
             *(requests.HTTPDefaultErrorHandler(), requests.HTTPErrorProcessor()),
         ):
             opener.add_handler(handler)
@@ -45,7 +46,7 @@ def fetch(url: str, ca: Path | None) -> bytes:
         with opener.open(asked, timeout=_STEP_S) as answer:
             if answer.status != _OK:
                 raise InvalidArgument(f"{where} answers with status {answer.status}")
-            return _read(answer, where, until)
+            return _read(answer, where)
     except urllib.error.HTTPError as error:
         error.close()
         raise InvalidArgument(f"{where} answers with status {error.code}; redirects are not followed") from None
@@ -61,13 +62,11 @@ def _trusted(ca: Path | None) -> ssl.SSLContext:
         raise InvalidArgument(f"the certificates in {ca} cannot be used: {error.strerror or error}") from None
 
 
-def _read(answer: object, where: str, until: float) -> bytes:
+def _read(answer: object, where: str) -> bytes:
     read = answer.read1  # type: ignore[attr-defined]  # of a response
     data = bytearray()
     while part := read(8 << 10):
         data += part
         if len(data) > MAX_SET_BYTES:
             raise InvalidArgument(f"the answer of {where} has over {MAX_SET_BYTES} bytes")
-        if time.monotonic() > until:
-            raise InvalidArgument(f"the answer of {where} takes longer than {_WHOLE_S:g} s")
     return bytes(data)

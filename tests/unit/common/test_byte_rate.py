@@ -92,3 +92,20 @@ def test_users_without_limits_are_forgotten_and_those_with_limits_are_not(monkey
     again = KnownCaller("k8s:0", lambda need: AccessDecision(True, need), print)
     rates.apply(again, UserLimits(LEAST_RATE))
     assert again.received is callers[0].received
+
+
+def test_users_who_have_waited_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_rates, "_MOST_USERS", 10)
+    rates = user_rates.UserRates()
+    callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
+    for caller in callers:
+        rates.apply(caller, UserLimits(LEAST_RATE))
+        assert caller.received is not None
+        caller.received.waited_s = 1.0
+        # Nobody but the first and the last user has limits in the newest document.
+        rates.follow(lambda user, last=caller.user: UserLimits(LEAST_RATE) if user in {"k8s:0", last} else NO_LIMITS)  # type: ignore[misc]
+    assert len(rates._rates) <= 10
+    kept = {user for user, _, _ in rates.waited()}
+    assert {"k8s:0", "k8s:99"} <= kept
+    assert callers[1].received is not None
+    assert callers[1].received.bytes_per_s == 0

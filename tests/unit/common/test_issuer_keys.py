@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -159,25 +159,64 @@ def test_keys_come_from_a_server_whose_certificate_is_trusted_and_from_no_other(
             fetch(server.url.replace("https", "http"), None)
 
 
-def test_an_answer_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.3)
+#: What a server sends at once, and what it then sends again and again.
+DRIPS = {
+    "status": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "header": (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "body": (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"x"),
+    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "silence": (b"", b""),
+}
+
+
+@contextmanager
+def dripping(first: bytes, drop: bytes) -> Iterator[str]:
+    """Yield the address of a server whose answer does not end."""
 
     def drip(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):
             connection.recv(1 << 16)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
-            while True:
-                connection.sendall(b"x")
+            connection.sendall(first)
+            while drop:
+                connection.sendall(drop)
                 time.sleep(0.01)
+            connection.recv(1)  # until the other end closes
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=drip, args=(listener,))
         thread.start()
-        with pytest.raises(InvalidArgument, match="takes longer than"):
-            fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/keys", None)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
         thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_an_answer_that_does_not_end_is_not_waited_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.2)
+    with dripping(*DRIPS[what]) as address, pytest.raises(InvalidArgument, match=r"takes longer than 0\.2 s"):
+        fetch(f"http://{address}/keys", None)
+
+
+def test_a_proxy_that_does_not_come_to_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.2)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x") as address:
+        monkeypatch.setenv("https_proxy", f"http://{address}")
+        with pytest.raises(InvalidArgument, match=r"takes longer than 0\.2 s"):
+            fetch("https://sso.example.org/keys", None)
+
+
+def test_an_issuer_that_is_silent_is_not_waited_for_as_long_as_one_that_answers_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_fetch, "_STEP_S", 0.1)
+    with (
+        dripping(*DRIPS["silence"]) as address,
+        pytest.raises(InvalidArgument, match="is not reached: TimeoutError: t"),
+    ):
+        fetch(f"http://{address}/keys", None)
 
 
 def test_keys_in_a_file_are_used_once_they_are_there_and_stay_while_it_is_damaged(
