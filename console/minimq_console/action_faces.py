@@ -14,10 +14,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError
+from minimq_common.errors import AccessDenied, MiniMQError
 from minimq_console.action import Action, ActionPlan
 from minimq_console.action_log import ActionLog
-from minimq_console.action_runs import ActionRun, ActionRuns, digest_of
+from minimq_console.action_runs import ActionRun, ActionRuns, MistypedName, digest_of
 from minimq_console.asking import Asking
 from minimq_console.faces import HEADERS, context_of, failure_response, is_json, parameters_of
 from minimq_console.failures import failure_of
@@ -194,12 +194,12 @@ class ActionFaces:
         log.given = {name: form.given(name) or "" for name in form.query if name not in _ABOUT_THE_FORM}
         await self._in_thread(self._check_rights, visitor, form)
         number, typed = form.text(CONFIRMED), form.text(TYPED, most=_MOST_TYPED)
-        found = self._runs.find(number, browser, now_s)
-        if found is not None and found.state == "waiting" and found.typed != typed:
-            error = InvalidArgument(f"{typed!r} was typed: to confirm it, type {found.typed}")
+        digest = digest_of(self._address_of(form), log.given)
+        try:
+            run, is_first = self._runs.confirm(number, browser, digest, typed, now_s)
+        except MistypedName as error:
             log.refused(error.message)
             return await self._show_again(request, form, "check", error)
-        run, is_first = self._runs.confirm(number, browser, digest_of(self._address_of(form), log.given), now_s)
         if is_first:
             loop = asyncio.get_running_loop()
             run.task = loop.run_in_executor(self._surroundings.acting, self._run, run, visitor, form, log)

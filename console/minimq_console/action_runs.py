@@ -22,6 +22,10 @@ CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0
 MOST_UNDER_WAY = 8
 
 
+class MistypedName(InvalidArgument):
+    """Another name was typed than the one that confirms an action, which still waits."""
+
+
 @dataclass(eq=False, slots=True)
 class ActionRun:
     """One action that was described, and is done once when it is confirmed.
@@ -91,10 +95,11 @@ class ActionRuns:
         is_known = run is not None and compare_digest(run.browser.encode(), browser.encode()) and not run.is_over(now_s)
         return run if is_known else None
 
-    def confirm(self, number: str, browser: str, digest: bytes, now_s: float) -> tuple[ActionRun, bool]:
+    def confirm(self, number: str, browser: str, digest: bytes, typed: str, now_s: float) -> tuple[ActionRun, bool]:
         """Return what is confirmed, and whether it is to be begun now: that is so once.
 
         Raises:
+            MistypedName: another name was typed than the one that confirms it.
             InvalidArgument: it was not described to this browser, or is forgotten, or something else was filled in.
             SystemBusy: too many are under way.
         """
@@ -106,6 +111,8 @@ class ActionRuns:
             )
         if run.state != "waiting":
             return run, False
+        if run.typed != typed:
+            raise MistypedName(f"{typed!r} was typed: to confirm it, type {run.typed}")
         if sum(each.state == "under way" for each in self._runs.values()) >= MOST_UNDER_WAY:
             raise SystemBusy(f"{MOST_UNDER_WAY} actions are under way: wait for one of them, and confirm again")
         run.state = "under way"

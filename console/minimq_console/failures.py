@@ -44,6 +44,8 @@ _HEADINGS = {
     503: "The cluster does not answer",
     504: "The cluster does not answer in time",
 }
+#: Of what the console itself refuses with 503, in place of the heading of the status.
+_BUSY = "Too much is asked at once"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -71,7 +73,8 @@ def failure_of(error: Exception) -> Failure:
     if not isinstance(error, MiniMQError):
         return failure(500, "The console has an error of its own; the log of its process says more.")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 502)
-    return Failure(status, _HEADINGS.get(status, "The cluster refused"), error.message, error.code)
+    heading = _BUSY if isinstance(error, SystemBusy) else _HEADINGS.get(status, "The cluster refused")
+    return Failure(status, heading, error.message, error.code)
 
 
 def failure(status: int, message: str) -> Failure:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from minimq_common.errors import MiniMQError, NotAuthenticated
+from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
 from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_console.console_guard import SIGN_IN_PATH, address_of, cookie_name, set_cookie
 from minimq_console.faces import context_of, failure_response
@@ -21,6 +21,8 @@ _audit = logging.getLogger("minimq.audit")
 
 SIGN_OUT_PATH = "/sign-out"
 _MOST_NAME, _MOST_KEY = 255, 500
+#: How keys and tokens begin, and characters that such a text has at least.
+_SECRETS, _LEAST_SECRET = ("mq_", "eyJ"), 40
 
 
 class SigningIn:
@@ -61,6 +63,8 @@ class SigningIn:
             name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
         except MiniMQError as error:
             return failure_response(self._surroundings, request, failure_of(error))
+        if _is_secret(name):  # which neither the page nor the log may show
+            return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
         try:
             browser = await self._reception.sign_in(name, form.text("key", most=_MOST_KEY), host)
@@ -99,6 +103,11 @@ class SigningIn:
         cookie = cookie_name(request.scope, is_secure=self._is_secure)
         response.headers["set-cookie"] = set_cookie(cookie, browser, is_secure=self._is_secure)
         return response
+
+
+def _is_secret(name: str) -> bool:
+    """Return whether a key or a token, also a mistyped one, stands where the name belongs."""
+    return len(name) >= _LEAST_SECRET and name.lstrip().startswith(_SECRETS)
 
 
 def _place(text: str) -> str:

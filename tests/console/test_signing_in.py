@@ -95,6 +95,18 @@ def test_a_wrong_name_and_a_wrong_key_are_refused_alike(secured: Secured) -> Non
     assert "no user of this cluster has this name and this key" in texts.pop()
 
 
+def test_a_key_in_the_field_of_the_name_is_neither_shown_nor_logged(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = secured.keys["alice"]
+    for typed in (key, key[:-1], "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"):
+        refused = secured.visitor().sign_in(typed, "")
+        assert refused.status == 400
+        assert "a key was typed as the name" in refused.text.lower()
+        assert typed[:30] not in refused.text
+        assert typed[:30] not in caplog.text
+
+
 def test_signing_out_ends_it_at_once(secured: Secured) -> None:
     visitor = secured.visitor("alice")
     page, former = visitor.get("/"), dict(visitor.cookies)

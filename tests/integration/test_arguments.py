@@ -64,6 +64,9 @@ OF_CONSUMERS: dict[str, Callable[[PullConsumer], object]] = {
 }
 
 ELSEWHERE: dict[str, Callable[[], object]] = {
+    "compaction is a bool: give minimq.Compaction(), or None": lambda: Admin("127.0.0.1:1").create_topic(
+        "t", compaction=_wrong(True)
+    ),
     "options is 5: give options by name": lambda: Producer("127.0.0.1:1", _wrong(5)),
     "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
     "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),

@@ -43,6 +43,12 @@ class Compaction:
             raise InvalidArgument(f"dirty_ratio is {self.dirty_ratio}: it must be 0.01 to 1")
 
 
+def check_compaction(rules: object) -> None:
+    """Raise `InvalidArgument` unless these are the rules of a compacted topic, or None for one that is not."""
+    if rules is not None and not isinstance(rules, Compaction):
+        raise InvalidArgument(f"compaction is {kind_of(rules)}: give minimq.Compaction(), or None")
+
+
 def compaction_to_wire(rules: Compaction, key_queues: int) -> broker_pb2.Compaction:
     """Return the rules for a topic with so many queues on all brokers as they travel."""
     return broker_pb2.Compaction(

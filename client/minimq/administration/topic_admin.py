@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from minimq.administration.compaction import Compaction, compaction_to_wire
+from minimq.administration.compaction import Compaction, check_compaction, compaction_to_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
@@ -97,6 +97,7 @@ class TopicAdmin(TopicDescriber):
         check_topic(name)
         check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)
         check_permission(permission)
+        check_compaction(compaction)
         if not permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
         wanted = broker_pb2.Topic(

@@ -166,9 +166,7 @@ def _tell_unread(unread: Iterable[UnreadOffsets], away: Iterable[AwayBroker], fr
 )
 @option("--tags", default="*", metavar="EXPRESSION", help="Only messages with these tags: 'paid || refunded'.")
 @option(
-    "--filter",
-    "where",
-    envvar="MINIMQ_MESSAGE_TAIL_FILTER",
+    "--where",
     metavar="EXPRESSION",
     help="Only messages for which it is true: \"region = 'eu'\".",
 )
@@ -188,7 +186,7 @@ def tail(nameserver: str, *, topic: str, last: int, tags: str, where: str | None
     \b
     Examples:
       minimq message tail orders
-      minimq message tail orders --last 0 --tags paid --filter "region = 'eu'"
+      minimq message tail orders --last 0 --tags paid --where "region = 'eu'"
     """  # noqa: D301 - click's mark for lines that stay as they are
     from minimq.admin import Admin
     from minimq.filtering.message_filter import MessageFilter

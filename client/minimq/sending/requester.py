@@ -205,7 +205,7 @@ class Requester:
         if message.deliver_after_s is not None or message.deliver_at is not None:
             raise InvalidArgument("a request is delivered at once: leave out its due time, or use send")
         if not 0 < timeout_s * 1000 <= MAX_WAIT_MS:
-            raise InvalidArgument(f"timeout is {timeout_s}: it must be above 0, and at most {MAX_WAIT_MS // 1000} s")
+            raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
 
     def new(self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float) -> OpenRequest:
         """Return a request, to begin with.

@@ -98,6 +98,18 @@ async def test_a_token_is_verified_once_and_known_until_it_expires(tmp_path: Pat
 
 
 @on_loop
+async def test_a_token_is_valid_a_minute_before_its_time_as_clocks_differ(tmp_path: Path) -> None:
+    own = World(tmp_path)
+    assert own.see(ISSUER.sign(nbf=ISSUER_MS // 1000 + 60)).user == USER
+    early = ISSUER.sign(nbf=ISSUER_MS // 1000 + 61)
+    with pytest.raises(NotAuthenticated, match="not valid yet"):
+        own.see(early)
+    own.now_ms += 1_000
+    assert own.see(early).user == USER
+    await own.control.stop()
+
+
+@on_loop
 async def test_a_token_loses_what_its_user_issuer_or_key_loses(tmp_path: Path) -> None:
     own = World(tmp_path)
     text = ISSUER.sign(groups=["dev", "ops"])

@@ -13,6 +13,7 @@ from minimq_console.action_runs import (
     REMEMBERED_S,
     ActionRun,
     ActionRuns,
+    MistypedName,
     digest_of,
 )
 from minimq_console.form_field import FormField, check_all
@@ -28,12 +29,12 @@ def run(number: str, browser: str = "b", now_s: float = 0.0) -> ActionRun:
 def test_it_is_begun_once_and_its_end_is_remembered() -> None:
     runs, described = ActionRuns(), run("1")
     runs.describe(described, 0.0)
-    assert runs.confirm("1", "b", DIGEST, CONFIRM_S - 1) == (described, True)
-    assert runs.confirm("1", "b", DIGEST, CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
+    assert runs.confirm("1", "b", DIGEST, "", CONFIRM_S - 1) == (described, True)
+    assert runs.confirm("1", "b", DIGEST, "", CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
     described.end(5_000.0, "done")
-    assert runs.confirm("1", "b", DIGEST, 5_000.0 + REMEMBERED_S - 1) == (described, False)
+    assert runs.confirm("1", "b", DIGEST, "", 5_000.0 + REMEMBERED_S - 1) == (described, False)
     with pytest.raises(InvalidArgument, match="nothing was done"):
-        runs.confirm("1", "b", DIGEST, 5_000.0 + REMEMBERED_S)
+        runs.confirm("1", "b", DIGEST, "", 5_000.0 + REMEMBERED_S)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +52,24 @@ def test_only_what_was_described_is_begun(number: str, browser: str, digest: byt
     runs = ActionRuns()
     runs.describe(run("1"), 0.0)
     with pytest.raises(InvalidArgument):
-        runs.confirm(number, browser, digest, now_s)
+        runs.confirm(number, browser, digest, "", now_s)
+
+
+def test_a_mistyped_name_begins_nothing_and_may_be_typed_again() -> None:
+    runs, described = ActionRuns(), ActionRun("1", "b", DIGEST, "orders", "Delete", "/a", 0.0)
+    runs.describe(described, 0.0)
+    for typed in ("", "order", "orders "):
+        with pytest.raises(MistypedName, match="to confirm it, type orders"):
+            runs.confirm("1", "b", DIGEST, typed, 1.0)
+    assert runs.confirm("1", "b", DIGEST, "orders", 1.0) == (described, True)
+    assert runs.confirm("1", "b", DIGEST, "", 1.0) == (described, False)  # the same form sent twice
 
 
 def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     runs = ActionRuns()
     first = run("under way", "a")
     runs.describe(first, 0.0)
-    runs.confirm("under way", "a", DIGEST, 0.0)
+    runs.confirm("under way", "a", DIGEST, "", 0.0)
     for number in range(MOST_OF_A_BROWSER + 5):
         runs.describe(run(f"a{number}", "a", number), number)
     assert len(runs) == MOST_OF_A_BROWSER
@@ -74,11 +85,11 @@ def test_so_many_are_under_way_at_once() -> None:
     runs = ActionRuns()
     for number in range(MOST_UNDER_WAY + 1):
         runs.describe(run(str(number)), 0.0)
-    begun = [runs.confirm(str(number), "b", DIGEST, 0.0)[0] for number in range(MOST_UNDER_WAY)]
+    begun = [runs.confirm(str(number), "b", DIGEST, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
     with pytest.raises(SystemBusy):
-        runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, 0.0)
+        runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, "", 0.0)
     begun[0].end(1.0, "done")
-    assert runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, 1.0)[1]
+    assert runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, "", 1.0)[1]
 
 
 FIELDS = {
