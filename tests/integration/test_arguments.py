@@ -64,9 +64,6 @@ OF_CONSUMERS: dict[str, Callable[[PullConsumer], object]] = {
 }
 
 ELSEWHERE: dict[str, Callable[[], object]] = {
-    "compaction is a bool: give minimq.Compaction": lambda: Admin("127.0.0.1:1").create_topic(
-        "t", compaction=_wrong(True)
-    ),
     "options is 5: give options by name": lambda: Producer("127.0.0.1:1", _wrong(5)),
     "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
     "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),
@@ -141,6 +138,8 @@ def test_elsewhere(text: str) -> None:
 
 
 def test_of_admins(admin: Admin, topic: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"compaction is a bool: give minimq\.Compaction"):
+        admin.create_topic(topic, compaction=_wrong(True))
     with pytest.raises(InvalidArgument, match="permission is 'read': give a Permission"):
         admin.update_topic(topic, permission=_wrong("read"))
 
