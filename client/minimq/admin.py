@@ -125,7 +125,12 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, TransactionAd
             for broker in self.away_brokers()
             for broker_id, address in broker.addresses.items()
         ]
-        return sorted(present + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
+        # One that goes meanwhile was still asked: it is listed once, as away, which says more than that it is silent.
+        gone = {(status.cluster, status.broker_name, status.broker_id) for status in away}
+        asked = [
+            status for replica, status in zip(replicas, present, strict=True) if status.report or replica not in gone
+        ]
+        return sorted(asked + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
 
     def away_brokers(self) -> list[AwayBroker]:
         """Return the departed brokers that the reachable name servers remember, sorted by name.

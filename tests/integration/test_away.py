@@ -13,6 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, TopicUnavailable
+from minimq_common.model import BrokerData
 from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
 
@@ -84,6 +85,17 @@ def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
     states = {status.broker_name: status for status in admin.broker_status()}
     assert states["broker-a"].away_since == away.since
     assert states["broker-b"].away_since is None
+
+
+def test_a_broker_that_goes_while_brokers_are_asked_is_listed_once(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [away] = admin.away_brokers()
+    before = [*admin.cluster(), BrokerData(away.cluster, away.broker_name, away.addresses)]
+    monkeypatch.setattr(admin, "cluster", lambda: before)  # as it was when the question began
+
+    states = [(status.broker_name, status.away_since) for status in admin.broker_status()]
+    assert states == [("broker-a", away.since), ("broker-b", None)]
 
 
 @pytest.mark.parametrize(
