@@ -39,7 +39,7 @@ def from_confluent_avro(
         mode: "FAILFAST" ends the query at a body that cannot be read; "PERMISSIVE" makes it null.
 
     Raises:
-        InvalidArgument: the schema is none, or Spark has no type for it.
+        InvalidArgument: the schema is none, or Spark has no type for it; an argument of the registry is wrong.
     """
     from pyspark.sql.pandas.functions import arrow_udf
 
@@ -48,9 +48,7 @@ def from_confluent_avro(
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise InvalidArgument(f"mode is {mode!r}: it must be 'FAILFAST' or 'PERMISSIVE'")
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    options = (
-        None if registry is None else json.dumps({"url": registry} if isinstance(registry, str) else dict(registry))
-    )
+    options = _registry_options(registry)
     _reader(text, options)  # a wrong argument fails here and not in a task
     kind = spark_type(text)
 
@@ -66,6 +64,32 @@ def from_confluent_avro(
 
     decode.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
     return arrow_udf(decode, returnType=kind)(body)  # type: ignore[no-any-return, call-overload]
+
+
+def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
+    """Return the arguments of a registry as JSON, in which they travel to the executors. Raises `InvalidArgument`."""
+    import inspect
+
+    from minimq.errors import InvalidArgument
+    from minimq.schemas import SchemaRegistry
+
+    if registry is None:
+        return None
+    if not isinstance(registry, str | Mapping):
+        raise InvalidArgument(f"registry is a {type(registry).__name__}: give its URL, or its arguments as a dict")
+    given = {"url": registry} if isinstance(registry, str) else dict(registry)
+    known = list(inspect.signature(SchemaRegistry).parameters)
+    unknown = [str(name) for name in given if name not in known]
+    if unknown or "url" not in given:
+        wrong = f"has an unknown argument {unknown[0]!r}" if unknown else "has no 'url'"
+        raise InvalidArgument(f"registry {wrong}: it takes {', '.join(known)}")
+    try:
+        return json.dumps(given)
+    except TypeError:
+        raise InvalidArgument(
+            "registry has a value that JSON cannot hold: give texts and numbers, as they travel to the executors; "
+            "bearer_token is a text here"
+        ) from None
 
 
 def spark_type(schema: str) -> DataType:

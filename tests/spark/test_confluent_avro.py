@@ -92,3 +92,17 @@ def test_schemas_without_a_type_are_refused(schema: Any, told: str) -> None:  # 
         from_confluent_avro("body", schema)
     with pytest.raises(InvalidArgument, match="mode is"):
         from_confluent_avro("body", NEWER, mode="DROPMALFORMED")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("registry", "told"),
+    [
+        ({"adress": "http://127.0.0.1:8081"}, "unknown argument 'adress': it takes url, basic_auth"),
+        ({"timeout_s": 1}, "has no 'url'"),
+        ({"url": "http://127.0.0.1:8081", "bearer_token": lambda: "token"}, "bearer_token is a text here"),
+        (SchemaRegistry("http://127.0.0.1:8081"), "registry is a SchemaRegistry: give its URL"),
+    ],
+)
+def test_wrong_arguments_of_the_registry_are_refused(registry: Any, told: str) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=told):
+        from_confluent_avro("body", NEWER, registry)
