@@ -83,6 +83,21 @@ def stored(pair: LocalCluster, topic: str) -> list[bytes]:
         return sorted(found)
 
 
+def test_a_queue_that_is_named_is_checked_like_any_other(
+    pair: LocalCluster, admin: Admin, producer: Producer, topics: tuple[str, str], new_name: Callable[[], str]
+) -> None:
+    compacted, plain = new_name(), topics[0]
+    admin.create_topic(compacted, queues=2, compaction=Compaction())
+    for message, match in (
+        (Message(compacted, b"x", keys=("k",)), "each key of a compacted topic has its queue"),
+        (Message(plain, b"", keys=("k",)), "takes no tombstones"),
+    ):
+        with pytest.raises(InvalidArgument, match=match), producer.transaction() as tx:
+            tx.send(Message(plain, b"y"))
+            tx.send(message, queue=MessageQueue(message.topic, "broker-a", 0))
+    assert stored(pair, compacted) == stored(pair, plain) == []
+
+
 def test_all_is_stored_at_one_broker_with_a_receipt_for_each(
     pair: LocalCluster, producer: Producer, topics: tuple[str, str]
 ) -> None:

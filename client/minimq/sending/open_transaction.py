@@ -83,7 +83,9 @@ class OpenTransaction(Generic[M]):
 
     def _add(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
         size = check_message(message, self._max_body_bytes)
-        check_topic(message.topic)
+        topic: object = message.topic
+        if type(topic) is not str or topic not in self._topics:
+            check_topic(message.topic)
         if message.deliver_after_s is not None or message.deliver_at is not None:
             raise InvalidArgument("a delayed message cannot be part of a transaction: send it by itself")
         if message.message_group is not None:

@@ -106,21 +106,17 @@ def _nowhere(topics: Mapping[str, QueuesAt], wanted: MessageQueue | None) -> str
     )
 
 
-def bound_queue(
-    messages: Sequence[TransactionMessage], fixed: Callable[[TransactionMessage], MessageQueue | None]
-) -> MessageQueue | None:
+def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
     """Return a queue that a message must go to, and with it all others to its broker; None if they are free.
 
     Args:
-        messages: of the transaction.
-        fixed: returns the queue of a message that has one by its message group, or its key in a compacted topic.
+        fixed: the queue of each message that must go to one, None for the others.
 
     Raises:
         InvalidArgument: two of them must go to different brokers.
     """
     found: MessageQueue | None = None
-    for item in messages:
-        queue = item.queue or fixed(item)
+    for queue in dict.fromkeys(fixed):
         if queue is None:
             continue
         if found is not None and queue.broker_name != found.broker_name:
@@ -134,18 +130,18 @@ def bound_queue(
 
 def parts_of(
     messages: Sequence[TransactionMessage],
+    fixed: Sequence[MessageQueue | None],
     queues: Mapping[str, Sequence[MessageQueue]],
     in_turn: Mapping[str, MessageQueue],
-    fixed: Callable[[TransactionMessage], MessageQueue | None],
     limits: tuple[int, int],
 ) -> list[TransactionPart]:
     """Return the batches of a transaction at one broker, whose messages keep their order.
 
     Args:
         messages: of the transaction.
+        fixed: as of `bound_queue`.
         queues: of each topic at the broker, for selectors.
         in_turn: the queue of each topic for messages that are free.
-        fixed: as of `bound_queue`.
         limits: most messages and bytes of one batch.
 
     Raises:
@@ -154,9 +150,8 @@ def parts_of(
     most, most_bytes = limits
     parts: list[TransactionPart] = []
     open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}
-    for index, item in enumerate(messages):
-        message = item.message
-        queue = item.queue or fixed(item)
+    for index, (item, place) in enumerate(zip(messages, fixed, strict=True)):
+        message, queue = item.message, place
         if queue is None and item.selector is not None:
             queue = item.selector(queues[message.topic], message)
             if queue not in queues[message.topic]:

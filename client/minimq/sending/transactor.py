@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -176,8 +176,8 @@ class Transactor:
             for topic in dict.fromkeys([item.message.topic for item in messages])
         }
         topics = {topic: self._queues_at(route) for topic, route in routes.items()}
-        fixed = partial(self._fixed, routes)
-        bound = bound_queue(messages, fixed)
+        fixed = [self._fixed(routes[item.message.topic], item) for item in messages]
+        bound = bound_queue(fixed)
         try:
             names = brokers_of(topics, bound, consumed)
         except TopicNotFound:
@@ -195,7 +195,7 @@ class Transactor:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         limits = self._options.batch_messages, self._options.batch_bytes
-        parts = parts_of(messages, queues, in_turn, fixed, limits)
+        parts = parts_of(messages, fixed, queues, in_turn, limits)
         if len(parts) > MAX_ATOMIC_BATCHES:
             raise InvalidArgument(
                 f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
@@ -212,13 +212,13 @@ class Transactor:
             known = self._known_queues[route.topic] = route, queues_at(route)
         return known[1]
 
-    def _fixed(self, routes: Mapping[str, TopicRoute], item: TransactionMessage) -> MessageQueue | None:
+    def _fixed(self, route: TopicRoute, item: TransactionMessage) -> MessageQueue | None:
+        """Return the queue that a message must go to; None if it is free. Raises `InvalidArgument`."""
         message = item.message
-        route = routes[message.topic]
         if message.message_group is None and not route.key_queues:
             if not message.body and not takes_tombstones(route):
                 raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
-            return None
+            return item.queue
         return self._choose(route, message, item.queue, item.selector)
 
     def _is_silent(self, route: TopicRoute, broker_name: str) -> bool:
