@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,12 +26,16 @@ def free_port() -> int:
         return port
 
 
-def program(*names: str) -> str:
+def program(*names: str) -> str | None:
     """Return the first of these programs that is installed."""
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    raise SystemExit(f"{names[0]} is not installed")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def missing(package: str, server: str | None, debian: str) -> str | None:
+    """Say how to install what is missing; None if nothing is."""
+    if find_spec(package) is None:
+        return f"the Python package {package}: pip install {package}"
+    return None if server else f"the program {debian}: apt-get install {debian}"
 
 
 class Redis:
@@ -40,10 +45,22 @@ class Redis:
     worker: ClassVar = "redis"
     note = "appendfsync always"
 
+    @staticmethod
+    def server() -> str | None:
+        """Return the server's program, if it is installed."""
+        return program("redis-server")
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say how to install what is missing."""
+        return missing("redis", cls.server(), "redis-server")
+
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
+        server = self.server()
+        assert server
         flags = f"--bind 127.0.0.1 --port {self.port} --appendonly yes --appendfsync always --dir {folder}".split()
-        self._process = subprocess.Popen([program("redis-server"), *flags], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([server, *flags], stdout=subprocess.DEVNULL)
         self.pid = self._process.pid
 
     def __enter__(self) -> Self:
@@ -79,9 +96,21 @@ class RabbitMQ:
 
     name: ClassVar = "RabbitMQ quorum queue"
     worker: ClassVar = "rabbitmq"
-    note = "prefetch of 4 takes"
+    note = "prefetch of 2 takes"
+
+    @staticmethod
+    def server() -> str | None:
+        """Return the server's program, if it is installed."""
+        return program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say how to install what is missing."""
+        return missing("pika", cls.server(), "rabbitmq-server")
 
     def __init__(self, folder: Path) -> None:
+        server = self.server()
+        assert server
         self.port, nodes = free_port(), free_port()
         config, plugins = folder / "rabbitmq.conf", folder / "enabled_plugins"
         config.write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
@@ -100,7 +129,7 @@ class RabbitMQ:
         }
         adopt_orphans()  # the script leaves a daemon behind
         subprocess.Popen(
-            [program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")],
+            [server],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

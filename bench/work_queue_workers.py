@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
@@ -22,8 +21,6 @@ from minimq import Message, Producer, SimpleConsumer
 
 TOPIC = "work"
 GROUP = "workers"
-#: Acknowledgements of one thread that are under way at once.
-UNCONFIRMED = 64
 
 
 class Tally:
@@ -55,30 +52,62 @@ class Tally:
         }
 
 
-def minimq(nameserver: str, most: int, threads: int = 1) -> Result:
-    """Take and acknowledge with one `SimpleConsumer` for each thread."""
-    consumers = [SimpleConsumer(nameserver, group=GROUP) for _ in range(threads)]
-    for consumer in consumers:
-        consumer.subscribe(TOPIC)
+def run_consumers(consumers: int, drain: Callable[[int], None]) -> None:
+    """Run `drain` once for each consumer, each in a thread of its own."""
+    threads = [threading.Thread(target=drain, args=(number,)) for number in range(consumers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def minimq(nameserver: str, most: int, consumers: int) -> Result:
+    """Take and acknowledge; each consumer has one unconfirmed take, as those of the other brokers."""
+    clients = [SimpleConsumer(nameserver, group=GROUP) for _ in range(consumers)]
+    for client in clients:
+        client.subscribe(TOPIC)
     tally = Tally()
 
-    def work(consumer: SimpleConsumer) -> None:
-        acks: deque[Future[None]] = deque()
+    def drain(number: int) -> None:
+        consumer = clients[number]
+        unconfirmed: Future[None] | None = None
         while messages := consumer.receive(most, timeout=2):
             tally.add([message.body for message in messages])
-            acks.append(consumer.ack_async(messages))
-            if len(acks) == UNCONFIRMED:
-                acks.popleft().result()
-        for ack in acks:
-            ack.result()
+            if unconfirmed:
+                unconfirmed.result()
+            unconfirmed = consumer.ack_async(messages)
+        if unconfirmed:
+            unconfirmed.result()
         consumer.close()
 
-    workers = [threading.Thread(target=work, args=(consumer,)) for consumer in consumers]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    run_consumers(consumers, drain)
     return tally.result()
+
+
+def timed(count: int, cycle: Callable[[], bytes]) -> Result:
+    """Call `cycle`, which takes and acknowledges one message, and measure each call."""
+    cycle()
+    tally = Tally()
+    took: list[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        tally.add([cycle()])
+        took.append((time.perf_counter() - began) * 1e3)
+    took.sort()
+    return tally.result() | {f"p{q}_ms": took[count * q // 100] for q in (50, 99)}
+
+
+def minimq_one(nameserver: str, count: int) -> Result:
+    """Receive one message, acknowledge it, and wait for the confirmation, before the next."""
+    with SimpleConsumer(nameserver, group=GROUP) as consumer:
+        consumer.subscribe(TOPIC)
+
+        def cycle() -> bytes:
+            [message] = consumer.receive(1, timeout=10)
+            consumer.ack([message])
+            return message.body
+
+        return timed(count, cycle)
 
 
 def minimq_send(nameserver: str, count: int) -> Result:
@@ -119,50 +148,100 @@ def minimq_latency(nameserver: str, count: int, rate: int) -> Result:
         return tally.result() | {f"p{q}_ms": waited[count * q // 100] for q in (50, 99)}
 
 
-def redis(port: int, most: int) -> Result:
-    """Take with XREADGROUP; the XACK of what was taken before goes along with it."""
-    client: Any = import_module("redis").Redis(port=port)
-    client.ping()
+def redis(port: int, most: int, consumers: int) -> Result:
+    """Take with XREADGROUP; the XACK of the take before goes along with it."""
+    clients: list[Any] = [import_module("redis").Redis(port=port) for _ in range(consumers)]
+    for client in clients:
+        client.ping()
     tally = Tally()
-    name, done = f"worker-{os.getpid()}", list[bytes]()
-    while True:
-        pipeline = client.pipeline(transaction=False)
-        if done:
-            pipeline.xack(TOPIC, GROUP, *done)
-        pipeline.xreadgroup(GROUP, name, {TOPIC: ">"}, most)
-        found = pipeline.execute()[-1]
-        if not found:
-            return tally.result()
-        entries = found[0][1]
-        done = [entry for entry, _ in entries]
-        tally.add([fields[b"b"] for _, fields in entries])
 
+    def drain(number: int) -> None:
+        name, done = f"worker-{os.getpid()}-{number}", list[bytes]()
+        while True:
+            pipeline = clients[number].pipeline(transaction=False)
+            if done:
+                pipeline.xack(TOPIC, GROUP, *done)
+            pipeline.xreadgroup(GROUP, name, {TOPIC: ">"}, most)
+            found = pipeline.execute()[-1]
+            if not found:
+                return
+            entries = found[0][1]
+            done = [entry for entry, _ in entries]
+            tally.add([fields[b"b"] for _, fields in entries])
 
-def rabbitmq(port: int, most: int) -> Result:
-    """Consume with a prefetch of four takes; acknowledge each take with `multiple`."""
-    pika: Any = import_module("pika")
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
-    channel = connection.channel()
-    channel.basic_qos(prefetch_count=4 * most)
-    tally = Tally()
-    bodies, tag = list[bytes](), 0
-    for method, _, body in channel.consume(TOPIC, inactivity_timeout=2):
-        if method is not None:
-            bodies.append(body)
-            tag = method.delivery_tag
-        if bodies and (method is None or len(bodies) == most):
-            channel.basic_ack(tag, multiple=True)
-            tally.add(bodies)
-            bodies = []
-        if method is None:
-            break
-    channel.cancel()
-    connection.close()
+    run_consumers(consumers, drain)
     return tally.result()
 
 
+def redis_one(port: int, count: int) -> Result:
+    """Read one message with XREADGROUP and send its XACK, before the next."""
+    client: Any = import_module("redis").Redis(port=port)
+
+    def cycle() -> bytes:
+        [[_, [[entry, fields]]]] = client.xreadgroup(GROUP, "worker", {TOPIC: ">"}, 1)
+        client.xack(TOPIC, GROUP, entry)
+        return bytes(fields[b"b"])
+
+    return timed(count, cycle)
+
+
+def rabbitmq(port: int, most: int, consumers: int) -> Result:
+    """Consume with a prefetch of two takes; acknowledge each with `multiple`, which RabbitMQ does not confirm."""
+    pika: Any = import_module("pika")
+    connections = [pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) for _ in range(consumers)]
+    tally = Tally()
+
+    def drain(number: int) -> None:
+        channel = connections[number].channel()
+        channel.basic_qos(prefetch_count=2 * most)
+        bodies, tag = list[bytes](), 0
+        for method, _, body in channel.consume(TOPIC, inactivity_timeout=2):
+            if method is not None:
+                bodies.append(body)
+                tag = method.delivery_tag
+            if bodies and (method is None or len(bodies) == most):
+                channel.basic_ack(tag, multiple=True)
+                tally.add(bodies)
+                bodies = []
+            if method is None:
+                break
+        channel.cancel()
+        connections[number].close()
+
+    run_consumers(consumers, drain)
+    return tally.result()
+
+
+def rabbitmq_one(port: int, count: int) -> Result:
+    """Consume with a prefetch of one; acknowledge each message, which RabbitMQ does not confirm."""
+    pika: Any = import_module("pika")
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    deliveries = channel.consume(TOPIC)
+
+    def cycle() -> bytes:
+        method, _, body = next(deliveries)
+        channel.basic_ack(method.delivery_tag)
+        return bytes(body)
+
+    result = timed(count, cycle)
+    connection.close()
+    return result
+
+
 WORKERS: dict[str, Callable[..., Result]] = {
-    function.__name__: function for function in (minimq, minimq_send, minimq_latency, redis, rabbitmq)
+    function.__name__: function
+    for function in (
+        minimq,
+        minimq_one,
+        minimq_send,
+        minimq_latency,
+        redis,
+        redis_one,
+        rabbitmq,
+        rabbitmq_one,
+    )
 }
 
 if __name__ == "__main__":

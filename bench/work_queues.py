@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/work_queues.py [--peers] [names]
 
-With --peers, Redis Streams and quorum queues of RabbitMQ do the same work in the same run. That needs redis-server and
-rabbitmq-server on this machine, and the Python packages redis and pika.
+With --peers, Redis Streams and quorum queues of RabbitMQ do the same work in the same run, with the same number of
+consumers and of unconfirmed takes. That needs redis-server and rabbitmq-server on this machine.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def broker_pid(cluster: LocalCluster) -> int:
     return broker.pid
 
 
-def taken(name: str, count: int, most: int, processes: int, threads: int = 1, queues: int = 8) -> Row:
-    """Take and acknowledge all there is."""
+def taken(name: str, count: int, most: int, processes: int, consumers: int = 1, queues: int = 8) -> Row:
+    """Take and acknowledge all there is, with so many consumers in each process."""
     with filled(queues, count) as cluster:
-        arguments = {"nameserver": cluster.nameserver, "most": most, "threads": threads}
+        arguments = {"nameserver": cluster.nameserver, "most": most, "consumers": consumers}
         workers = [Workload("minimq", SCRIPT, **arguments) for _ in range(processes)]
         before = cpu_seconds(broker_pid(cluster))
         results = run(*workers)
@@ -72,19 +72,34 @@ def taken(name: str, count: int, most: int, processes: int, threads: int = 1, qu
         return row(name, results, cpu_seconds(broker_pid(cluster)) - before)
 
 
+def delays(result: Result) -> str:
+    """Return the note on the delays of one worker."""
+    return f"p50 {result['p50_ms']:.2f} ms, p99 {result['p99_ms']:.2f} ms"
+
+
+def one_by_one(count: int) -> Row:
+    """One consumer that receives a message, acknowledges it and waits, before the next."""
+    with filled(8, count + 1) as cluster:
+        worker = Workload("minimq_one", SCRIPT, nameserver=cluster.nameserver, count=count)
+        before = cpu_seconds(broker_pid(cluster))
+        [result] = run(worker)
+        return row(ONE_BY_ONE, [result], cpu_seconds(broker_pid(cluster)) - before, delays(result))
+
+
 def delay() -> Row:
     """Messages at 100/s, each received as soon as it is there."""
     with filled(8, 0) as cluster:
         before = cpu_seconds(broker_pid(cluster))
         [result] = run(Workload("minimq_latency", SCRIPT, nameserver=cluster.nameserver, count=1000, rate=100))
-        note = f"p50 {result['p50_ms']:.2f} ms, p99 {result['p99_ms']:.2f} ms"
-        return row("send to receive, 100/s", [result], cpu_seconds(broker_pid(cluster)) - before, note)
+        return row("send to receive, 100/s", [result], cpu_seconds(broker_pid(cluster)) - before, delays(result))
 
 
 def beside(workers: int) -> Row:
     """`send_many` while workers take at 32 a take, and without them."""
     with filled(8, 300_000 * workers) as cluster:
-        takers = [Workload("minimq", SCRIPT, nameserver=cluster.nameserver, most=32, threads=4) for _ in range(workers)]
+        takers = [
+            Workload("minimq", SCRIPT, nameserver=cluster.nameserver, most=32, consumers=4) for _ in range(workers)
+        ]
         sender = Workload("minimq_send", SCRIPT, nameserver=cluster.nameserver, count=1_000_000)
         before = cpu_seconds(broker_pid(cluster))
         for workload in (*takers, sender):
@@ -101,50 +116,80 @@ def beside(workers: int) -> Row:
         return found
 
 
-def peer(kind: type[Redis | RabbitMQ], count: int, most: int) -> Row:
-    """Take and acknowledge all there is from another broker, with two processes."""
+def peer(kind: type[Redis | RabbitMQ], count: int, most: int, consumers: int) -> Row:
+    """Take and acknowledge all there is from another broker, with so many consumers in each of two processes."""
     with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, kind(Path(folder)) as server:
         server.fill(TOPIC, count, bytes(100))
-        workers = [Workload(kind.worker, SCRIPT, port=server.port, most=most) for _ in range(2)]
+        arguments = {"port": server.port, "most": most, "consumers": consumers}
+        workers = [Workload(kind.worker, SCRIPT, **arguments) for _ in range(2)]
         before = cpu_seconds(server.pid)
         results = run(*workers)
         assert sum(result["count"] for result in results) >= count
-        return row(f"{kind.name}, {most} a take, 2 processes", results, cpu_seconds(server.pid) - before, server.note)
+        name = f"{kind.name}, {most} a take, 2 processes of {consumers}"
+        return row(name, results, cpu_seconds(server.pid) - before, server.note)
 
 
+def peer_one_by_one(kind: type[Redis | RabbitMQ], count: int) -> Row:
+    """One consumer of another broker that takes and acknowledges message after message."""
+    with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, kind(Path(folder)) as server:
+        server.fill(TOPIC, count + 1, bytes(100))
+        worker = Workload(f"{kind.worker}_one", SCRIPT, port=server.port, count=count)
+        before = cpu_seconds(server.pid)
+        [result] = run(worker)
+        return row(f"{kind.name}, {ONE_BY_ONE}", [result], cpu_seconds(server.pid) - before, delays(result))
+
+
+ONE_BY_ONE = "receive 1, ack, next; 1 consumer"
 OURS: dict[str, Callable[[], Row]] = {
-    "take32": lambda: taken("32 a take, 2 processes of 8 consumers", 500_000, 32, 2, threads=8),
+    "one": lambda: one_by_one(5_000),
+    "take32": lambda: taken("32 a take, 2 processes of 8 consumers", 500_000, 32, 2, consumers=8),
+    "take32-pair": lambda: taken("32 a take, 2 processes of 1 consumer", 200_000, 32, 2),
     "take32-lone": lambda: taken("32 a take, 1 consumer", 100_000, 32, 1),
-    "take500": lambda: taken("500 a take, 2 processes of 4 consumers", 4_000_000, 500, 2, threads=4),
+    "take500": lambda: taken("500 a take, 2 processes of 4 consumers", 4_000_000, 500, 2, consumers=4),
     "one-queue": lambda: taken("500 a take, 4 members on one queue", 2_000_000, 500, 4, queues=1),
     "single": lambda: taken("1 a take, 1 member", 10_000, 1, 1),
-    "singles": lambda: taken("1 a take, 4 members", 20_000, 1, 2, threads=2),
+    "singles": lambda: taken("1 a take, 4 members", 20_000, 1, 2, consumers=2),
     "delay": delay,
     "beside": lambda: beside(2),
     "alone": lambda: beside(0),
 }
-PEERS: dict[str, Callable[[], Row]] = {
-    "redis32": lambda: peer(Redis, 200_000, 32),
-    "redis500": lambda: peer(Redis, 200_000, 500),
-    "redis1": lambda: peer(Redis, 10_000, 1),
-    "rabbitmq32": lambda: peer(RabbitMQ, 100_000, 32),
-    "rabbitmq1": lambda: peer(RabbitMQ, 10_000, 1),
+REDIS: dict[str, Callable[[], Row]] = {
+    "redis-one": lambda: peer_one_by_one(Redis, 5_000),
+    "redis32": lambda: peer(Redis, 500_000, 32, 8),
+    "redis32-pair": lambda: peer(Redis, 200_000, 32, 1),
+    "redis500": lambda: peer(Redis, 500_000, 500, 4),
 }
+RABBITMQ: dict[str, Callable[[], Row]] = {
+    "rabbitmq-one": lambda: peer_one_by_one(RabbitMQ, 5_000),
+    "rabbitmq32": lambda: peer(RabbitMQ, 200_000, 32, 8),
+    "rabbitmq32-pair": lambda: peer(RabbitMQ, 100_000, 32, 1),
+}
+ALL = OURS | REDIS | RABBITMQ
+
+
+def check_peers(names: tuple[str, ...]) -> None:
+    """Exit before anything is measured if what a row needs is not installed."""
+    for rows, kind in ((REDIS, Redis), (RABBITMQ, RabbitMQ)):
+        if (missing := kind.missing()) and any(name in rows for name in names):
+            raise click.ClickException(f"the rows of {kind.name} need {missing}")
 
 
 @click.command(help=__doc__)
 @click.option("--peers", is_flag=True, help="Measure Redis Streams and RabbitMQ, too.")
-@click.argument("names", nargs=-1, type=click.Choice([*OURS, *PEERS]))
+@click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
 def main(peers: bool, names: tuple[str, ...]) -> None:
+    chosen = names or tuple(ALL if peers else OURS)
+    check_peers(chosen)
     table = Table("what", "messages/s", "client CPU", "broker CPU", "note")
-    chosen = names or (*OURS, *(PEERS if peers else ()))
     console = Console()
-    with console.status("") as status:
-        for name in chosen:
-            status.update(name)
-            table.add_row(*(OURS | PEERS)[name]())
-    console.print(table)
-    console.print("CPU: seconds for a million messages")
+    try:
+        with console.status("") as status:
+            for name in chosen:
+                status.update(name)
+                table.add_row(*ALL[name]())
+    finally:  # what was measured is printed also when a row fails
+        console.print(table)
+        console.print("CPU: seconds for a million messages")
 
 
 if __name__ == "__main__":
