@@ -44,7 +44,7 @@ def test_each_example_of_a_task_is_one_short_file() -> None:
         text = (EXAMPLES / f"{name}.py").read_text()
         assert text.count("\n") <= 60, name
         assert "flights_data" not in text, name
-    listed = (EXAMPLES.parent / "README.md").read_text()
+    listed = (EXAMPLES.parent / "docs" / "index.md").read_text()
     assert all(f"examples/{name}.py" in listed for name in TASKS)
 
 

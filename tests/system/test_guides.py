@@ -90,10 +90,15 @@ def test_the_texts_of_troubleshooting_are_those_of_the_code() -> None:
             assert part.strip() in code, text
 
 
-def test_the_readme_names_each_page_and_the_figures_that_were_measured() -> None:
-    readme, measured = text_of("README.md"), text_of("docs/benchmarks.md")
+def test_the_index_names_each_page() -> None:
+    index = text_of("docs/index.md")
     for page in (ROOT / "docs").glob("*.md"):
-        assert f"](docs/{page.name})" in readme or page.name == "index.md", page.name
+        assert f"]({page.name})" in index or page.name == "index.md", page.name
+
+
+def test_the_readme_is_short_and_its_figures_were_measured() -> None:
+    readme, measured = text_of("README.md"), text_of("docs/benchmarks.md")
+    assert readme.count("\n") <= 150
     rates = re.findall(r"([\d,]{5,})/s", readme.partition("## Beside others")[2])
     assert len(rates) == 3
     assert all(rate in measured for rate in rates)
