@@ -2,8 +2,10 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Many tests wait, so that two cores feed six workers; what ARGS names runs in one process, which starts sooner.
-WORKERS ?= $(if $(ARGS),0,6)
+# Many tests wait, so that two cores feed four workers; what ARGS names runs in one process, which starts sooner.
+WORKERS ?= $(if $(ARGS),0,4)
+# Tests that kill, flood or take long are those of `make test-faults`; what ARGS names runs whatever its marks are.
+QUICK := $(if $(ARGS),,-m "not long and not fault and not slow")
 VENV := .venv
 KAFKA_VERSION ?= 4.1.0
 # Of Spark's Kafka source, the first that Maven finds: that of Spark, else one that works with it.
@@ -20,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool chromium screenshots demo test test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom audit clean
+.PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom audit clean
 .PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -31,8 +33,11 @@ setup: $(VENV)/.done java etcd promtool chromium ## Install everything: the virt
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
 
-test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 15 minutes; one of them: make test ARGS="tests/unit -k batch"
-	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
+test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 8 minutes; one of them: make test ARGS="tests/unit -k batch"
+	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(QUICK) $(ARGS)
+
+test-faults: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests that kill, flood, browse or take long, about FAULT_MINUTES minutes; repeats what fails once
+	$(VENV)/bin/python scripts/test_faults.py $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
 	MINIMQ_TEST_ROUNDS=20 MINIMQ_TEST_SCHEDULES=100000 $(VENV)/bin/pytest -m "long or rounds" $(ARGS)

@@ -1,0 +1,51 @@
+"""Run the tests with the marks `fault` and `slow` in two workers, and repeat once, alone, what fails.
+
+    .venv/bin/python scripts/test_faults.py [WHAT PYTEST TAKES]
+
+A test that passes alone is reported as flaky. The run fails if a test fails twice, or if more than three are flaky.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MARKS = "(fault or slow) and not long"
+MOST_FLAKY = 3
+#: So many failures have one cause, which a repetition does not find.
+MOST_REPEATED = 20
+CACHE = Path(".pytest_cache/faults")
+FAILED = 1  # pytest's exit status if tests failed
+
+
+def run_pytest(*arguments: str) -> int:
+    """Return the exit status of pytest."""
+    command = [sys.executable, "-m", "pytest", "-m", MARKS, "-o", f"cache_dir={CACHE}", *arguments]
+    return subprocess.run(command, check=False).returncode
+
+
+def failed_tests() -> list[str]:
+    """Return the ids of the tests that the last run left as failed."""
+    record = CACHE / "v/cache/lastfailed"
+    return sorted(json.loads(record.read_text())) if record.exists() else []
+
+
+def main(arguments: list[str]) -> int:
+    workers = os.environ.get("WORKERS", "2")
+    status = run_pytest("-n", workers, "--no-loadscope-reorder", "--cache-clear", *arguments)
+    failed = failed_tests()
+    if status != FAILED or not 0 < len(failed) <= MOST_REPEATED:
+        return status
+    print(f"\n---- {len(failed)} failed, and run again, alone")
+    status = run_pytest("-n", "0", "--last-failed", *arguments)
+    still = failed_tests()
+    flaky = [test for test in failed if test not in still]
+    print(f"---- flaky tests, which failed and passed alone: {len(flaky)} of at most {MOST_FLAKY}", *flaky, sep="\n  ")
+    return status or int(len(flaky) > MOST_FLAKY)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
