@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 KEY_RUN = "key-run"
+HERE = Path(__file__).parent
 _stderr_key = pytest.StashKey[int]()
 _copies_key = pytest.StashKey[ServerCopies]()
 
@@ -84,6 +85,26 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _copies_key in config.stash:
         config.stash[_copies_key].close()
+
+
+#: Folders whose tests all have a mark that leaves them to `make test-faults`.
+MARKED = {
+    "fault": "fault",
+    "integration/replication": "fault",
+    "integration/controller": "fault",
+    "console/browser": "slow",
+    "spark": "slow",
+}
+#: Files of these folders that stay in `make test`.
+QUICK = {"spark/test_batch_read.py"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if not item.path.is_relative_to(HERE) or (file := item.path.relative_to(HERE).as_posix()) in QUICK:
+        return
+    for folder, mark in MARKED.items():
+        if file.startswith(f"{folder}/"):
+            item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:
