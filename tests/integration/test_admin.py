@@ -67,6 +67,7 @@ def test_a_topic_that_exists_is_refused_or_left_alone(admin: Admin, topic: str) 
     assert shapes(admin, topic)["broker-b"] == (4, 4, Permission.READ_WRITE)
 
 
+@pytest.mark.fault
 def test_a_creation_that_failed_half_way_is_completed_by_repeating_it(pair: LocalCluster) -> None:
     first, second = pair.brokers
     second.kill()
@@ -81,6 +82,7 @@ def test_a_creation_that_failed_half_way_is_completed_by_repeating_it(pair: Loca
             admin.create_topic("orders", queues=2)
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
     with Admin(pair.nameserver, timeout_s=2.0) as admin:
         pair.server("broker-b").pause()
@@ -256,6 +258,7 @@ def test_brokers_tell_about_themselves(admin: Admin, cluster: LocalCluster) -> N
         assert status.report.log_end > status.report.log_start == 0
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_is_in_the_status_with_the_reason(pair: LocalCluster) -> None:
     pair.server("broker-a").pause()
     with Admin(pair.nameserver, timeout_s=2.0) as admin:
@@ -329,6 +332,7 @@ def test_a_closed_admin_refuses(cluster: LocalCluster) -> None:
         admin.create_topic("x")
 
 
+@pytest.mark.fault
 def test_a_broker_that_was_restarted_is_reached_at_once(pair: LocalCluster) -> None:
     with Admin(pair.nameserver) as admin:
         admin.create_topic("orders")

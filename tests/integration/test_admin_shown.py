@@ -37,6 +37,7 @@ def test_every_name_server_shows_a_topic_that_was_created(pair: LocalCluster) ->
         link.close()
 
 
+@pytest.mark.fault
 def test_a_name_server_that_is_down_or_hangs_is_not_waited_for(pair: LocalCluster) -> None:
     with Admin(pair.nameserver) as admin:
         pair.nameservers[0].kill()

@@ -283,6 +283,7 @@ def test_messages_are_iterated_over(cluster: LocalCluster, topic: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.fault
 def test_queues_can_be_assigned_and_sought(cluster: LocalCluster, topic: str) -> None:
     fill(cluster, topic, 10)
 

@@ -103,6 +103,7 @@ def test_errors_are_those_of_the_plain_producer(cluster: LocalCluster, topic: st
         Producer(cluster.nameserver, windows=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.fault
 def test_a_full_buffer_lets_the_loop_go_on(single: LocalCluster) -> None:
     [broker] = single.brokers
 
@@ -121,6 +122,7 @@ def test_a_full_buffer_lets_the_loop_go_on(single: LocalCluster) -> None:
     assert len(list(read_all(single.nameserver, "t"))) == 51
 
 
+@pytest.mark.fault
 def test_a_full_buffer_that_does_not_block_says_so(single: LocalCluster) -> None:
     [broker] = single.brokers
 
@@ -139,6 +141,7 @@ def test_a_full_buffer_that_does_not_block_says_so(single: LocalCluster) -> None
     asyncio.run(run())
 
 
+@pytest.mark.fault
 def test_an_unknown_route_is_asked_for_beside_the_loop(single: LocalCluster) -> None:
     nameserver = single.nameservers[0]
     nameserver.pause()
@@ -154,6 +157,7 @@ def test_an_unknown_route_is_asked_for_beside_the_loop(single: LocalCluster) -> 
     asyncio.run(run())
 
 
+@pytest.mark.fault
 def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster) -> None:
     [broker] = single.brokers
 
@@ -175,6 +179,7 @@ def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster
     assert bodies == {b"0", b"1", b"2"}
 
 
+@pytest.mark.fault
 def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_their_order(
     single: LocalCluster,
 ) -> None:
@@ -262,6 +267,7 @@ def test_a_large_message_whose_send_is_cancelled_is_not_overtaken(single: LocalC
     assert [message.body[:1] for message in read_all(single.nameserver, "t")] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.fault
 def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
     [broker] = single.brokers
     before = threading.active_count()

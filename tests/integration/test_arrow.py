@@ -263,6 +263,7 @@ def test_the_table_of_a_compacted_topic(tmp_path: Path) -> None:
         assert offsets.num_rows == len(wanted)
 
 
+@pytest.mark.fault
 def test_a_read_goes_on_at_the_next_master(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master") as own:
         with Producer(own.nameserver, compression="none", batch_bytes=1 << 16) as producer:

@@ -410,6 +410,7 @@ def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> No
         assert [receipt.queue.broker_name for receipt in tx.receipts] == ["broker-a"]
 
 
+@pytest.mark.fault
 def test_a_transaction_goes_to_a_broker_that_is_there(
     tmp_path_factory: pytest.TempPathFactory, new_name: Callable[[], str]
 ) -> None:

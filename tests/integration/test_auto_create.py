@@ -99,6 +99,7 @@ def another_broker(cluster: LocalCluster, name: str, *flags: str) -> Iterator[No
         broker.close()
 
 
+@pytest.mark.fault
 def test_one_broker_with_the_option_is_enough() -> None:
     with (
         LocalCluster(brokers=1) as own,
@@ -121,6 +122,7 @@ def test_without_a_broker_nothing_is_made() -> None:
             automatic.create("never")
 
 
+@pytest.mark.fault
 def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals() -> None:
     with LocalCluster(brokers=2) as own:
         own.server("broker-b").pause()

@@ -98,6 +98,7 @@ def test_a_broker_that_goes_while_brokers_are_asked_is_listed_once(
     assert states == [("broker-a", away.since), ("broker-b", None)]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -116,11 +117,13 @@ def test_commands_say_which_queues_are_out_of_sight(
     assert '"stopped": false' in minimq(*command, "--output", "json")
 
 
+@pytest.mark.fault
 def test_a_group_says_whose_dead_letters_are_not_counted(half: LocalCluster, minimq: Minimq) -> None:
     said = minimq("group", "describe", "billing")
     assert ", dead letters of broker-a not counted, 4 queues of brokers that are away not counted\n" in said
 
 
+@pytest.mark.fault
 def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, minimq: Minimq) -> None:
     said, told = stderr_of(half, "dlq", "list")
     assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
@@ -128,6 +131,7 @@ def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, mini
     assert "1 queue not dropped\n" in minimq("dlq", "drop", "g", "--all", "--dry-run", status=1)
 
 
+@pytest.mark.fault
 def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Minimq) -> None:
     shown, _ = stderr_of(half, "cluster", "status")
     assert re.search(r"broker-a +\S+ +away since \d\d:\d\d:\d\d", shown)
@@ -136,12 +140,14 @@ def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Mini
     assert rows["broker-b"]["away_since"] is None
 
 
+@pytest.mark.fault
 def test_exit_at_end_fails_after_it_has_written_what_is_there(half: LocalCluster) -> None:
     written, told = stderr_of(half, "consume", "orders", "--group", "half", "--exit-at-end", status=1)
     assert written == "x\n" * ON_EACH
     assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read\n", told)
 
 
+@pytest.mark.fault
 def test_consume_says_at_its_start_which_broker_is_away(half: LocalCluster) -> None:
     arguments = ("consume", "orders", "--group", "some", "--max", str(ON_EACH))
     written, told = stderr_of(half, *arguments)
@@ -149,6 +155,7 @@ def test_consume_says_at_its_start_which_broker_is_away(half: LocalCluster) -> N
     assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
 
 
+@pytest.mark.fault
 def test_a_consumer_logs_at_its_start_which_broker_is_away(
     half: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,6 +167,7 @@ def test_a_consumer_logs_at_its_start_which_broker_is_away(
     assert re.search(r"group=logged topic=orders state=broker-a: away since .* 4 queues not read until", warning)
 
 
+@pytest.mark.fault
 def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
     seen, told = stderr_of(half, "peek", "orders", "--last", "3", status=1)
     assert seen == "x\n" * 3
@@ -209,6 +217,7 @@ def test_on_a_terminal_a_deletion_that_deletes_nothing_asks_nothing(
     assert re.fullmatch(said, told)
 
 
+@pytest.mark.fault
 def test_a_broker_that_comes_back_with_an_empty_disk_is_away_for_what_it_lacks(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("orders", queues=4)

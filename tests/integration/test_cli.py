@@ -424,6 +424,7 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(number: signal.Sign
     assert (tmp_path / "broker-a").is_dir()
 
 
+@pytest.mark.fault
 def test_a_server_that_ends_by_itself_is_named_with_its_log_and_started_again(minimq: Minimq, tmp_path: Path) -> None:
     port = free_port()
     arguments = ("local", "--brokers", "1", "--port", str(port), "--data-dir", str(tmp_path))
@@ -446,6 +447,7 @@ def test_a_server_that_ends_by_itself_is_named_with_its_log_and_started_again(mi
         assert running.wait(60) == 0
 
 
+@pytest.mark.fault
 def test_a_server_whose_folder_is_gone_is_tried_again_and_the_others_go_on(minimq: Minimq, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     arguments = ("local", "--brokers", "1", "--port", str(free_port()), "--data-dir", str(data_dir))
@@ -465,6 +467,7 @@ def test_a_server_whose_folder_is_gone_is_tried_again_and_the_others_go_on(minim
         assert running.returncode == 0
 
 
+@pytest.mark.fault
 def test_a_master_that_is_killed_comes_back_by_the_command_that_is_printed(tmp_path: Path) -> None:
     port = free_port()
     minimq = Minimq(f"127.0.0.1:{port}")

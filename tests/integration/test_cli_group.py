@@ -197,6 +197,7 @@ def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topi
     assert "--to" in minimq("group", "reset-offset", "g", topic, status=2)
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)

@@ -37,5 +37,5 @@ def test_the_reply_is_printed_as_it_is_or_as_json(minimq: Minimq, cluster: Local
 def test_errors_are_told_in_a_line(minimq: Minimq, cluster: LocalCluster, topic: str) -> None:
     with service(cluster.nameserver, topic, answer):
         assert minimq("request", topic, "bad", "--timeout", "30", status=1) == "error: this is bad\n"
-    late = minimq("request", topic, "abc", "--timeout", "0.3", status=1)
-    assert late.startswith("error: no reply to the request came within 0.3 s: it is stored in queue ")
+    late = minimq("request", topic, "abc", "--timeout", "3", status=1)
+    assert late.startswith("error: no reply to the request came within 3 s: it is stored in queue ")

@@ -93,6 +93,7 @@ def test_the_table_stays_what_it_is(cluster: LocalCluster) -> None:
     assert count < 3500 - 2000
 
 
+@pytest.mark.fault
 def test_a_killed_broker_loses_nothing(cluster: LocalCluster) -> None:
     chance, table = random.Random(2), dict[str, bytes]()
     for turn in range(4):

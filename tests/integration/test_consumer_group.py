@@ -206,6 +206,7 @@ while True:
 """
 
 
+@pytest.mark.fault
 def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, topic: str, group: str) -> None:
     """Only messages that the killed member had in hand are read again, and nothing is lost."""
     log = Log()

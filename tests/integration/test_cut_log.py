@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from minimq import ConsumeResult, OffsetReset, PullConsumer, PushConsumer, ReceivedMessage
 from support.small_segments import PATIENCE_S, QUEUE, World, world_of
 from support.waiting import wait_until
@@ -35,6 +37,7 @@ def cut_log(path: Path, before: int, after: int) -> Iterator[tuple[World, Callab
         yield world, cut
 
 
+@pytest.mark.fault
 def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
     resets: list[OffsetReset] = []
     with (
@@ -57,6 +60,7 @@ def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
         assert world.admin.describe_group("g").queues[0].committed_offset == 7
 
 
+@pytest.mark.fault
 def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: Path) -> None:
     seen: queues.SimpleQueue[int] = queues.SimpleQueue()
     resets: list[OffsetReset] = []

@@ -101,6 +101,7 @@ def _send_keyed(world: World, over: threading.Event) -> None:
             producer.send(Message(QUEUE.topic, b"x" * 5_000, keys=("k",)), queue=QUEUE)
 
 
+@pytest.mark.fault
 def test_a_search_goes_on_when_its_broker_is_killed_and_comes_back(lone: LocalCluster) -> None:
     [broker] = lone.brokers
     killed = threading.Event()
@@ -118,6 +119,7 @@ def test_a_search_goes_on_when_its_broker_is_killed_and_comes_back(lone: LocalCl
     assert (len(found.messages), found.is_complete) == (20_000, True)
 
 
+@pytest.mark.fault
 def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver, timeout_s=1) as admin:
         admin.create_topic(TOPIC, queues=1)
@@ -132,6 +134,7 @@ def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
         assert told == {gone.name}
 
 
+@pytest.mark.fault
 def test_a_slave_is_searched_and_named_when_its_master_is_gone(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster:
         with Producer(cluster.nameserver) as producer:

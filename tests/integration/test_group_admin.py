@@ -209,6 +209,7 @@ def test_a_group_that_nobody_knows(admin: Admin, topic: str) -> None:
 # ---- A broker is away ---------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_is_named_and_the_others_are_described(
     pair: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

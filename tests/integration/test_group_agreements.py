@@ -60,6 +60,7 @@ def test_a_refused_member_that_is_first_after_a_restart_is_refused_again(single:
     assert joins(broker, "good", "red")
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("grace_s", [2.5])
 def test_a_group_whose_members_do_not_come_back_is_taken_over_after_a_while(single: LocalCluster) -> None:
     [broker] = single.brokers
@@ -77,6 +78,7 @@ def test_a_group_whose_members_do_not_come_back_is_taken_over_after_a_while(sing
         assert bad.hear("members").members.client_ids == ["bad"]
 
 
+@pytest.mark.fault
 def test_a_group_that_all_members_have_left_agrees_on_nothing(single: LocalCluster) -> None:
     [broker] = single.brokers
     with RawMember(broker.address, "good") as good:
@@ -94,6 +96,7 @@ def test_a_group_that_all_members_have_left_agrees_on_nothing(single: LocalClust
     assert joins(broker, "next", "blue")
 
 
+@pytest.mark.fault
 def test_members_are_not_displaced_by_a_refused_one_that_keeps_trying(single: LocalCluster) -> None:
     """By killed brokers again and again; the filter of the refused one would pass over everything."""
     [broker] = single.brokers

@@ -200,6 +200,7 @@ def test_the_table_has_the_time_to_expiry_in_the_last_two_days() -> None:
     assert time_to_expiry(now - timedelta(minutes=5), now) == "0s"
 
 
+@pytest.mark.fault
 def test_an_idle_group_goes_by_itself(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
     with Admin(single.nameserver) as admin:
@@ -261,6 +262,7 @@ def test_a_commit_that_is_asked_for_is_recorded_though_this_consumer_has_recorde
         assert admin.committed_offsets(group)[queue] == 1
 
 
+@pytest.mark.fault
 def test_a_deletion_that_was_acknowledged_outlives_a_kill(single: LocalCluster) -> None:
     [broker] = single.brokers
     with Admin(single.nameserver) as admin:

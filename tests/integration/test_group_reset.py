@@ -199,6 +199,7 @@ def test_a_queue_that_is_held_refuses_the_reset_of_all(
     assert admin.reset_offsets(group, topic, "latest", force=True) == dict.fromkeys(queues, 1)
 
 
+@pytest.mark.fault
 def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
     with (
         fake_broker.alone(pair.nameserver, name="broker-b", broker_id=1) as slave,
@@ -218,6 +219,7 @@ def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCl
         assert admin.reset_offsets("g", "orders", queues=here) == dict.fromkeys(here, 0)
 
 
+@pytest.mark.fault
 def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     call_all = ClusterClient.call_all
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from functools import partial
 
 from minimq import Admin, LocalCluster, Permission
-from minimq.receiving.group_member import GroupMember
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
 from support.group_listener import QueueLog
@@ -16,19 +15,6 @@ from support.session_filter import SessionFilter
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
-
-
-def rounds(member: Member) -> int:
-    found = member.consumer._reader._member
-    return found.rounds if isinstance(found, GroupMember) else 0
-
-
-def test_ten_members_that_join_together_make_few_rounds(cluster: LocalCluster, topic: str, group: str) -> None:
-    """Without collecting, each would make one for each of the others, and for every word of other members' queues."""
-    with ExitStack() as stack:
-        members = [stack.enter_context(Member(cluster.nameserver, group, topic, Log())) for _ in range(10)]
-        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
-        assert max(map(rounds, members)) <= 8
 
 
 def test_changes_that_come_together_are_told_together(cluster: LocalCluster, topic: str, group: str) -> None:

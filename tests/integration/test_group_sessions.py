@@ -221,6 +221,7 @@ def test_the_queues_of_a_dead_member_are_held(brief: LocalCluster) -> None:
         assert queue.held_ms > 0
 
 
+@pytest.mark.fault
 def test_after_a_restart_the_last_owner_is_first(brief: LocalCluster) -> None:
     [broker] = brief.brokers
     epochs = {}

@@ -164,6 +164,7 @@ def test_a_data_directory_that_is_in_use_is_named(tmp_path: Path) -> None:
 # ---- Faults -------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("end", [ServerProcess.stop, ServerProcess.kill], ids=["stop", "kill"])
 def test_a_server_comes_back_at_its_address_with_its_data(
     single: LocalCluster, end: Callable[[ServerProcess], None]
@@ -191,6 +192,7 @@ def test_a_name_server_that_comes_back_knows_the_brokers(single: LocalCluster) -
             assert admin.list_topics() == ["orders"]
 
 
+@pytest.mark.fault
 def test_a_broker_starts_while_the_name_server_is_down(single: LocalCluster) -> None:
     single.nameservers[0].kill()
     single.brokers[0].restart()
@@ -199,6 +201,7 @@ def test_a_broker_starts_while_the_name_server_is_down(single: LocalCluster) -> 
         assert len(admin.cluster()) == 1
 
 
+@pytest.mark.fault
 def test_a_paused_server_exists_and_is_ended_all_the_same() -> None:
     with LocalCluster(brokers=2) as cluster:
         first, second = cluster.brokers
@@ -247,6 +250,7 @@ PARENT = """
 """
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("end", "status"),
     [

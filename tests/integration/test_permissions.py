@@ -117,6 +117,7 @@ def test_producers_go_to_the_other_brokers_while_consumers_read_on(pair: LocalCl
         wait_until(lambda: producer.send(Message("orders", b"x")).queue.broker_name == "broker-a", 20.0)
 
 
+@pytest.mark.fault
 def test_it_outlives_a_kill_of_the_broker_and_a_restart_of_a_name_server(pair: LocalCluster) -> None:
     broker = pair.server("broker-b")
     with Admin(pair.nameserver) as admin:
@@ -148,6 +149,7 @@ def test_topics_that_come_later_have_it_too(pair: LocalCluster) -> None:
         assert [item.permission for item in admin.describe_topic("later").settings] == [Permission.READ_WRITE] * 2
 
 
+@pytest.mark.fault
 def test_a_topic_can_be_closed_on_one_broker_only(pair: LocalCluster) -> None:
     with Admin(pair.nameserver) as admin, Producer(pair.nameserver) as producer:
         admin.update_topic("orders", permission=Permission.READ, brokers=["broker-a"])

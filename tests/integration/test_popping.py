@@ -254,6 +254,7 @@ def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_t
         assert (found.lag, found.in_flight) == (80, 80)
 
 
+@pytest.mark.fault
 @pytest.mark.timeout(180)
 def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
     options = {"checkpoint_interval_s": 0.05, "session_grace_s": 3600}

@@ -82,6 +82,7 @@ def test_statistics_count_messages_batches_bytes_and_latencies(cluster: LocalClu
         assert (told.buffered_messages, told.buffered_bytes, told.avoided) == (0, 0, ())
 
 
+@pytest.mark.fault
 def test_statistics_count_what_failed_and_name_the_brokers_that_are_left_out(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:
@@ -213,6 +214,7 @@ def test_a_queue_and_a_selector_at_once_are_refused(cluster: LocalCluster, topic
                 send(Message(topic, b"x"), queue=queue, selector=by_hash())
 
 
+@pytest.mark.fault
 def test_a_key_keeps_its_queue_while_the_broker_is_away(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:

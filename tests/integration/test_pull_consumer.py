@@ -136,6 +136,7 @@ def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
 # ---- closing ------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_closing_ends_a_poll_of_another_thread(consumer: PullConsumer) -> None:
     wait_until(lambda: consumer.poll(0.1) or True, PATIENCE_S)
     consumer.pause(consumer.assignment)
@@ -218,6 +219,7 @@ def test_how_many_messages_are_wanted_is_checked(consumer: PullConsumer) -> None
             consumer.poll(0.0, max_messages=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.fault
 def test_queues_are_paused_all_or_none(cluster: LocalCluster, topic: str) -> None:
     mine, other = (MessageQueue(topic, "broker-a", number) for number in (0, 1))
     with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver) as consumer:

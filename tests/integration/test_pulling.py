@@ -160,6 +160,7 @@ def test_assigned_queues_go_on_where_they_were_committed(
         assert admin.committed_offsets(group) == {queue: 5}
 
 
+@pytest.mark.fault
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(
     consumer: PullConsumer, producer: Producer, topic: str
 ) -> None:
@@ -202,6 +203,7 @@ def test_where_assigned_queues_begin(
         assert consumer.position(first.queue) == expected
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     "call",
     [

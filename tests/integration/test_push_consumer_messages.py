@@ -208,6 +208,7 @@ time.sleep(3600)
 """
 
 
+@pytest.mark.fault
 def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) -> None:
     fill(pair.nameserver, topic, 20)
     process = subprocess.Popen([sys.executable, "-c", HANGING, pair.nameserver, topic], stdout=subprocess.PIPE)
@@ -299,6 +300,7 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
         wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
 
 
+@pytest.mark.fault
 def test_a_job_outlives_its_broker(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:

@@ -79,6 +79,7 @@ def test_progress_of_a_group_without_members(
         finder.commit("a group", {queue: 1})
 
 
+@pytest.mark.fault
 def test_a_broker_that_is_away_is_named_and_the_others_answer() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, closing(QueueFinder(own.nameserver)) as finder:
         admin.create_topic("t", queues=1)

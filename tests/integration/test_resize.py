@@ -222,6 +222,7 @@ def test_growing_may_be_a_shrink_on_one_of_the_brokers(shared: LocalCluster) -> 
 # ---- Faults -------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_a_broker_that_is_killed_between_the_steps_is_waited_for(own: LocalCluster) -> None:
     broker = own.server("broker-b")
     steps = 0
@@ -244,6 +245,7 @@ def test_a_broker_that_is_killed_between_the_steps_is_waited_for(own: LocalClust
         assert counts(admin, "orders") == {"broker-a": (1, 1), "broker-b": (1, 1)}
 
 
+@pytest.mark.fault
 def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: LocalCluster) -> None:
     broker = own.server("broker-b")
 

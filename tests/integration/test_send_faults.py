@@ -52,6 +52,7 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
 # ---- messages that change -----------------------------------------------------------------------
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("queue", [None, MessageQueue("t", "broker-a", 1)], ids=["any", "chosen"])
 @pytest.mark.parametrize("added", ["a\0b", 5], ids=repr)
 def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
@@ -78,6 +79,7 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
     assert sorted(bodies(single)) == [b"0", b"1", b"4", b"5", b"6"]
 
 
+@pytest.mark.fault
 def test_a_changed_message_that_never_left_does_not_hinder_closing(single: LocalCluster) -> None:
     [broker] = single.brokers
     producer = Producer(single.nameserver, window=1, send_timeout_s=60)
@@ -95,6 +97,7 @@ def test_a_changed_message_that_never_left_does_not_hinder_closing(single: Local
 # ---- brokers that hang --------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_with_one_hung_broker_of_two_every_message_is_sent(pair: LocalCluster) -> None:
     hung, _ = pair.brokers
     with Producer(pair.nameserver, batch_messages=20) as producer:
@@ -110,6 +113,7 @@ def test_with_one_hung_broker_of_two_every_message_is_sent(pair: LocalCluster) -
     assert {int(body) for body in bodies(pair) if body != b"warm"} == set(range(4001))
 
 
+@pytest.mark.fault
 def test_closing_while_a_broker_hangs_counts_exactly_the_messages_that_it_has(pair: LocalCluster) -> None:
     hung, well = pair.brokers
     producer = Producer(pair.nameserver, send_timeout_s=60, batch_messages=2)
@@ -130,6 +134,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.fault
 def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: LocalCluster) -> None:
     """Some 300 tries of 1 MiB each: they must not gather here, nor at the broker when it goes on."""
     [broker] = single.brokers
@@ -158,6 +163,7 @@ def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: Loca
 # ---- name servers that are gone -----------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_without_any_name_server_a_producer_goes_on_with_what_it_knows(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, nameservers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:
@@ -212,6 +218,7 @@ def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
     connection.close()
 
 
+@pytest.mark.fault
 def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     single: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -239,6 +246,7 @@ def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
 
 
+@pytest.mark.fault
 def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalCluster) -> None:
     [broker] = single.brokers
     with Producer(single.nameserver, window=1, send_timeout_s=60) as producer:
@@ -255,6 +263,7 @@ def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalClu
 # ---- a full buffer ------------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_a_full_buffer_raises_when_told_so(single: LocalCluster) -> None:
     [broker] = single.brokers
     message = Message("t", bytes(10_000))

@@ -81,6 +81,7 @@ def test_a_flood_lets_a_single_message_through(cluster: LocalCluster, topic: str
     assert single_at < ended_at[0]
 
 
+@pytest.mark.fault
 def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
     with Producer(single.nameserver, send_timeout_s=0.5, batch_messages=1) as producer:
@@ -145,6 +146,7 @@ def test_closing_keeps_others_out_and_flushes_what_is_in(single: LocalCluster) -
     assert all(future.exception(PATIENCE_S) is None for future in futures)
 
 
+@pytest.mark.fault
 def test_flush_waits_for_what_was_handed_in_before_it(single: LocalCluster) -> None:
     stop = threading.Event()
     with Producer(single.nameserver) as producer:
@@ -167,6 +169,7 @@ def test_flush_waits_for_what_was_handed_in_before_it(single: LocalCluster) -> N
         single.brokers[0].resume()
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("close_timeout_s", [0.05, 0.5])
 def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, close_timeout_s: float) -> None:
     for _ in range(3):
@@ -212,6 +215,7 @@ def test_an_interrupt_in_the_middle_of_many_leaves_nothing_behind(single: LocalC
         assert producer.send(Message("t", b"after")).queue.topic == "t"
 
 
+@pytest.mark.fault
 def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_hangs(
     single: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +345,7 @@ def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str
     producer.close()
 
 
+@pytest.mark.fault
 def test_latency_counts_from_handing_in(single: LocalCluster) -> None:
     with Producer(single.nameserver, window=1, send_timeout_s=PATIENCE_S) as producer:
         producer.send(Message("t", b"x"))

@@ -321,6 +321,7 @@ def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     check_brokers(made)
 
 
+@pytest.mark.fault
 def test_a_full_buffer_blocks_and_close_flushes(own_cluster: LocalCluster) -> None:
     [broker] = own_cluster.brokers
     body = bytes(10_000)
@@ -381,6 +382,7 @@ def test_close_while_others_send_loses_no_answer(own_cluster: LocalCluster) -> N
         producer.close()
 
 
+@pytest.mark.fault
 def test_close_says_how_many_messages_were_not_acknowledged(own_cluster: LocalCluster) -> None:
     [broker] = own_cluster.brokers
     producer = Producer(own_cluster.nameserver, send_timeout_s=60)
@@ -394,6 +396,7 @@ def test_close_says_how_many_messages_were_not_acknowledged(own_cluster: LocalCl
         assert isinstance(future.exception(PATIENCE_S), Closed)
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_is_given_up_in_time(own_cluster: LocalCluster) -> None:
     [broker] = own_cluster.brokers
     with Producer(own_cluster.nameserver, send_timeout_s=1.0) as producer:

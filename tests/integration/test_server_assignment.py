@@ -139,6 +139,7 @@ def test_a_topic_without_a_route_has_nothing_to_share(member: Connect, group: st
     assert ask(one, group, "no-such-topic") == (version, [])
 
 
+@pytest.mark.fault
 def test_another_broker_decides_when_the_first_is_gone_and_routes_outlive_their_name_server(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:

@@ -30,6 +30,7 @@ def command_of(server: ServerProcess) -> str:
     return Path(f"/proc/{server.pid}/cmdline").read_text().replace("\0", " ")
 
 
+@pytest.mark.fault
 def test_a_copy_is_a_child_in_a_group_of_its_own(nameserver: ServerProcess) -> None:
     _state, parent, group, *_ = Path(f"/proc/{nameserver.pid}/stat").read_text().rpartition(")")[2].split()
 
@@ -38,6 +39,7 @@ def test_a_copy_is_a_child_in_a_group_of_its_own(nameserver: ServerProcess) -> N
     assert int(group) == nameserver.pid
 
 
+@pytest.mark.fault
 def test_the_end_of_a_copy_is_told(nameserver: ServerProcess) -> None:
     nameserver.pause()
     assert nameserver.paused
@@ -49,6 +51,7 @@ def test_the_end_of_a_copy_is_told(nameserver: ServerProcess) -> None:
     assert nameserver.end == "signal SIGKILL"
 
 
+@pytest.mark.fault
 def test_our_variables_reach_a_copy_and_others_start_a_command(
     nameserver: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

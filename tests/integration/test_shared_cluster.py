@@ -320,6 +320,7 @@ def test_many_calls_at_once_answer_by_key_and_name_each_failure(cluster: LocalCl
     assert {answer.topic.topic for answer in answers.values()} == {topic}
 
 
+@pytest.mark.fault
 def test_a_silent_broker_is_asked_once_for_all_clients_until_it_answers(cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
     with contextlib.closing(Connection([cluster.nameserver])) as connection:

@@ -124,6 +124,7 @@ def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer:
         assert admin.describe_group(topic).lag == 0
 
 
+@pytest.mark.fault
 def test_a_hundred_members_in_two_processes_do_each_message_once(
     pair: LocalCluster, producer: Producer, new_name: Callable[[], str]
 ) -> None:
@@ -424,6 +425,7 @@ def test_members_with_queues_of_their_own_are_another_kind(pair: LocalCluster, p
         wait_until(polled, 60)
 
 
+@pytest.mark.fault
 def test_a_fail_over_in_between_is_waited_for(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         [broker] = cluster.brokers

@@ -75,6 +75,7 @@ def others_get_nothing(cluster: LocalCluster, topic: str) -> bool:
         return other.receive(timeout=LONGER_S) == []
 
 
+@pytest.mark.fault
 def test_an_answer_that_is_late_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
     fill(pair, topic, 1)
     broker = pair.brokers[0]
@@ -100,6 +101,7 @@ def acknowledged(consumer: SimpleConsumer, handle: str) -> bool:
     return True
 
 
+@pytest.mark.fault
 def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
     pair: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster
     assert "were not sent to the dead letters" in errors[0].message
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_holds_up_no_other(pair: LocalCluster, new_name: Callable[[], str]) -> None:
     topic = new_name()
     with Admin(pair.nameserver) as admin:

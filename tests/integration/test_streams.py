@@ -72,6 +72,7 @@ def test_each_answer_goes_to_its_request_whichever_thread_sent_it(
         append(stream, topic, b"late")
 
 
+@pytest.mark.fault
 def test_what_is_under_way_fails_when_the_connection_closes(
     connection: Connection, cluster: LocalCluster, topic: str
 ) -> None:

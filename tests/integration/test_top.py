@@ -190,6 +190,7 @@ def test_scripts_get_a_line_of_json(own: LocalCluster) -> None:
     assert "flights" in minimq("top", "--once", "--interval", "0.2")
 
 
+@pytest.mark.fault
 def test_a_broker_that_goes_and_comes_back_is_seen_without_a_key(own: LocalCluster) -> None:
     with terminal(own.nameserver) as shown:
         shown.wait_for("flights")
@@ -204,6 +205,7 @@ def test_a_broker_that_goes_and_comes_back_is_seen_without_a_key(own: LocalClust
         assert shown.end() == 0
 
 
+@pytest.mark.fault
 def test_a_cluster_that_is_away_is_told_of_until_it_is_back(own: LocalCluster) -> None:
     [nameserver] = own.nameservers
     with terminal(own.nameserver, columns=60, lines=15) as shown:

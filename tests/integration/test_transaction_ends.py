@@ -221,6 +221,7 @@ def test_mistakes_are_told_at_once(shared: LocalCluster, topic: str, name: str) 
 # ---- when something does ------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("restart", ["none", "before", "between"])
 def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, name: str, restart: str) -> None:
     """The first writer died after the coordinator had heard its decision; brokers may have been killed meanwhile."""
@@ -246,6 +247,7 @@ def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, na
     assert bodies_in(pair, topic) == in_each(b"first")
 
 
+@pytest.mark.fault
 def test_a_broker_that_is_away_is_named_and_nothing_is_decided_without_it(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
     away = pair.brokers[1]
@@ -270,6 +272,7 @@ def test_a_broker_that_is_away_is_named_and_nothing_is_decided_without_it(pair: 
     assert bodies_in(pair, topic)[:2] == [("broker-a", 0, b"1"), ("broker-a", 0, b"2")]
 
 
+@pytest.mark.fault
 def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
     hanging = pair.brokers[1]
@@ -285,6 +288,7 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
     assert bodies_in(pair, topic) == in_each(b"1")
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: LocalCluster, name: str) -> None:
     topic, transaction = f"t-{next(_names)}", Transaction(name, 0)
     carrying, hanging = pair.brokers
@@ -357,6 +361,7 @@ def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalClu
     leaving.start()
 
 
+@pytest.mark.fault
 def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, name: str) -> None:
     with replicas(tmp_path, role="sync-master") as cluster:
         options = ProducerOptions(send_timeout_s=PATIENCE_S)
@@ -440,6 +445,7 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
             broker.stop()
 
 
+@pytest.mark.fault
 def test_what_is_on_its_way_is_bounded(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
     options = ProducerOptions(buffer_bytes=4 << 20, block_when_full=False, send_timeout_s=PATIENCE_S)

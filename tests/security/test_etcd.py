@@ -82,6 +82,7 @@ def transact(endpoint: str, security: ChannelSecurity, *, until: float = 0.0) ->
     return asyncio.run(transact())
 
 
+@pytest.mark.fault
 def test_the_controller_speaks_tls_with_certificates_of_its_own(endpoint: str, folder: Path) -> None:
     certificate, key = folder / "broker.crt", folder / "broker.key"
     known = security_of_files(folder / "ca.crt", certificate, key)

@@ -87,6 +87,7 @@ def test_a_user_without_a_right_leaves_half_of_the_streams_to_others(
         assert next(stubs[0].Session(said("other"), timeout=PATIENCE_S)).HasField("heartbeat")
 
 
+@pytest.mark.fault
 def test_a_broker_that_cannot_learn_of_changes_serves_no_user_until_it_can(
     lone: LocalCluster, stubs: tuple[Any, Any]
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_broker_that_cannot_learn_of_changes_serves_no_user_until_it_can(
     wait_until(lambda: not of_nameserver(stubs), PATIENCE_S, what="the name server serves users")
 
 
+@pytest.mark.fault
 def test_a_name_server_that_cannot_learn_of_changes_serves_no_user_until_it_can(
     lone: LocalCluster, stubs: tuple[Any, Any]
 ) -> None:

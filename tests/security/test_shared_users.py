@@ -121,6 +121,7 @@ def test_of_two_changes_at_once_one_is_told_to_look_again(two: LocalCluster) -> 
         assert admin.access() == document
 
 
+@pytest.mark.fault
 def test_the_newest_users_outlive_the_restart_of_all_servers(two: LocalCluster) -> None:
     run(two, "user", "add", "carol")
     with Admin(credentials=two.credentials) as admin:

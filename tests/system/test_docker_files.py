@@ -335,6 +335,7 @@ def check_health(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.fault
 @pytest.mark.system
 def test_the_health_check_asks_the_server() -> None:
     with LocalCluster(brokers=1) as cluster:
