@@ -92,6 +92,13 @@ _PROPERTY_SECTIONS = (
     Section.NAMES,
     Section.VALUES,
 )
+_SECTIONS = len(Section)
+_NO_BASES = (0,) * _SECTIONS
+#: As plain numbers, which are faster: many parts are cut.
+_KEY_OFFSETS, _PROPERTY_OFFSETS, _NAME_OFFSETS, _VALUE_OFFSETS, _BORN = map(int, list(Section)[1:6])
+_KEYS, _NAMES, _VALUES = map(int, list(Section)[8:11])
+#: Bytes that the number of a record of a compacted batch takes in memory.
+_NUMBER_BYTES = 40
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<2i")
 #: From that average size in bytes on it takes longer to copy a value than to add to its offsets.
@@ -113,7 +120,7 @@ class RecordBatch:
         InvalidArgument: the batch has a newer format.
     """
 
-    __slots__ = ("_are_texts_checked", "_bounds", "_content", "header", "origins")
+    __slots__ = ("_are_texts_checked", "_bases", "_bounds", "_content", "_first", "header", "origins", "remaining")
 
     def __init__(self, data: bytes) -> None:
         verify(data)
@@ -133,7 +140,12 @@ class RecordBatch:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
         lengths = DIRECTORY.unpack_from(self._content, start)
         self.header = header
+        #: Number of records that it has.
+        self.remaining = header.remaining
         self._are_texts_checked = False
+        #: Number of the first record, and where columns of offsets begin: 0 except in what `metadata` returns.
+        self._first = 0
+        self._bases: Sequence[int] = _NO_BASES
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
         if self._bounds[-1] != end:
             raise CorruptBatch(f"the sections of a batch end at {self._bounds[-1]} where they should at {end}")
@@ -142,11 +154,6 @@ class RecordBatch:
     def __len__(self) -> int:
         """Return how many offsets it holds: also those of records that compaction has removed."""
         return self.header.count
-
-    @property
-    def remaining(self) -> int:
-        """Number of records that it has."""
-        return self.header.remaining
 
     def numbers(self, first: int = 0) -> Sequence[int]:
         """Return the numbers of the records that it has, from `first` on."""
@@ -178,14 +185,15 @@ class RecordBatch:
         if self._are_texts_checked:
             return
         ends = self._ascending(Section.PROPERTY_OFFSETS)
-        if ends[-1] > MAX_METADATA and max(end - start for start, end in pairwise(ends)) > MAX_METADATA + 1:
+        if ends[-1] - ends[0] > MAX_METADATA and max(end - start for start, end in pairwise(ends)) > MAX_METADATA + 1:
             raise CorruptBatch(f"a record of a batch has more than {MAX_METADATA + 1} properties")
         for offsets, values in _TEXTS:
             bounds = self._ascending(offsets)
-            self._check_text(values, bounds)
+            base = self._bases[offsets]
+            self._check_text(values, [bound - base for bound in bounds] if base else bounds)
             # A character has at most four bytes. Only where all values together are longer one of them can be.
             if (
-                bounds[-1] > MAX_METADATA_BYTES
+                bounds[-1] - bounds[0] > MAX_METADATA_BYTES
                 and max(end - start for start, end in pairwise(bounds)) > MAX_METADATA_BYTES
             ):
                 raise CorruptBatch(f"a record of a batch has more than {MAX_METADATA_BYTES} bytes of {values.name}")
@@ -229,7 +237,8 @@ class RecordBatch:
         if not self.has(Section.PROPERTY_OFFSETS):
             return {}
         at = self._bounds[Section.PROPERTY_OFFSETS] + 4 * self.place(index)
-        start, end = _TWO_OFFSETS.unpack_from(self._content, at)
+        base = self._bases[Section.PROPERTY_OFFSETS]
+        start, end = [bound - base for bound in _TWO_OFFSETS.unpack_from(self._content, at)]
         names = self._texts(Section.NAME_OFFSETS, Section.NAMES, start, end)
         return dict(zip(names, self._texts(Section.VALUE_OFFSETS, Section.VALUES, start, end), strict=True))
 
@@ -272,7 +281,52 @@ class RecordBatch:
 
     def place(self, number: int) -> int:
         """Return the place of a record in the columns, or of the next one that it has."""
-        return number if self.origins is None else self.origins.place(number)
+        return number - self._first if self.origins is None else self.origins.place(number)
+
+    @property
+    def metadata_size(self) -> int:
+        """Bytes of keys, properties and times of all records together."""
+        bounds = self._bounds
+        size: int = (
+            bounds[Section.TAG_CODES] - bounds[Section.KEY_OFFSETS] + bounds[Section.BODIES] - bounds[Section.KEYS]
+        )
+        return size if self.origins is None else size + _NUMBER_BYTES * self.remaining
+
+    def metadata(self, first: int, end: int) -> RecordBatch:
+        """Return a copy of keys, properties, ids and times of the records from one place to another, without the rest.
+
+        The methods that are about one record work there, with the same number as here; no others do. Offsets that
+        contradict each other are found when they are looked at: then it is the whole batch.
+        """
+        content, bounds = self._content, self._bounds
+        sections, bases = [b""] * _SECTIONS, list(_NO_BASES)
+        spans = [(_KEY_OFFSETS, _KEYS, first, end)] if bounds[_KEY_OFFSETS] != bounds[_KEY_OFFSETS + 1] else []
+        if (at := bounds[_PROPERTY_OFFSETS]) != (names_at := bounds[_PROPERTY_OFFSETS + 1]):
+            column = sections[_PROPERTY_OFFSETS] = content[at + 4 * first : at + 4 * end + 4]
+            base = bases[_PROPERTY_OFFSETS] = _OFFSET.unpack_from(column)[0]
+            start, stop = base - self._bases[_PROPERTY_OFFSETS], _OFFSET.unpack(column[-4:])[0]
+            stop -= self._bases[_PROPERTY_OFFSETS]
+            if not 0 <= start <= stop < (bounds[_NAME_OFFSETS + 1] - names_at) // 4:
+                return self
+            spans += [(_NAME_OFFSETS, _NAMES, start, stop), (_VALUE_OFFSETS, _VALUES, start, stop)]
+        for offsets, values, start, stop in spans:
+            at = bounds[offsets]
+            column = sections[offsets] = content[at + 4 * start : at + 4 * stop + 4]
+            base = bases[offsets] = _OFFSET.unpack_from(column)[0]
+            at = bounds[values] - self._bases[offsets]
+            sections[values] = content[at + base : at + (last := _OFFSET.unpack(column[-4:])[0])]
+            if not bounds[values] <= at + base <= at + last <= bounds[values + 1]:
+                return self
+        if width := (bounds[_BORN + 1] - (at := bounds[_BORN])) // self.remaining:
+            sections[_BORN] = content[at + width * first : at + width * end]
+        part = RecordBatch.__new__(RecordBatch)
+        part.header, part.remaining = self.header, end - first
+        part.origins = None if self.origins is None else self.origins.cut(first, end)
+        part._are_texts_checked = self._are_texts_checked
+        part._first, part._bases = self._first + first, bases
+        part._content = b"".join(sections)
+        part._bounds = tuple(accumulate(map(len, sections), initial=0))
+        return part
 
     def _slices(self, offsets: Section, values: Section, first: int) -> list[bytes]:
         bounds = self._ascending(offsets, first)
@@ -346,7 +400,7 @@ class RecordBatch:
 
     def _texts(self, offsets: Section, values: Section, first: int, last: int) -> list[str]:
         """Return some values of a column that was checked; decoded together where that is possible."""
-        place, at = self._bounds[offsets] + 4 * first, self._bounds[values]
+        place, at = self._bounds[offsets] + 4 * first, self._bounds[values] - self._bases[offsets]
         if last == first + 1:  # the usual case is worth it
             begin, end = _TWO_OFFSETS.unpack_from(self._content, place)
             return [self._content[at + begin : at + end].decode()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntFlag
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -83,6 +84,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_after_s: float | None = None
     deliver_at: datetime | float | None = None
     recallable: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.body, self.tag))  # keys and properties need not be hashable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only view of a dictionary, such as `NO_PROPERTIES`, cannot be pickled.
+        topic, body, tag, keys, properties, *rest = msgspec.structs.astuple(self)
+        return Message, (topic, body, tag, keys, dict(properties), *rest)
 
     @classmethod
     def tombstone(cls, topic: str, key: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Message:

@@ -89,6 +89,14 @@ class RecordOrigins:
         """Return the origin of a record that remains."""
         return self.origins[bisect_right(self._firsts, number) - 1]
 
+    def cut(self, first: int, end: int) -> RecordOrigins:
+        """Return the same for the records from one place to another."""
+        numbers = self.numbers[first:end]
+        if not self.origins or not numbers:
+            return RecordOrigins(numbers, ())
+        found = [bisect_right(self._firsts, number) for number in (numbers[0], numbers[-1])]
+        return RecordOrigins(numbers, self.origins[found[0] - 1 : found[1]])
+
     def run(self, number: int) -> tuple[RecordOrigin, int]:
         """Return the origin of a record that remains, and the number with which the next origin begins."""
         index = bisect_right(self._firsts, number)

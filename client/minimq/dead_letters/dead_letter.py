@@ -130,6 +130,12 @@ class DeadLetter:
         message_group = original.message_group if topic == self.topic else None
         return Message(topic, original.body, original.tag, original.keys, original.properties, message_group)
 
+    def __eq__(self, other: object) -> bool:
+        return self._copy == other._copy if isinstance(other, DeadLetter) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._copy)
+
     def __repr__(self) -> str:
         return (
             f"DeadLetter({self.place} of group {self.group}, topic {self.topic}, {self.reason!r}, tries {self.tries})"

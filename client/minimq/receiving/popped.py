@@ -59,20 +59,18 @@ class OpenedBatch:
         """Return the messages from `first` to before `end`, as far as the batch has them."""
         base, records = self.batch.base_offset, self.batch.records
         part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
-        bodies = self._bodies[part]
-        indices = records.numbers(max(first - base, 0))
-        return list(
-            map(
-                PoppedMessage,
-                repeat(self.batch),
-                indices[: len(bodies)],
-                bodies,
-                self._tags[part],
-                repeat(tries),
-                repeat(epoch),
-                repeat(group),
-            )
+        columns = (
+            iter(records.numbers(max(first - base, 0))),
+            iter(self._bodies[part]),
+            iter(self._tags[part]),
+            repeat(tries),
+            repeat(epoch),
+            repeat(group),
         )
+        messages: list[PoppedMessage] = []
+        for shared in self.batch.parts(part.start, part.stop):
+            messages += map(PoppedMessage, shared, *columns)
+        return messages
 
 
 class OpenedBatches:

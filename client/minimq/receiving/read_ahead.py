@@ -22,7 +22,7 @@ class FetchedBatch:
         passed_over: how many messages the broker passed over before it.
     """
 
-    __slots__ = ("_check_texts", "_first", "_messages", "_queue", "due", "passed_over", "stored")
+    __slots__ = ("_check_texts", "_first", "_messages", "_queue", "batch", "due", "passed_over", "stored")
 
     def __init__(
         self, queue: MessageQueue, stored: EncodedBatch, first: int, *, check_texts: bool, due: float, passed_over: int
@@ -34,6 +34,8 @@ class FetchedBatch:
         self._first = first
         self._check_texts = check_texts
         self._messages: list[ReceivedMessage] | None = None
+        #: The batch, once it is open.
+        self.batch: ReceivedBatch | None = None
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +53,7 @@ class FetchedBatch:
             if self._check_texts:
                 batch.check_texts()
             self._messages = batch.messages(self._first)
+            self.batch = batch
         return self._messages
 
 
@@ -87,6 +90,8 @@ class ReadAhead:
         #: The batch that is being handed out, and how many of its messages were.
         self._opened: list[ReceivedMessage] = []
         self._handed_out = 0
+        #: The batches of the messages that were handed out last, which `poll_arrow` needs whole.
+        self._latest: list[ReceivedBatch | None] = []
 
     def is_due(self, now: float) -> bool:
         """Tell whether something may be handed out."""
@@ -147,6 +152,7 @@ class ReadAhead:
                 of it.
         """
         taken: list[ReceivedMessage] = []
+        del self._latest[:-1]
         while len(taken) < max_messages and self.is_due(now):
             if self._handed_out == len(self._opened):
                 try:
@@ -190,11 +196,13 @@ class ReadAhead:
         """Go on at another offset, and forget what was fetched."""
         self.position = self.fetch_offset = offset
         self._batches.clear()
+        self._latest.clear()
         self._opened = []
         self._handed_out = self._gap = self.messages = self.size = 0
 
     def _open(self) -> None:
         self._opened = self._batches[0].open()
+        self._latest.append(self._batches[0].batch)
         self._handed_out = 0
         self._next()
 

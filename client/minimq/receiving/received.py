@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
+from typing import Any
 
 import msgspec
 
@@ -17,6 +19,8 @@ from minimq_common.moments import moment
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
+#: Bytes of keys, properties and times that neighboring messages share: so much a message keeps that is kept.
+_SHARED_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +53,34 @@ class ReceivedBatch:
         CorruptBatch: it is damaged; the text and the attributes say where it stands.
         InvalidArgument: it has a newer format.
 
+    Messages do not keep it. They have a copy of their part of it, without bodies, which they share with few others.
+
     Attributes:
         queue: where it stands.
         base_offset: offset of its first record.
         stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
         due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
-        records: the columns.
+        records: the columns; of a part, only `RecordBatch.metadata`.
     """
 
-    __slots__ = ("_position", "_stored_end", "base_offset", "due_ms", "queue", "records", "stored_ms")
+    __slots__ = (
+        "__weakref__",
+        "_position",
+        "_stored_end",
+        "_whole",
+        "base_offset",
+        "due_ms",
+        "queue",
+        "records",
+        "stored_ms",
+    )
 
     def __init__(self, queue: MessageQueue, stored: EncodedBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms
         self.due_ms = stored.due_ms
+        self._whole: weakref.ref[ReceivedBatch] | None = None
         self._stored_end, self._position = stored.base_offset + stored.count, stored.position
         try:
             self.records = RecordBatch(stored.data)
@@ -82,7 +99,49 @@ class ReceivedBatch:
         first = max(offset - self.base_offset, 0)
         bodies, tags = self.bodies_and_tags(first)
         indices = self.records.numbers(first)
-        return list(map(ReceivedMessage, repeat(self), indices, bodies, tags))
+        columns = iter(indices), iter(bodies), iter(tags)
+        messages: list[ReceivedMessage] = []
+        for part in self.parts(self.records.place(first), self.records.remaining):
+            messages += map(ReceivedMessage, part, *columns)
+        return messages
+
+    def parts(self, first: int, end: int) -> Iterator[Iterable[ReceivedBatch]]:
+        """Yield the part for each message from one place to another, those that share one together."""
+        records = self.records
+        if records.size <= _SHARED_BYTES:
+            yield repeat(self, end - first)
+            return
+        count = max(_SHARED_BYTES * records.remaining // max(records.metadata_size, 1), 1)
+        for place in range(first, end, count):
+            stop = min(place + count, end)
+            yield repeat(self._part(place, stop), stop - place)
+
+    def only(self, index: int) -> ReceivedBatch:
+        """Return the part of one message."""
+        place = self.records.place(index)
+        return self._part(place, place + 1)
+
+    @property
+    def whole(self) -> ReceivedBatch | None:
+        """The batch of which it is a part, as long as somebody else has that; itself if it is no part."""
+        return self if self._whole is None else self._whole()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = (self.base_offset, self.stored_ms, self._position, self._stored_end, self.due_ms)
+        return _restored, (self.queue, self.records, *place)
+
+    def _part(self, first: int, end: int) -> ReceivedBatch:
+        part = ReceivedBatch.__new__(ReceivedBatch)
+        part.queue, part.base_offset, part.stored_ms, part.due_ms = (
+            self.queue,
+            self.base_offset,
+            self.stored_ms,
+            self.due_ms,
+        )
+        part._stored_end, part._position = self._stored_end, self._position
+        part.records = self.records.metadata(first, end)
+        part._whole = weakref.ref(self)
+        return part
 
     def bodies_and_tags(self, first: int) -> tuple[Sequence[bytes], Sequence[str | None]]:
         """Return bodies and tags of the messages that it has from an index on. Raises `CorruptBatch`."""
@@ -116,8 +175,27 @@ class ReceivedBatch:
         return told.at(self.queue, self.base_offset, self._stored_end) if isinstance(told, CorruptBatch) else told
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message read from a queue. Body and tag are at hand, the rest is looked up in its batch when asked for."""
+def _restored(
+    queue: MessageQueue,
+    records: RecordBatch,
+    base_offset: int,
+    stored_ms: int,
+    position: int,
+    stored_end: int,
+    due_ms: int,
+) -> ReceivedBatch:
+    """Return a batch that was pickled."""
+    batch = ReceivedBatch.__new__(ReceivedBatch)
+    batch.queue, batch.records, batch.base_offset, batch.stored_ms = queue, records, base_offset, stored_ms
+    batch._position, batch._stored_end, batch.due_ms, batch._whole = position, stored_end, due_ms, None
+    return batch
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A message read from a queue. Body and tag are at hand, the rest is looked up in its batch when asked for.
+
+    Two are equal if all that they say is. A message may be kept, copied and pickled: it does not keep its batch.
+    """
 
     batch: ReceivedBatch
     index: int
@@ -196,7 +274,35 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
         """Number of times that the message was given to a listener before without success."""
         return 0
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReceivedMessage) or type(self) is not type(other):
+            return NotImplemented
+        return _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.queue_offset))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Only what is its own is written.
+        return type(self), (self.batch.only(self.index), *msgspec.structs.astuple(self)[1:])
+
     def __repr__(self) -> str:
         shown = repr(self.body[:_SHOWN_BYTES]) + ("..." if len(self.body) > _SHOWN_BYTES else "")
         where = f"{self.queue}, offset {self.queue_offset}"
         return f"ReceivedMessage({where}, tag {self.tag!r}, {shown}, {len(self.body)} bytes)"
+
+
+def _values(message: ReceivedMessage) -> tuple[object, ...]:
+    """Return all that a message says."""
+    batch, index = message.batch, message.index
+    return (
+        (
+            batch.queue,
+            batch.base_offset,
+            batch.stored_ms_of(index),
+            batch.due_ms,
+            *msgspec.structs.astuple(message)[1:],
+        ),
+        (batch.records.message_id(index), batch.records.born_ms(index), batch.records.header.lane),
+        (batch.records.keys(index), batch.records.properties(index)),
+    )

@@ -167,10 +167,11 @@ class ArrowColumns:
         """
         at = 0
         while at < len(messages):
-            batch = messages[at].batch
-            end = bisect_left(messages, batch.end_offset, at, key=lambda message: message.queue_offset)
+            batch = messages[at].batch.whole
+            last = messages[at].batch.end_offset
+            end = bisect_left(messages, last, at, key=lambda message: message.queue_offset)
             part = messages[at:end]
-            if len(part) < SMALL_BATCH:
+            if batch is None or len(part) < SMALL_BATCH:
                 yield self.from_messages(list(part))
             else:
                 yield from self._rows_of(batch, part)
