@@ -16,7 +16,7 @@ from minimq_common.batch_columns import (
 )
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument, MessageTooLarge
-from minimq_common.message_fields import wrong_field, wrong_message
+from minimq_common.message_fields import check_empty, wrong_field, wrong_message
 from minimq_common.message_group import MESSAGE_GROUP, lane_of
 from minimq_common.model import NO_PROPERTIES, Message
 
@@ -31,7 +31,8 @@ class BatchBuilder:
         max_body_bytes: largest body that is let through.
         compression: of the batch; None for none.
         message_group: that of all messages, for a FIFO topic; what the messages themselves say is not looked at.
-        tombstones: let messages with an empty body pass that have a key.
+        is_compacted: True for a compacted topic, in which only tombstones have an empty body; False for one that
+            takes no tombstones; None if that was checked, or the topic takes copies of all messages.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class BatchBuilder:
         compression: Compression | None = None,
         message_group: str | None = None,
         *,
-        tombstones: bool = False,
+        is_compacted: bool | None = None,
     ) -> None:
         self._max_body_bytes = max_body_bytes
         self._compression = compression
         self._message_group = message_group
-        self._tombstones = tombstones
+        self._is_compacted = is_compacted
         #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
         self._bodies: list[bytes] = []
@@ -63,7 +64,8 @@ class BatchBuilder:
         """Take messages in; their topic is not looked at. After an error the builder must not be used.
 
         Raises:
-            InvalidArgument: a body is empty or not bytes, or a tag, key or property is not text or has a NUL.
+            InvalidArgument: a body is not bytes or must not be empty, or a tag, key or property is not text or has a
+                NUL.
             MessageTooLarge: a body is over the limit.
         """
         try:
@@ -116,7 +118,7 @@ class BatchBuilder:
         return [self._part(begin, end) for begin, end in pairwise([0, *ends])]
 
     def _part(self, begin: int, end: int) -> BatchBuilder:
-        part = BatchBuilder(self._max_body_bytes, self._compression, self._message_group, tombstones=self._tombstones)
+        part = BatchBuilder(self._max_body_bytes, self._compression, self._message_group)
         part._bodies = self._bodies[begin:end]
         part._lengths = self._lengths[begin:end]
         part._tags = self._tags[begin:end]
@@ -131,11 +133,9 @@ class BatchBuilder:
     def _add(self, messages: Sequence[Message]) -> None:
         bodies = [message.body for message in messages]
         lengths = list(map(len, bodies))
-        if min(lengths) == 0 and not (self._tombstones and _are_tombstones(messages)):
-            raise InvalidArgument(
-                "a message has an empty body: give it at least one byte; only tombstones for compacted topics have "
-                "none, see Message.tombstone"
-            )
+        if min(lengths) == 0 and self._is_compacted is not None:
+            for message in messages:
+                check_empty(message, is_compacted=self._is_compacted)
         if max(lengths) > self._max_body_bytes:
             raise MessageTooLarge(
                 f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
@@ -211,11 +211,6 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
-
-
-def _are_tombstones(messages: Sequence[Message]) -> bool:
-    """Tell whether each message with an empty body has a key."""
-    return all(len(message.body) or (message.keys and message.keys[0]) for message in messages)
 
 
 def _characters(properties: Mapping[str, str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import kind_of
 
@@ -18,6 +19,21 @@ def wrong_message(messages: Iterable[object]) -> str | None:
         if found:
             return found
     return None
+
+
+def check_empty(message: Message, *, is_compacted: bool) -> None:
+    """Raise `InvalidArgument` if a topic does not take an empty body: a compacted one takes only tombstones."""
+    if len(message.body):
+        return
+    if message.is_tombstone and not is_compacted:
+        raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
+    if is_compacted and not message.is_tombstone:
+        raise InvalidArgument(
+            f"a message for topic {message.topic!r} has an empty body, and the topic is compacted: give it at least "
+            "one byte, or delete the key with Message.tombstone(topic, key)"
+        )
+    if message.is_tombstone and not (message.keys and message.keys[0]):
+        raise InvalidArgument("a tombstone has no key: Message.tombstone(topic, key) deletes a key")
 
 
 def wrong_field(

@@ -60,7 +60,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         topic: where it goes.
-        body: the payload, 1 byte to 4 MiB unless the broker is told otherwise. Only a `tombstone` has an empty one.
+        body: the payload, at most 4 MiB unless the broker is told otherwise. It may be empty, but not in a compacted
+            topic.
         tag: one label that consumers may filter by, of at most 255 characters. In a subscription, `||` joins tags: one
             that has it in its name is found by `where="TAGS = 'a||b'"` alone.
         keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
@@ -73,6 +74,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         deliver_after_s: for a delayed message: seconds from its sending on until it is delivered, at most 366 days.
         deliver_at: or the time at which it is delivered: a `datetime` with a time zone, or seconds since 1970.
         recallable: a delayed message can be taken back until then, with `producer.recall(receipt.recall_handle)`.
+        is_tombstone: it deletes its first key from a compacted topic; its body is empty. See `tombstone`.
     """
 
     topic: str
@@ -84,6 +86,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_after_s: float | None = None
     deliver_at: datetime | float | None = None
     recallable: bool = False
+    is_tombstone: bool = False
 
     def __hash__(self) -> int:
         return hash((self.topic, self.body, self.tag))  # keys and properties need not be hashable
@@ -95,8 +98,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def tombstone(cls, topic: str, key: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Message:
-        """Return the message that deletes a key from a compacted topic: it has the key, and an empty body."""
-        return cls(topic, b"", None, (key,), properties)
+        """Return the message that deletes a key from a compacted topic."""
+        return cls(topic, b"", None, (key,), properties, is_tombstone=True)
 
 
 def with_property(message: Message, name: str, value: str) -> Message:

@@ -7,10 +7,13 @@ import re
 from minimq_common.errors import InvalidArgument
 from minimq_common.words import kind_of
 
-#: `%` is for the names the system makes itself (retry and dead-letter topics of a group).
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
-#: `@` parts the machine room from the rest: "room@broker".
-_BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_@-]+\Z")
+#: A name becomes part of paths and addresses, where "." and ".." mean something else.
+_PLAIN = r"(?!\.+\Z)[a-zA-Z0-9_.-]+"
+_NAME = re.compile(rf"{_PLAIN}\Z")
+#: minimq itself makes these names of those of groups.
+_NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ|DONE)%)?{_PLAIN}\Z")
+#: `@` separates the machine room from the rest: "room@broker".
+_BROKER_NAME = re.compile(r"(?!\.+\Z)[a-zA-Z0-9_.@-]+\Z")
 
 #: Topics that a group makes for itself: `%RETRY%group` and `%DLQ%group`.
 RETRY_PREFIX = "%RETRY%"
@@ -35,7 +38,7 @@ MAX_ADDRESS = 260
 _SHOWN = 40
 
 
-def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - % |") -> str:
+def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME, characters: str = "_ - .") -> str:
     if not isinstance(name, str):
         one = f", one {kind} in each call" if isinstance(name, list | tuple | set | frozenset) else ""
         raise InvalidArgument(f"the {kind} name is {kind_of(name)}: give text{one}")
@@ -45,15 +48,16 @@ def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME,
         raise InvalidArgument(f"the {kind} name has {len(name)} characters, the limit is {longest}: {name[:_SHOWN]}...")
     if not pattern.match(name):
         shown = repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}..."
+        besides = ", and not dots alone" if not name.strip(".") else ""
         raise InvalidArgument(
-            f"illegal {kind} name {shown}: letters, digits and the characters {characters} are allowed"
+            f"illegal {kind} name {shown}: letters, digits and the characters {characters} are allowed{besides}"
         )
     return name
 
 
 def check_topic(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name a topic."""
-    return _check("topic", name, MAX_TOPIC)
+    return _check("topic", name, MAX_TOPIC, _NAME_OR_OWN)
 
 
 def check_group(name: str) -> str:
@@ -68,7 +72,7 @@ def is_group(name: str) -> bool:
 
 def check_transaction(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name transactions."""
-    return _check("transaction", name, MAX_TRANSACTION)
+    return _check("transaction", name, MAX_TRANSACTION, _NAME_OR_OWN)
 
 
 def check_producer_group(name: str) -> str:
@@ -103,7 +107,7 @@ def done_topic(group: str) -> str:
 
 def check_broker(name: str) -> str:
     """Return the name, "broker" or "room@broker". Raises `InvalidArgument` when it cannot name a broker."""
-    return _check("broker", name, MAX_BROKER, _BROKER_NAME, "_ - % | @")
+    return _check("broker", name, MAX_BROKER, _BROKER_NAME, "_ - . @")
 
 
 def check_cluster(name: str) -> str:

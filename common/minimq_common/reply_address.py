@@ -16,7 +16,7 @@ REPLY_TO = "REPLY_TO"
 MAX_WAIT_MS = DAY_MS
 #: What the property looks like; the letters of broker names are those of `names`.
 _VALUE = re.compile(
-    rf"([%|a-zA-Z0-9_@-]{{1,{MAX_BROKER}}})/([0-9a-f]{{{2 * INBOX_BYTES}}})"
+    rf"([a-zA-Z0-9_.@-]{{1,{MAX_BROKER}}})/([0-9a-f]{{{2 * INBOX_BYTES}}})"
     rf"/([0-9a-zA-Z_-]{{1,{MAX_CORRELATION_ID}}})/([0-9]{{1,9}})\Z"
 )
 

@@ -22,7 +22,7 @@ def encode_single(
 
     Returns None for a message that is not plain: a `BatchBuilder` has the rules for those.
     """
-    if not plain_size(message, max_body_bytes):
+    if plain_size(message, max_body_bytes) is None:
         return None
     body = message.body
     size = len(body)

@@ -18,7 +18,7 @@ from pyspark_minimq.errors import MinimqSparkError
 _BY_COLUMN: Final = "columns"
 #: Bytes of the digest of a topic. A topic itself may be longer than what a name has room for.
 _DIGEST_BYTES: Final = 8
-_APP_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_APP_ID: Final = re.compile(r"[a-zA-Z0-9_.-]+")
 #: Characters of the name of an application: what a name of a transaction has room for, with something to spare.
 _MOST_OF_APP_ID: Final = 90
 
@@ -38,7 +38,7 @@ def of_application(app_id: str, topic: str | None) -> str:
             f"txnAppId has {len(app_id)} characters, the limit is {_MOST_OF_APP_ID}: {app_id[:40]!r}..."
         )
     if not _APP_ID.fullmatch(app_id):
-        raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits, _ and -")
+        raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits and the characters _ - .")
     return f"spark-app-{app_id}-{_target(topic)}"
 
 

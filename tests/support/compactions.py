@@ -125,7 +125,7 @@ class Workload:
 
 
 def _with_tombstones(messages: list[Message], number: int, compression: Compression | None) -> bytes:
-    builder = BatchBuilder(1 << 20, compression, tombstones=True)
+    builder = BatchBuilder(1 << 20, compression)
     builder.add(messages)
     return builder.build(NOW_MS, 7, number)
 

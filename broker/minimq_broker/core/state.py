@@ -129,6 +129,11 @@ class State:
         name = self.topic_name(queue.topic_id)
         return str(queue) if name is None else f"{queue.queue_id} of topic {name}"
 
+    def is_compacted(self, queue: QueueKey) -> bool:
+        """Return whether the topic of a queue is compacted, so that empty bodies are tombstones."""
+        topic = self.topics.get(self.topic_name(queue.topic_id) or "")
+        return topic is not None and bool(topic.compaction)
+
     def queue(self, name: str, queue_id: int) -> QueueKey:
         """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""
         topic = self.topic(name)

@@ -67,6 +67,7 @@ class FindService:
             self._asked -= 1
         self._engine.counters.messages_searched += answer.next_offset - answer.offset
         answer.from_slave = self._engine.handle.is_slave
+        answer.is_compacted = state.is_compacted(queue)
         return answer
 
     def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:

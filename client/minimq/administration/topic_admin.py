@@ -65,7 +65,7 @@ class TopicAdmin(TopicDescriber):
         A broker that is away does not get the topic: `away_brokers` returns those; repeat the call when they are back.
 
         Args:
-            name: 1 to 127 letters, digits and the characters _ - % |. Those that begin with % are minimq's own.
+            name: 1 to 127 letters, digits and the characters _ - . such as "shop.orders.v1".
             queues: how many on each broker, 1 to 1024.
             read_queues: how many of them consumers see, when it is not all.
             write_queues: how many of them producers see, when it is not all.

@@ -37,6 +37,7 @@ class _Line(msgspec.Struct):
     deliver_after_s: float | None = None
     deliver_at: str | float | None = None
     recallable: bool = False
+    is_tombstone: bool = False
 
 
 class LineDelay(NamedTuple):
@@ -139,7 +140,8 @@ class LineFormat:
         properties = {**self._properties, **found.properties}
         group = found.message_group or self._message_group
         delay = self._delay_of(found, number)
-        return Message(self._topic, body, found.tag or self._tag, found.keys, properties, group, *delay)
+        tag = found.tag or self._tag
+        return Message(self._topic, body, tag, found.keys, properties, group, *delay, is_tombstone=found.is_tombstone)
 
     def _delay_of(self, found: _Line, number: int) -> LineDelay:
         if found.deliver_after_s is None and found.deliver_at is None and not found.recallable:

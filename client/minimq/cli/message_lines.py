@@ -36,6 +36,7 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
         "stored_at": message.stored_at,
         **due_field(message),
         "bytes": len(message.body),
+        **({"is_tombstone": True} if message.is_tombstone else {}),
         **(body_fields(message.body) if body else {}),
     }
 

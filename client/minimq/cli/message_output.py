@@ -63,6 +63,7 @@ def as_json(message: ReceivedMessage) -> bytes:
             "stored_at": message.stored_at,
             **due_field(message),
             **body_fields(message.body),
+            **({"is_tombstone": True} if message.is_tombstone else {}),
         }
     )
 

@@ -128,7 +128,15 @@ class DeadLetter:
         """Return the original message, for a topic."""
         original = self._original
         message_group = original.message_group if topic == self.topic else None
-        return Message(topic, original.body, original.tag, original.keys, original.properties, message_group)
+        return Message(
+            topic,
+            original.body,
+            original.tag,
+            original.keys,
+            original.properties,
+            message_group,
+            is_tombstone=original.is_tombstone,
+        )
 
     def __eq__(self, other: object) -> bool:
         return self._copy == other._copy if isinstance(other, DeadLetter) else NotImplemented

@@ -162,7 +162,12 @@ class MessageSearch:
             self._open(
                 way,
                 EncodedBatch(
-                    stored.base_offset, stored.store_timestamp_ms, stored.position, stored.count, stored.batch
+                    stored.base_offset,
+                    stored.store_timestamp_ms,
+                    stored.position,
+                    stored.count,
+                    stored.batch,
+                    is_compacted=answer.is_compacted,
                 ),
             )
         self._searched += max(answer.next_offset - answer.offset, 0)

@@ -101,6 +101,7 @@ class OtelSend(SendInterceptor):
             message.deliver_after_s,
             message.deliver_at,
             message.recallable,
+            message.is_tombstone,
             span,
             time.perf_counter(),
         )

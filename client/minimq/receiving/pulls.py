@@ -206,6 +206,7 @@ def frame_of(sent: broker_pb2.PullFrame) -> Frame:
                 stored.count,
                 stored.batch,
                 stored.due_ms,
+                sent.is_compacted,
             )
             for stored in sent.batches
         ],

@@ -20,7 +20,7 @@ from minimq_common.moments import moment
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
 #: Bytes of keys, properties and times that neighboring messages share: so much a message keeps that is kept.
-_SHARED_BYTES = 8192
+_SHARED_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class EncodedBatch:
         count: number of its records, as the index of the broker has it.
         data: the batch.
         due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
+        is_compacted: its topic is: empty bodies are tombstones.
     """
 
     base_offset: int
@@ -42,6 +43,7 @@ class EncodedBatch:
     count: int
     data: bytes
     due_ms: int = 0
+    is_compacted: bool = False
 
 
 class ReceivedBatch:
@@ -60,6 +62,7 @@ class ReceivedBatch:
         base_offset: offset of its first record.
         stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
         due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
+        is_compacted: its topic is: empty bodies are tombstones.
         records: the columns; of a part, only `RecordBatch.metadata`.
     """
 
@@ -70,6 +73,7 @@ class ReceivedBatch:
         "_whole",
         "base_offset",
         "due_ms",
+        "is_compacted",
         "queue",
         "records",
         "stored_ms",
@@ -80,6 +84,7 @@ class ReceivedBatch:
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms
         self.due_ms = stored.due_ms
+        self.is_compacted = stored.is_compacted
         self._whole: weakref.ref[ReceivedBatch] | None = None
         self._stored_end, self._position = stored.base_offset + stored.count, stored.position
         try:
@@ -127,17 +132,13 @@ class ReceivedBatch:
         return self if self._whole is None else self._whole()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place = (self.base_offset, self.stored_ms, self._position, self._stored_end, self.due_ms)
+        place = (self.base_offset, self.stored_ms, self._position, self._stored_end, self.due_ms, self.is_compacted)
         return _restored, (self.queue, self.records, *place)
 
     def _part(self, first: int, end: int) -> ReceivedBatch:
         part = ReceivedBatch.__new__(ReceivedBatch)
-        part.queue, part.base_offset, part.stored_ms, part.due_ms = (
-            self.queue,
-            self.base_offset,
-            self.stored_ms,
-            self.due_ms,
-        )
+        part.queue, part.base_offset, part.stored_ms = self.queue, self.base_offset, self.stored_ms
+        part.due_ms, part.is_compacted = self.due_ms, self.is_compacted
         part._stored_end, part._position = self._stored_end, self._position
         part.records = self.records.metadata(first, end)
         part._whole = weakref.ref(self)
@@ -175,19 +176,11 @@ class ReceivedBatch:
         return told.at(self.queue, self.base_offset, self._stored_end) if isinstance(told, CorruptBatch) else told
 
 
-def _restored(
-    queue: MessageQueue,
-    records: RecordBatch,
-    base_offset: int,
-    stored_ms: int,
-    position: int,
-    stored_end: int,
-    due_ms: int,
-) -> ReceivedBatch:
+def _restored(queue: MessageQueue, records: RecordBatch, *place: Any) -> ReceivedBatch:  # noqa: ANN401 - numbers
     """Return a batch that was pickled."""
     batch = ReceivedBatch.__new__(ReceivedBatch)
-    batch.queue, batch.records, batch.base_offset, batch.stored_ms = queue, records, base_offset, stored_ms
-    batch._position, batch._stored_end, batch.due_ms, batch._whole = position, stored_end, due_ms, None
+    batch.queue, batch.records, batch._whole = queue, records, None
+    batch.base_offset, batch.stored_ms, batch._position, batch._stored_end, batch.due_ms, batch.is_compacted = place
     return batch
 
 
@@ -242,7 +235,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def is_tombstone(self) -> bool:
         """True if the message deletes its key from a compacted topic."""
-        return not self.body
+        return not self.body and self.batch.is_compacted
 
     @property
     def message_id(self) -> str:

@@ -24,6 +24,8 @@ ORIGIN_BORN = "ORIGIN_BORN"
 ORIGIN_STORED = "ORIGIN_STORED"
 #: Of a message of a FIFO topic alone: in other topics the property of that name is one of the user.
 ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
+#: Of a tombstone alone.
+ORIGIN_TOMBSTONE = "ORIGIN_TOMBSTONE"
 #: How often somebody had the message without success: its consumption attempts.
 RECONSUME_TIMES = "RECONSUME_TIMES"
 #: Of dead letters alone: the group that has given the message up, and why.
@@ -39,6 +41,7 @@ _ORIGIN = frozenset(
         ORIGIN_BORN,
         ORIGIN_STORED,
         ORIGIN_MESSAGE_GROUP,
+        ORIGIN_TOMBSTONE,
     }
 )
 _NAMES = _ORIGIN | {RECONSUME_TIMES, CONSUMER_GROUP, DEAD_LETTER_REASON}
@@ -84,6 +87,11 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
     def message_group(self) -> str | None:
         """Message group of the message, if it was sent to a FIFO topic."""
         return self._origin(ORIGIN_MESSAGE_GROUP) or super().message_group
+
+    @property
+    def is_tombstone(self) -> bool:
+        """True if the message deletes its key from a compacted topic."""
+        return bool(self._origin(ORIGIN_TOMBSTONE)) or super().is_tombstone
 
     @property
     def message_id(self) -> str:
@@ -160,6 +168,8 @@ def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Mes
             ORIGIN_BORN: str(message.batch.records.born_ms(message.index)),
             ORIGIN_STORED: str(message.batch.stored_ms_of(message.index)),
         }
+        if message.is_tombstone:
+            properties[ORIGIN_TOMBSTONE] = "1"
         if message.message_group is not None:
             properties[ORIGIN_MESSAGE_GROUP] = message.message_group
     return Message(topic, message.body, message.tag, message.keys, {**properties, **added})

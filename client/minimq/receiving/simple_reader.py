@@ -283,7 +283,13 @@ class SimpleReader:
         removed: list[Span] = []
         for item in popped.batches:
             stored = EncodedBatch(
-                item.base_offset, item.store_timestamp_ms, item.position, item.count, item.batch, item.due_ms
+                item.base_offset,
+                item.store_timestamp_ms,
+                item.position,
+                item.count,
+                item.batch,
+                item.due_ms,
+                popped.is_compacted,
             )
             behind = stored.base_offset + stored.count
             spans = [

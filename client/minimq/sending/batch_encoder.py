@@ -34,7 +34,7 @@ class BatchEncoder:
             single = encode_single(item.message, self._max_body_bytes, item.born_ms, self.producer_id, *batch.number)
             if single is not None:
                 return single
-        builder = BatchBuilder(self._max_body_bytes, self._compression, batch.message_group, tombstones=True)
+        builder = BatchBuilder(self._max_body_bytes, self._compression, batch.message_group)
         builder.add([item.message for item in batch.messages])
         return self.encode_records(builder, [item.born_ms for item in batch.messages], batch.number)
 

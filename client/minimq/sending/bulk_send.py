@@ -12,7 +12,7 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
-from minimq.sending.key_queues import takes_tombstones
+from minimq.sending.key_queues import takes_only_tombstones
 from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -232,9 +232,11 @@ class BulkSend:
             self._send_open()  # open batches hold buffer space that is released only after they are sent
             ticket, batch = self._buffer.reserve(topic, len(messages), size), None
         if batch is None:
-            tombstones = takes_tombstones(self._find(topic))
             records = BatchBuilder(
-                self._options.max_body_bytes, self._options.batch_compression, message_group, tombstones=tombstones
+                self._options.max_body_bytes,
+                self._options.batch_compression,
+                message_group,
+                is_compacted=takes_only_tombstones(self._find(topic)),
             )
             batch = self._open[destination] = _OpenBatch(records, due, _parent_of(messages[0]))
         elif due is not None and batch.due is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minimq.sending.selectors import Selector, by_consistent_hash
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.message_fields import check_empty
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.words import count_of
 
@@ -27,9 +28,16 @@ def by_key() -> Selector:
     return select_by_key
 
 
-def takes_tombstones(route: TopicRoute) -> bool:
-    """Tell whether a topic takes messages with an empty body; one of the system takes copies of any."""
-    return bool(route.key_queues) or route.topic.startswith("%")
+def takes_only_tombstones(route: TopicRoute) -> bool | None:
+    """Tell whether a topic is compacted, so that only tombstones have an empty body; None if it takes copies of any."""
+    return None if route.topic.startswith("%") else bool(route.key_queues)
+
+
+def check_body(message: Message, route: TopicRoute) -> None:
+    """Raise `InvalidArgument` if a topic does not take an empty body."""
+    is_compacted = takes_only_tombstones(route)
+    if is_compacted is not None:
+        check_empty(message, is_compacted=is_compacted)
 
 
 def check_complete(route: TopicRoute, queues: Sequence[MessageQueue]) -> None:

@@ -21,7 +21,7 @@ from minimq.sending.chosen_queues import ChosenQueues, check_chosen
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.key_queues import check_complete, takes_tombstones
+from minimq.sending.key_queues import check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
@@ -161,12 +161,14 @@ class ProducerCore:
         properties: object = message.properties
         if reply_to is not None and properties and isinstance(properties, Mapping):
             message, reply_to = with_property(message, REPLY_TO, reply_to), None
-        size = plain_size(message, self._max_body_bytes) or check_message(message, self._max_body_bytes)
+        size = plain_size(message, self._max_body_bytes)
+        if size is None:
+            size = check_message(message, self._max_body_bytes)
         route = self._find(message.topic, make=message.message_group is None)
+        if not message.body:
+            check_body(message, route)
         if selector is not None or queue is not None or message.message_group is not None or route.key_queues:
             queue = self._destination(message, queue, selector)
-        elif not message.body and not takes_tombstones(route):
-            raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
         if reply_to is not None:  # which need not be checked: that takes longer than all else
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None

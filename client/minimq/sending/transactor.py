@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.sending.atomic_stream import AtomicStream
-from minimq.sending.key_queues import takes_tombstones
+from minimq.sending.key_queues import check_body
 from minimq.sending.pending_batch import BatchNumber
 from minimq.sending.placed_transaction import EncodedPart, PlacedTransaction, transaction_receipts
 from minimq.sending.placement import (
@@ -215,9 +215,9 @@ class Transactor:
     def _fixed(self, route: TopicRoute, item: TransactionMessage) -> MessageQueue | None:
         """Return the queue that a message must go to; None if it is free. Raises `InvalidArgument`."""
         message = item.message
+        if not message.body:
+            check_body(message, route)
         if message.message_group is None and not route.key_queues:
-            if not message.body and not takes_tombstones(route):
-                raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
             return item.queue
         return self._choose(route, message, item.queue, item.selector)
 
@@ -256,7 +256,7 @@ class Transactor:
             single = encode_single(item.message, options.max_body_bytes, item.born_ms, self._producer_id, *number)
             if single is not None:
                 return single
-        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group, tombstones=True)
+        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group)
         builder.add([item.message for item in items])
         return builder.build([item.born_ms for item in items], self._producer_id, *number)
 

@@ -43,7 +43,7 @@ VERBS: dict[Resource, tuple[Verb, ...]] = {
 #: Stands for the name of the user in a pattern.
 USER = "${user}"
 
-_PATTERN = re.compile(r"[A-Za-z0-9_.%|-]*\*?")
+_PATTERN = re.compile(r"[A-Za-z0-9_.%-]*\*?")
 _MOST_LETTERS = 255
 
 

@@ -17,7 +17,7 @@ from minimq_console.parameters import Parameters
 from minimq_console.texts import address, listing
 
 NAME = FormField(
-    name="name", label="Name", most=MAX_TOPIC, is_required=True, hint="Letters, digits and the characters _ - % |"
+    name="name", label="Name", most=MAX_TOPIC, is_required=True, hint="Letters, digits and the characters _ - ."
 )
 QUEUES = FormField(
     name="queues", label="Queues on each broker", kind="number", default="8", low=1, high=MAX_QUEUES, is_required=True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from minimq import Message, Producer
 from minimq.administration.descriptions import TopicDescription
 from minimq_common.batch import MAX_TAG
@@ -53,7 +55,7 @@ def fields(visit: Visit) -> Sequence[FormField]:
 
 def plan(visit: Visit) -> ActionPlan:
     """Return what is stored, and where."""
-    message, described = message_of(visit.parameters), _described(visit)
+    message, described = _message_for(visit), _described(visit)
     brokers = listing([each.broker_name for each in described.settings])
     key = f", key {message.keys[0]!r}" if message.keys else ""
     tag = f", tag {message.tag!r}" if message.tag else ""
@@ -64,14 +66,18 @@ def plan(visit: Visit) -> ActionPlan:
         said.append(f"It is delivered after {duration(message.deliver_after_s)}; until then it can be recalled.")
     said += [f"Property {name!r} is {value!r}." for name, value in message.properties.items()]
     said.append(
-        f"The body begins: {preview(message.body)}" if message.body else "It is a tombstone, and deletes its key."
+        "It is a tombstone, and deletes its key."
+        if message.is_tombstone
+        else f"The body begins: {preview(message.body)}"
+        if message.body
+        else "The body is empty."
     )
     return ActionPlan(sentences=tuple(said))
 
 
 def run(visit: Visit, _progress: Progress) -> ActionResult:
     """Send it."""
-    message = message_of(visit.parameters)
+    message = _message_for(visit)
     with Producer(visit.observer.cluster, send_timeout_s=_SEND_S) as producer:
         receipt = producer.send(message)
     queue = receipt.queue
@@ -82,6 +88,13 @@ def run(visit: Visit, _progress: Progress) -> ActionResult:
     said = f"Message {receipt.message_id} was stored as {queue}@{receipt.queue_offset}."
     to = address("/topics/{topic}/messages/{broker}/{queue}/{offset}", {**names, "offset": str(receipt.queue_offset)})
     return ActionResult(said, to)
+
+
+def _message_for(visit: Visit) -> Message:
+    """Return the message that is filled in: without a body it is a tombstone for a compacted topic."""
+    message = message_of(visit.parameters)
+    is_compacted = any(each.compaction for each in _described(visit).settings)
+    return structs.replace(message, is_tombstone=is_compacted and not message.body)
 
 
 def message_of(given: Parameters) -> Message:

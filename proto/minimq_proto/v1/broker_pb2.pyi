@@ -401,6 +401,7 @@ class PullFrame(google.protobuf.message.Message):
     FROM_SLAVE_FIELD_NUMBER: builtins.int
     NOW_MS_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    IS_COMPACTED_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
     """First offset that is still stored, and the one that the next message will get."""
@@ -420,6 +421,8 @@ class PullFrame(google.protobuf.message.Message):
     """The broker's time when it read the batches, in ms since 1970: tells how old they are by the clock that stored them."""
     term: builtins.int
     """The latest term in the log that was read, of which the offsets are."""
+    is_compacted: builtins.bool
+    """Empty bodies are tombstones."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
         """The first batch holds the offset that was asked for, which need not be the first of the batch."""
@@ -440,9 +443,10 @@ class PullFrame(google.protobuf.message.Message):
         from_slave: builtins.bool = ...,
         now_ms: builtins.int = ...,
         term: builtins.int = ...,
+        is_compacted: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
 
@@ -637,12 +641,15 @@ class PoppedMessages(google.protobuf.message.Message):
     RUNS_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     HAS_MORE_FIELD_NUMBER: builtins.int
+    IS_COMPACTED_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
     """How long they are kept from now on."""
     has_more: builtins.bool
     """The queue has more that may be taken now."""
+    is_compacted: builtins.bool
+    """Empty bodies are tombstones."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
@@ -658,8 +665,9 @@ class PoppedMessages(google.protobuf.message.Message):
         runs: collections.abc.Iterable[global___PoppedRun] | None = ...,
         batches: collections.abc.Iterable[global___StoredBatch] | None = ...,
         has_more: builtins.bool = ...,
+        is_compacted: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
 
 global___PoppedMessages = PoppedMessages
 

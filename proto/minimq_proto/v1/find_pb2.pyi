@@ -189,6 +189,7 @@ class FindResponse(google.protobuf.message.Message):
     END_OFFSET_FIELD_NUMBER: builtins.int
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
+    IS_COMPACTED_FIELD_NUMBER: builtins.int
     offset: builtins.int
     """Where this call has begun, where to go on, and where the search ends: it is over when it goes on there."""
     next_offset: builtins.int
@@ -197,6 +198,8 @@ class FindResponse(google.protobuf.message.Message):
     """The queue ends here, so far as this broker has it."""
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master."""
+    is_compacted: builtins.bool
+    """Empty bodies are tombstones."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FoundBatch]: ...
     @property
@@ -211,8 +214,9 @@ class FindResponse(google.protobuf.message.Message):
         end_offset: builtins.int = ...,
         max_offset: builtins.int = ...,
         from_slave: builtins.bool = ...,
+        is_compacted: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end_offset", b"end_offset", "from_slave", b"from_slave", "max_offset", b"max_offset", "next_offset", b"next_offset", "offset", b"offset", "unreadable", b"unreadable"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end_offset", b"end_offset", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "next_offset", b"next_offset", "offset", b"offset", "unreadable", b"unreadable"]) -> None: ...
 
 global___FindResponse = FindResponse
 

@@ -27,7 +27,7 @@ MESSAGES = st.builds(
 
 def build(messages: list[Message]) -> int:
     """Return the size of a batch."""
-    records = BatchBuilder(10, tombstones=True)
+    records = BatchBuilder(10)
     records.add(messages)
     records.build(0, 0, 0)
     return records.size

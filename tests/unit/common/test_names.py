@@ -9,22 +9,35 @@ from typing import Any
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_broker, check_cluster, check_group, check_topic
+from minimq_common.names import check_broker, check_cluster, check_group, check_topic, check_transaction
 
 CHECKS = {"topic": check_topic, "group": check_group, "broker": check_broker, "cluster": check_cluster}
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-@pytest.mark.parametrize("name", ["a", "orders-2", "%RETRY%group", "a|b", "A_z9"])
+@pytest.mark.parametrize("name", ["a", "orders-2", "shop.orders.v1", ".a", "a..b", "A_z9"])
 def test_names_that_all_may_have(check: Callable[[str], str], name: str) -> None:
     assert check(name) == name
 
 
 @pytest.mark.parametrize("kind", CHECKS)
-@pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a\n", "a.b"])
+@pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a\n", "a%b", "a|b", "%a", "%DLQ%", "%x%g", ".", "..", "..."])
 def test_names_that_none_may_have(kind: str, name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"illegal {kind} name {re.escape(repr(name))}"):
         CHECKS[kind](name)
+
+
+@pytest.mark.parametrize("name", ["%RETRY%group", "%DLQ%shop.billing", "%DONE%g"])
+def test_names_that_minimq_makes_are_those_of_topics_and_transactions(name: str) -> None:
+    assert check_topic(name) == check_transaction(name) == name
+    for kind in ("group", "broker", "cluster"):
+        with pytest.raises(InvalidArgument, match=f"illegal {kind} name"):
+            CHECKS[kind](name)
+
+
+def test_dots_alone_name_nothing() -> None:
+    with pytest.raises(InvalidArgument, match=r"the characters _ - \. are allowed, and not dots alone"):
+        check_topic("..")
 
 
 @pytest.mark.parametrize(("kind", "longest"), [("topic", 127), ("group", 120), ("broker", 120), ("cluster", 120)])
@@ -58,7 +71,7 @@ def test_a_long_illegal_name_is_cut() -> None:
 def test_only_a_broker_may_name_its_machine_room() -> None:
     assert check_broker("room-1@broker-a") == "room-1@broker-a"
     for kind in ("topic", "group", "cluster"):
-        with pytest.raises(InvalidArgument, match=r"the characters _ - % \| are allowed"):
+        with pytest.raises(InvalidArgument, match=r"the characters _ - \. are allowed"):
             CHECKS[kind]("room-1@broker-a")
-    with pytest.raises(InvalidArgument, match=r"the characters _ - % \| @ are allowed"):
+    with pytest.raises(InvalidArgument, match=r"the characters _ - \. @ are allowed"):
         check_broker("room 1@broker-a")

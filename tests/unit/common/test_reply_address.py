@@ -17,7 +17,7 @@ GOOD = ReplyTo("room@broker-a", INBOX, "0f-A_9", 3_000)
 
 def test_what_is_written_is_read_back() -> None:
     assert reply_to(str(GOOD)) == GOOD
-    for change in ({"broker_name": "%|a_" * (MAX_BROKER // 4)}, {"correlation_id": "c" * 64}, {"wait_ms": 0}):
+    for change in ({"broker_name": "-.a_" * (MAX_BROKER // 4)}, {"correlation_id": "c" * 64}, {"wait_ms": 0}):
         changed = GOOD._replace(**change)
         assert reply_to(str(changed)) == changed
     assert reply_to(str(GOOD._replace(wait_ms=999_999_999))) == GOOD._replace(wait_ms=MAX_WAIT_MS)

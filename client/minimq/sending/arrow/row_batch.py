@@ -68,11 +68,9 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
 def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
     """Fill in the bodies and return the size of the largest."""
     if column.null_count:
-        raise refused("body", "is null in a row: filter it out, or give it at least one byte")
+        raise refused("body", "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
     sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
-    if sizes["min"] == 0:
-        raise refused("body", "is empty in a row: filter it out, or give it at least one byte")
     if sizes["max"] > max_body_bytes:
         raise refused(
             "body",

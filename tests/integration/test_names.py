@@ -1,0 +1,104 @@
+"""Names with dots, and empty bodies, everywhere where a topic or a group is named and a body is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from minimq.arrow import read_table
+from minimq.receiving.listener import ConsumeResult
+from minimq.receiving.received import ReceivedMessage
+from support.command import Minimq
+from support.reading import read_all
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+
+@pytest.fixture(scope="session")
+def minimq(cluster: LocalCluster) -> Minimq:
+    return Minimq(cluster.nameserver)
+
+
+@pytest.fixture
+def dotted(new_name: Callable[[], str]) -> str:
+    return f"shop.{new_name()}.v1"
+
+
+def test_a_topic_and_its_groups_have_dots(cluster: LocalCluster, admin: Admin, dotted: str, minimq: Minimq) -> None:
+    """Through sending, all consumers, retries, dead letters, the search and the command."""
+    group = f"{dotted}.billing"
+    admin.create_topic(dotted, queues=1)
+    assert dotted in admin.list_topics()
+    with Producer(cluster.nameserver) as producer:
+        receipt = producer.send(Message(dotted, b"order", keys=["o.1"]))
+
+    def reject(_: list[ReceivedMessage]) -> ConsumeResult:
+        raise ValueError
+
+    with PushConsumer(cluster.nameserver, group=group, max_tries=0) as pusher:
+        pusher.subscribe(dotted)
+        pusher.start(reject)
+        wait_until(lambda: admin.count_dead_letters(group), PATIENCE_S)
+    [letter] = admin.dead_letters(group)
+    assert (letter.topic, letter.group, letter.origin_queue) == (dotted, group, receipt.queue)
+    assert admin.resend_dead_letters(group) == 1
+    with SimpleConsumer(cluster.nameserver, group=f"{group}.pop") as simple:
+        simple.subscribe(dotted)
+        [first] = wait_until(lambda: simple.receive(1, timeout=1.0), PATIENCE_S)
+        assert first.body == b"order"
+        simple.ack(first)
+    assert admin.describe_group(group).dead_letters
+    assert minimq("message", "get", f"{receipt.queue}@{receipt.queue_offset}", stdin=b"").endswith("order")
+    assert dotted in minimq("group", "describe", group, stdin=b"")
+    admin.delete_group(group, dead_letters=True)
+    admin.delete_topic(dotted)
+    assert dotted not in admin.list_topics()
+
+
+def test_broadcasting_keeps_offsets_of_a_group_with_dots(
+    cluster: LocalCluster, admin: Admin, dotted: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("offsets")
+    admin.create_topic(dotted, queues=1)
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(dotted, b"x"))
+    for expected in (1, 0):
+        with PullConsumer(
+            cluster.nameserver,
+            group=f"..{dotted}",
+            model="broadcasting",
+            client_id="..",
+            offsets_dir=str(folder),
+            start="earliest",
+        ) as consumer:
+            consumer.subscribe(dotted)
+            wait_until(lambda: consumer.assignment, PATIENCE_S)
+            found = wait_until(lambda: consumer.poll(0.5), PATIENCE_S) if expected else consumer.poll(0.5)
+            assert len(found) == expected
+    assert [path.name for path in folder.iterdir()] == [f"..{dotted}"]
+
+
+def test_bodies_may_be_empty(cluster: LocalCluster, topic: str, minimq: Minimq, group: str) -> None:
+    """Sent one by one, in bulk, in a transaction, as rows and by the command."""
+    with Producer(cluster.nameserver, compression="zstd") as producer:
+        producer.send(Message(topic, b""))
+        producer.send(Message(topic, b"", "tag", ["key"], {"name": "value"}))
+        producer.send_async(Message(topic, b"", properties={"name": "value"})).result()
+        producer.send_many([Message(topic, b""), Message(topic, b"x"), Message(topic, b"", keys=["key"])])
+        producer.send_many([Message(topic, b"")] * 1_000)
+        with producer.transaction() as transaction:
+            transaction.send(Message(topic, b""))
+        producer.send_arrow(topic, pa.table({"body": [b"", b"x"]}))
+    minimq("produce", topic, "--format", "json", stdin=b'{"body": "", "keys": ["key"]}\n{"body": "x"}\n')
+    messages = read_all(cluster.nameserver, topic)
+    assert len(messages) == 1_011
+    assert [message.body for message in messages if message.body] == [b"x"] * 3
+    assert not any(message.is_tombstone for message in messages)
+    assert read_table(topic, cluster.nameserver)["body"].to_pylist().count(b"") == 1_008
+    shown = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json", stdin=b"")
+    assert not any(json.loads(line).get("is_tombstone") for line in shown.splitlines())
