@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.propagators.b3 import B3MultiFormat, B3SingleFormat
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -410,7 +412,7 @@ GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         (GOOD + "-more", ""),
         ("00-" + "a" * 30_000, ""),
         ("\u0660" * 55, ""),
-        (GOOD + "\n", "x"),
+        (GOOD + "\n\n", "x"),
     ],
 )
 def test_a_context_that_is_none_is_replaced(
@@ -456,6 +458,50 @@ def test_a_current_span_is_the_parent_of_a_send_that_others_have_begun(
     [span] = telemetry.named(f"send {topic}")
     assert parent_of(span) == order.get_span_context().span_id
     assert [f"{link.context.trace_id:032x}" for link in span.links] == [GOOD[3:35]]
+
+
+@pytest.mark.parametrize(
+    "propagator",
+    [B3SingleFormat(), B3MultiFormat(), propagate.get_global_textmap()],
+    ids=["b3", "b3multi", "default"],
+)
+def test_the_propagators_of_the_process_write_and_read_the_context(
+    cluster: LocalCluster,
+    topic: str,
+    new_name: Callable[[], str],
+    telemetry: Telemetry,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    propagator: TextMapPropagator,
+) -> None:
+    former = propagate.get_global_textmap()
+    request.addfinalizer(lambda: propagate.set_global_textmap(former))
+    propagate.set_global_textmap(propagator)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
+    heard = list[tuple[set[str], object]]()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        heard.append((set(messages[0].properties), baggage.get_baggage("tenant")))
+        return ConsumeResult.SUCCESS
+
+    token = context.attach(baggage.set_baggage("tenant", "acme"))
+    try:
+        received = through(cluster, new_name(), Message(topic, b"1"))
+    finally:
+        context.detach(token)
+    with processing(received):
+        tenant = baggage.get_baggage("tenant")
+    with PushConsumer(cluster.nameserver, group=new_name()) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: heard, timeout=PATIENCE_S)
+    [sent] = telemetry.named(f"send {topic}")
+    processed = telemetry.named(f"process {topic}")
+    wanted = "acme" if "baggage" in propagator.fields else None
+    assert heard == [(propagator.fields - {"tracestate"}, wanted)]
+    assert tenant == wanted
+    assert [parent_of(span) for span in processed] == [sent.context and sent.context.span_id] * 2
+    assert baggage.get_baggage("tenant") is None
 
 
 def count_of(span: ReadableSpan) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
+from opentelemetry import context as current
 from opentelemetry import metrics, trace
 from opentelemetry.trace import Span
 
@@ -28,7 +29,8 @@ def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: 
                 ...
                 consumer.ack(message)
 
-    That of one message is a child of the message's context, unless another span is current; each has links. A listener
+    That of one message is a child of the message's context, and the block has its baggage, unless another span is
+    current; each has links. A listener
     needs none: its calls have spans.
 
     Args:
@@ -39,7 +41,9 @@ def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: 
     call = ConsumerCall("process", group, "", given, len(given))
     attributes = attributes_of(call, "process")
     began = time.perf_counter()
-    span = start_processing(trace.get_tracer(INSTRUMENTATION, __version__, None, SCHEMA_URL), call, attributes)
+    tracer = trace.get_tracer(INSTRUMENTATION, __version__, None, SCHEMA_URL)
+    span, context = start_processing(tracer, call, attributes)
+    token = current.attach(context)
     try:
         with trace.use_span(span, end_on_exit=True, set_status_on_exception=False):
             try:
@@ -49,6 +53,7 @@ def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: 
                 span.set_attribute(ERROR_TYPE, attributes[ERROR_TYPE])
                 raise
     finally:
+        current.detach(token)
         _metrics(metrics.get_meter_provider()).processed(attributes, time.perf_counter() - began)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from opentelemetry import context as current
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
@@ -31,7 +32,7 @@ from minimq.otel.conventions import (
     operation,
     partition,
 )
-from minimq.otel.message_context import links_to, parent_of
+from minimq.otel.message_context import context_of, links_to
 from minimq.otel.sending_spans import fail
 from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
 from minimq.receiving.received import ReceivedMessage
@@ -44,9 +45,9 @@ _OF_ONE_QUEUE = ("receive", "process")
 class OtelReceive(ReceiveInterceptor):
     """Makes spans of what a consumer receives, processes and settles, with a link to the context of each message.
 
-    That of one message which a listener processes is a child of the context of the message, unless another span is
-    current: so a message, its tries and what comes of it are one trace. That of several has links alone. A call that
-    returns no messages has no span.
+    That of one message which a listener processes is a child of the context of the message, and runs with its baggage,
+    unless another span is current: so a message, its tries and what comes of it are one trace. That of several has
+    links alone. A call that returns no messages has no span.
 
     Args:
         tracer_provider: makes the spans; None for that of the process.
@@ -79,8 +80,8 @@ class OtelReceive(ReceiveInterceptor):
     def process(self, call: ConsumerCall) -> Iterator[None]:
         """Make the span of a call of the listener, in which that is current."""
         began, attributes = time.perf_counter(), attributes_of(call, "process")
-        span = start_processing(self._tracer, call, attributes)
-        token = current.attach(trace.set_span_in_context(span))
+        span, context = start_processing(self._tracer, call, attributes)
+        token = current.attach(context)
         yield
         current.detach(token)
         if call.failed and call.error is None:
@@ -111,13 +112,13 @@ class OtelReceive(ReceiveInterceptor):
         span.end()
 
 
-def start_processing(tracer: trace.Tracer, call: ConsumerCall, attributes: Attributes) -> Span:
-    """Return the span of what processes messages; see `OtelReceive`."""
-    links = links_to(call.messages)
-    context = None
-    if call.count == 1 and links and not trace.get_current_span().get_span_context().is_valid:
-        context = parent_of(links[0].context)
-    return tracer.start_span(span_name(call), context, SpanKind.CONSUMER, attributes, links)
+def start_processing(tracer: trace.Tracer, call: ConsumerCall, attributes: Attributes) -> tuple[Span, Context]:
+    """Return the span of what processes messages, and the context to process them in; see `OtelReceive`."""
+    context = current.get_current()
+    if call.count == 1 and call.messages and not trace.get_current_span().get_span_context().is_valid:
+        context = context_of(call.messages[0], context)
+    span = tracer.start_span(span_name(call), context, SpanKind.CONSUMER, attributes, links_to(call.messages))
+    return span, trace.set_span_in_context(span, context)
 
 
 def span_name(call: ConsumerCall) -> str:

@@ -26,7 +26,7 @@ from minimq.otel.conventions import (
     operation,
     partition,
 )
-from minimq.otel.message_context import MOST_LINKS, context_in, headers_of, parent_of, with_context
+from minimq.otel.message_context import MOST_LINKS, context_in, headers_of, span_in, with_context
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError
@@ -78,13 +78,12 @@ class OtelSend(SendInterceptor):
             return message
 
     def _begun(self, message: Message) -> Message:
-        custom = context_in(message.properties) if message.properties else None
-        context = None
-        if custom is not None and not trace.get_current_span().get_span_context().is_valid:
-            context = parent_of(custom)
+        carried = context_in(message.properties)
+        custom = span_in(carried)
+        starts_here = custom is None or trace.get_current_span().get_span_context().is_valid
         span = self._tracer.start_span(
             f"send {message.topic}",
-            context,
+            None if starts_here else carried,
             SpanKind.PRODUCER if custom is None else SpanKind.CLIENT,
             {**_SEND, DESTINATION: message.topic},
             [] if custom is None else [Link(custom)],
@@ -157,7 +156,7 @@ class _OtelSendMany(SendInterceptor):
         if self._span is None:
             self._span = self._tracer.start_span(f"send {topic}", None, SpanKind.PRODUCER, _SEND)
             self._headers = headers_of(self._span)
-        custom = context_in(message.properties) if message.properties else None
+        custom = span_in(context_in(message.properties))
         if custom is None:
             return with_context(message, self._headers) if self._headers else message
         key = custom.trace_id, custom.span_id
