@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,8 +111,8 @@ def _normal(body: Json) -> Json:
 
 
 @contextmanager
-def registry_server() -> Iterator[RegistryServer]:
-    """Serve at a free port of the loopback address, for a block."""
+def registry_server(context: ssl.SSLContext | None = None) -> Iterator[RegistryServer]:
+    """Serve at a free port of the loopback address, for a block; by HTTPS with a context."""
     registry = RegistryServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -145,7 +146,9 @@ def registry_server() -> Iterator[RegistryServer]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    registry.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    registry.url = f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

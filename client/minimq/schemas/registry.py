@@ -8,8 +8,9 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
 import msgspec
@@ -104,6 +105,10 @@ class SchemaRegistry:
         basic_auth: user and password.
         bearer_token: a token, or a plain function that returns the one that is valid now.
         ca_file: certificates of the authorities to trust, in PEM; None trusts those of the system.
+        certificate_file: the certificate that this client shows, in PEM, with or without its private key.
+        key_file: the private key of the certificate, in PEM, unencrypted; None if `certificate_file` has it.
+        proxy: URL of an HTTP proxy, such as "http://user:password@proxy:3128"; "" uses none. None uses `HTTPS_PROXY`,
+            `HTTP_PROXY` and `NO_PROXY` of the environment.
         timeout_s: seconds for one try to connect, and for one to be answered.
         cache_schemas: number of schemas that are kept in memory.
 
@@ -111,13 +116,16 @@ class SchemaRegistry:
         InvalidArgument: an argument is wrong.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first by name
         self,
         url: str,
         *,
         basic_auth: tuple[str, str] | None = None,
         bearer_token: str | Callable[[], str] | None = None,
         ca_file: str | None = None,
+        certificate_file: str | None = None,
+        key_file: str | None = None,
+        proxy: str | None = None,
         timeout_s: float = 5.0,
         cache_schemas: int = 1000,
     ) -> None:
@@ -147,8 +155,19 @@ class SchemaRegistry:
         )
         self._failures = urllib3.exceptions.HTTPError
         timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
-        trust = None if ca_file is None else _trusting(ca_file)
-        self._http = urllib3.PoolManager(maxsize=4, timeout=timeout, retries=retries, ssl_context=trust)
+        given: dict[str, Any] = {
+            "maxsize": 4,
+            "timeout": timeout,
+            "retries": retries,
+            "ssl_context": _tls_context(ca_file, certificate_file, key_file),
+        }
+        proxy = _proxy_of(url) if proxy is None else proxy
+        if proxy:
+            user = _proxy_user(proxy)
+            headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
+            self._http: urllib3.PoolManager = urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
+        else:
+            self._http = urllib3.PoolManager(**given)
         self._found = lru_cache(cache_schemas)(self._find)
         self._asked = lru_cache(cache_schemas)(self._ask_for)
         self._registered = lru_cache(cache_schemas)(self._register)
@@ -314,11 +333,44 @@ def _checked_token(token: object) -> str:
     return token
 
 
-def _trusting(ca_file: str) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None, certificate_file: str | None, key_file: str | None) -> ssl.SSLContext | None:
+    """Return what connections to the registry begin with; None for the default of urllib3."""
+    if key_file is not None and certificate_file is None:
+        raise InvalidArgument("key_file needs certificate_file, the certificate of this key")
+    if ca_file is None and certificate_file is None:
+        return None
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise InvalidArgument(f"ca_file {ca_file!r} cannot be read: {error.strerror or error}") from None
+    if certificate_file is not None:
+        try:
+            context.load_cert_chain(certificate_file, key_file, password=lambda: "")  # never asks at a terminal
+        except OSError as error:
+            said = f"certificate_file {certificate_file!r} with key_file {key_file!r}"
+            raise InvalidArgument(f"{said} cannot be used: {error.strerror or error}") from None
+    return context
+
+
+def _proxy_of(url: str) -> str:
+    """Return the proxy that the environment names for a URL; empty for none."""
+    parts = urlsplit(url)
+    return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
+
+
+def _proxy_user(proxy: str) -> str:
+    """Return USER:PASSWORD in the URL of a proxy; empty for none. Raises `InvalidArgument`."""
+    parts = urlsplit(proxy)
+    try:
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or parts.scheme not in ("http", "https"):
+        raise InvalidArgument(
+            "the proxy of the schema registry must be like http://127.0.0.1:3128: change the argument proxy, or "
+            "HTTPS_PROXY and HTTP_PROXY"
+        )
+    return "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
 
 
 def _quoted(name: str) -> str:

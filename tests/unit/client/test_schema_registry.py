@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,6 +36,7 @@ from minimq.errors import (
     NotAuthenticated,
     Unavailable,
 )
+from minimq.local.certificate_authority import CertificateAuthority
 from minimq.schemas import (
     AvroSerializer,
     JsonSerializer,
@@ -339,6 +342,11 @@ def test_an_answer_that_trickles_in_is_given_up() -> None:
         {"url": "http://127.0.0.1:99999"},
         {"url": "http://127.0.0.1/?a=b"},
         {"url": "https://127.0.0.1", "ca_file": "/no/such/file"},
+        {"url": "https://127.0.0.1", "certificate_file": "/no/such/file"},
+        {"url": "https://127.0.0.1", "certificate_file": __file__},
+        {"url": "https://127.0.0.1", "key_file": "/no/such/file"},
+        {"url": "https://127.0.0.1", "proxy": "proxy:3128"},
+        {"url": "https://127.0.0.1", "proxy": "http://proxy:99999"},
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
@@ -348,6 +356,45 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
         AvroSerializer(AVRO, "http://127.0.0.1:8081")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="'prefix' or 'header'"):
         AvroSerializer(AVRO, framing="both")  # type: ignore[arg-type]
+
+
+def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.init(["127.0.0.1"], [])
+    roots, certificate, key = (str(authority.server / name) for name in ("ca.crt", "tls.crt", "tls.key"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=roots)
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with registry_server(context) as served:
+        number = served.add("orders-value", json.dumps(AVRO))
+        nobody = SchemaRegistry(served.url, ca_file=roots)
+        with pytest.raises(Unavailable):
+            nobody.schema(number)
+        nobody.close()
+        known = SchemaRegistry(served.url, ca_file=roots, certificate_file=certificate, key_file=key)
+        assert known.schema(number).schema_id == number
+        known.close()
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_proxy_is_asked(server: RegistryServer, monkeypatch: pytest.MonkeyPatch, is_argument: bool) -> None:
+    number, proxy = server.add("orders-value", json.dumps(AVRO)), server.url.replace("//", "//ann:a%3Ab@")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1" if is_argument else proxy)
+    registry = SchemaRegistry("http://registry.invalid:8081", proxy=proxy if is_argument else None)
+    assert registry.schema(number).schema_id == number  # the server looks at paths alone, so it is a proxy as well
+    registry.close()
+    assert server.headers["Host"] == "registry.invalid:8081"
+    assert base64.b64decode(server.headers["Proxy-Authorization"].partition(" ")[2]) == b"ann:a:b"
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_proxy_is_not_asked(server: RegistryServer, monkeypatch: pytest.MonkeyPatch, is_argument: bool) -> None:
+    number = server.add("orders-value", json.dumps(AVRO))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "" if is_argument else "127.0.0.1")
+    registry = SchemaRegistry(server.url, proxy="" if is_argument else None)
+    assert registry.schema(number).schema_id == number
+    registry.close()
 
 
 def test_an_unknown_schema_is_asked_for_once_in_a_while(
