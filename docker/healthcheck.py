@@ -1,22 +1,26 @@
 """The health check of the image: asks the server of this container for its health, as any tool for gRPC would.
 
-Where it listens, and with which certificate, follows from the variables that say so. A broker is healthy without its
-name servers: it goes on to serve the clients that know it, so that the failure of one must not look like the failure of
-all. So is a console that answers, whatever it has to say about its cluster.
+The variables of the server say where it listens, and with which certificate. A broker is healthy without its name
+servers: it continues to serve the clients that know it, so the failure of one must not look like the failure of all.
+A console that answers is healthy, whatever it reports about its cluster.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq_common.rpc import from_rpc_error, open_channel
+from minimq_common.rpc import CHANNEL_OPTIONS, Options, from_rpc_error, open_channel
 from minimq_common.security.server_secrets import ServerSecrets
 
 _TIMEOUT_S = 3.0
@@ -25,11 +29,12 @@ _TIMEOUT_S = 3.0
 def main() -> None:
     """Exit with status 0 when the server serves, otherwise with 1 and the reason, which `docker inspect` shows."""
     listen = os.environ.get("MINIMQ_BROKER_LISTEN") or os.environ.get("MINIMQ_NAMESERVER_LISTEN")
-    console_port = os.environ.get("MINIMQ_CONSOLE_PORT")
-    if console_port:
-        check_console(int(console_port))
-    elif listen:
-        check_server(listen)
+    console_port = os.environ.get("MINIMQ_CONSOLE_PORT", "")
+    if listen:
+        check_server(reachable(listen))
+    elif console_port.isdecimal():  # not tcp://HOST:PORT, by which Kubernetes names a service minimq-console
+        host = os.environ.get("MINIMQ_CONSOLE_HOST") or "127.0.0.1"
+        check_console(reachable(f"{host}:{console_port}"))
     else:
         sys.exit(
             "the health check does not know what to ask: set MINIMQ_BROKER_LISTEN, MINIMQ_NAMESERVER_LISTEN or "
@@ -37,34 +42,60 @@ def main() -> None:
         )
 
 
-def check_server(listen: str) -> None:
-    """Ask a name server or a broker that listens at an address."""
-    secrets = os.environ.get("MINIMQ_BROKER_SECRETS") or os.environ.get("MINIMQ_NAMESERVER_SECRETS")
-    trust = ServerSecrets(Path(secrets), requires_certificates=False).trust() if secrets else None
-    with open_channel("127.0.0.1:" + listen.rpartition(":")[2], trust) as channel:
+def reachable(listen: str) -> str:
+    """Return the address at which this container reaches who listens: the loopback one if that is all addresses."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    try:
+        address = ipaddress.ip_address(host or "0.0.0.0")
+    except ValueError:  # a name
+        return listen
+    if address.is_unspecified:
+        address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def check_server(address: str) -> None:
+    """Ask a name server or a broker at an address."""
+    directory = os.environ.get("MINIMQ_BROKER_SECRETS") or os.environ.get("MINIMQ_NAMESERVER_SECRETS")
+    trust = None
+    options: Options = CHANNEL_OPTIONS
+    if directory:
+        secrets = ServerSecrets(Path(directory), requires_certificates=False)
+        trust, options = secrets.trust(), (*CHANNEL_OPTIONS, *expecting(secrets.certificate.names))
+    with open_channel(address, trust, options) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            sys.exit(f"{listen} does not answer: {from_rpc_error(error, 'the server').message}")
+            sys.exit(f"{address} does not answer: {from_rpc_error(error, 'the server').message}")
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        sys.exit(f"{listen} is {status}")
+        sys.exit(f"{address} is {status}")
     sys.stdout.write(f"{status}\n")
 
 
-def check_console(port: int) -> None:
-    """Ask the console at a port for a page; any answer will do."""
+def expecting(names: Sequence[str]) -> Options:
+    """Return the options of a channel that expects a certificate of these names, whatever address it calls."""
+    name = next(iter(names), "").replace("*", "health", 1)
+    with suppress(ValueError):  # a name of DNS
+        name = str(ipaddress.ip_address(name))
+    return (("grpc.ssl_target_name_override", name),) if name else ()
+
+
+def check_console(address: str) -> None:
+    """Ask the console at an address for a page; any answer will do."""
     if os.environ.get("MINIMQ_CONSOLE_TLS_CERTIFICATE"):
         own = ssl.create_default_context()
         own.check_hostname, own.verify_mode = False, ssl.CERT_NONE  # it asks itself, and sends no secret
-        connection: HTTPConnection = HTTPSConnection("127.0.0.1", port, timeout=_TIMEOUT_S, context=own)
+        connection: HTTPConnection = HTTPSConnection(address, timeout=_TIMEOUT_S, context=own)
     else:
-        connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        connection = HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
         connection.request("HEAD", "/")
         connection.getresponse()
     except (OSError, HTTPException) as error:
-        sys.exit(f"the console does not answer at port {port}: {error}")
+        sys.exit(f"the console does not answer at {address}: {error}")
     finally:
         connection.close()
     sys.stdout.write("it answers\n")

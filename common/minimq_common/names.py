@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from minimq_common.errors import InvalidArgument
@@ -137,7 +138,17 @@ def check_address(address: str) -> str:
         raise InvalidArgument(f"{address!r} is not an address: separate several by commas, HOST:PORT,HOST:PORT")
     if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
+    if any(mark in host for mark in "[]:") and not _is_ipv6(host):
+        raise InvalidArgument(f"{address!r} is not an address: put an IPv6 address in brackets, for example [::1]:9876")
     return address
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return host.startswith("[") and host.endswith("]")
 
 
 def machine_room_of(broker_name: str) -> str:

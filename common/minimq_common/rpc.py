@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import grpc
@@ -125,7 +125,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_connection_idle_ms", 600_000),
 )
 
-Options = Iterable[tuple[str, int]]
+Options = Sequence[tuple[str, int | str]]
 
 #: Longest text of an error that travels. A text may quote what came, and would be as long.
 _MAX_ERROR_TEXT = 2_000
@@ -179,17 +179,18 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
 # Channels and ports are opened here and nowhere else: a test looks for others.
 
 
-def open_channel(address: str, trust: Trust | None = None) -> grpc.Channel:
+def open_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.Channel:
     """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads.
 
     Args:
         address: HOST:PORT.
         trust: of the peer, whose certificate is verified always, and the key that is sent with each call; None for a
             channel without TLS, on which no key is ever sent.
+        options: of the channel.
     """
     if trust is None:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    channel = grpc.secure_channel(address, trust.channel_credentials(), options=CHANNEL_OPTIONS)
+        return grpc.insecure_channel(address, options=options)
+    channel = grpc.secure_channel(address, trust.channel_credentials(), options=options)
     return channel if trust.bearer is None else cast("grpc.Channel", KeyedChannel(channel, trust.bearer))
 
 

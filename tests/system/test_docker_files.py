@@ -21,12 +21,15 @@ from minimq.cli.console import console, serving_console
 from minimq.cli.main import main as command_minimq
 from minimq.cli.secure import secure
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.certificate_signer import Signer
+from minimq.local.server_process import free_port
 from minimq_broker.options import BrokerOptions
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_console.console_options import ConsoleOptions
 from minimq_nameserver.options import NameServerOptions
 from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
+from support.process import process
 
 COMPOSE_TEST = (ROOT / "docker" / "compose-test.sh").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -234,7 +237,7 @@ def test_the_console_serves_this_machine_and_has_no_key_of_a_server_or_a_user(tm
         assert (healthy.returncode, healthy.stdout) == (0, "it answers\n"), healthy.stderr
     dead = check_health({"MINIMQ_CONSOLE_PORT": port})
     assert dead.returncode == 1
-    assert f"the console does not answer at port {port}" in dead.stderr
+    assert f"the console does not answer at 127.0.0.1:{port}" in dead.stderr
 
 
 def test_what_may_be_substituted_is_documented() -> None:
@@ -351,6 +354,41 @@ def test_the_health_check_asks_the_server() -> None:
             assert dead.returncode == 1
             assert "does not answer" in dead.stderr
             server.start()
+
+
+@pytest.mark.parametrize("name", ["mq1.example.org", "my_host", "*.example.org", "10.0.0.5", "2001:db8::5"])
+def test_the_health_check_takes_the_certificate_of_its_server(name: str, tmp_path: Path) -> None:
+    signer = Signer.new()
+    pair = signer.sign_server([name])
+    for file, data in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", signer.pair.certificate)):
+        (tmp_path / file).write_bytes(data)
+    listen = f"0.0.0.0:{free_port()}"
+    with process(sys.executable, "-m", "minimq_nameserver", "--listen", listen, "--secrets", str(tmp_path)) as server:
+        assert server.stdout
+        assert server.stdout.readline().startswith("ready")
+        healthy = check_health({"MINIMQ_NAMESERVER_LISTEN": listen, "MINIMQ_NAMESERVER_SECRETS": str(tmp_path)})
+    assert (healthy.returncode, healthy.stdout) == (0, "SERVING\n"), healthy.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "[::]", "localhost"])
+def test_the_health_check_asks_where_its_server_listens(host: str) -> None:
+    listen = f"{host}:{free_port()}"
+    with process(sys.executable, "-m", "minimq_nameserver", "--listen", listen) as server:
+        assert server.stdout
+        assert server.stdout.readline().startswith("ready")
+        # As Kubernetes sets it where a service is named minimq-console.
+        healthy = check_health({"MINIMQ_NAMESERVER_LISTEN": listen, "MINIMQ_CONSOLE_PORT": "tcp://10.0.0.1:8088"})
+    assert (healthy.returncode, healthy.stdout) == (0, "SERVING\n"), healthy.stderr
+
+
+def test_the_health_check_of_a_console_asks_where_it_listens() -> None:
+    with serving_console("127.0.0.1:1", "127.0.0.3", 0) as served:
+        port = served.address.rpartition(":")[2]
+        healthy = check_health({"MINIMQ_CONSOLE_PORT": port, "MINIMQ_CONSOLE_HOST": "127.0.0.3"})
+        assert (healthy.returncode, healthy.stdout) == (0, "it answers\n"), healthy.stderr
+    lost = check_health({"MINIMQ_CONSOLE_PORT": "tcp://10.0.0.1:8088"})
+    assert (lost.returncode, lost.stdout) == (1, "")
+    assert "the health check does not know what to ask" in lost.stderr
 
 
 @pytest.mark.long

@@ -23,6 +23,9 @@ from minimq_common.moments import Time, moment, start_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Beginnings of the values of variables `..._PORT` that Kubernetes makes of the services of a namespace.
+_SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
+
 #: Explanation of times in the help of options.
 TIME_HELP = (
     "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
@@ -36,8 +39,13 @@ def option(*flags: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 
 
 class _Option(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the variable, even if it is empty: click treats an empty one as unset."""
+        """Return the value of the variable, even if it is empty: click treats an empty one as unset.
+
+        Kubernetes sets MINIMQ_CONSOLE_PORT to tcp://HOST:PORT for a service named minimq-console: that is no option.
+        """
         value = super().resolve_envvar_value(ctx)
+        if self.name == "port" and value is not None and value.startswith(_SERVICE_LINKS):
+            return None
         variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
         return os.environ.get(variable) if value is None and isinstance(variable, str) else value
 

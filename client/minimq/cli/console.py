@@ -137,5 +137,5 @@ def serving_console(
         raise InvalidArgument(
             f"the console needs libraries that are not installed ({error.name}): pip install 'minimq[console]'"
         ) from error
-    with open_console(nameserver, ConsoleOptions(host, port, **options), credentials) as served:
+    with open_console(nameserver, ConsoleOptions(host.strip("[]"), port, **options), credentials) as served:
         yield served

@@ -33,7 +33,7 @@ _OWN_KEY = "ca.key"
 #: A server is always called by these as well.
 _OF_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?({_LABEL}\.)*{_LABEL}")
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -319,10 +319,11 @@ def _library() -> ModuleType:
 
 def _names(hosts: Sequence[str]) -> tuple[str, ...]:
     """Return the names for a certificate of servers. Raises `InvalidArgument`."""
-    for host in hosts:
-        if not _is_address(host) and not _HOST.fullmatch(host):
-            raise InvalidArgument(f"the host {host!r} is neither a name nor an address; write it without a port")
-    return tuple(dict.fromkeys((*_OF_THIS_MACHINE, *hosts)))
+    names = [host.strip("[]") for host in hosts]
+    for name in names:
+        if not _is_address(name) and not _HOST.fullmatch(name):
+            raise InvalidArgument(f"the host {name!r} is neither a name nor an address; write it without a port")
+    return tuple(dict.fromkeys((*_OF_THIS_MACHINE, *names)))
 
 
 def _is_address(host: str) -> bool:

@@ -23,6 +23,7 @@ from minimq.local.server_process import ServerProcess, flags_from
 from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster
+from minimq_common.paths import expanded
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
 
@@ -102,9 +103,7 @@ class LocalCluster:
         self._broker_flags = flags_from(broker_options or {}, _SET_FOR_BROKERS)
         self._nameserver_flags = flags_from(nameserver_options or {}, _SET_FOR_NAMESERVERS)
         self._is_temporary = data_dir is None
-        self.data_dir = (
-            Path(tempfile.mkdtemp(prefix="minimq-")) if data_dir is None else Path(data_dir).expanduser().absolute()
-        )
+        self.data_dir = Path(tempfile.mkdtemp(prefix="minimq-")) if data_dir is None else expanded(data_dir).absolute()
         self._authority = CertificateAuthority(self.data_dir / "secrets") if secure else None
         self.nameservers = tuple(
             ServerProcess(

@@ -8,13 +8,13 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError
 from minimq_common.model import MessageQueue
+from minimq_common.paths import expanded
 
 _VERSION = 1
 
@@ -47,12 +47,13 @@ class LocalOffsets:
         client_id: of the consumer.
 
     Raises:
+        InvalidArgument: the directory is in the home of a user who has none.
         DataDirectoryInUse: another consumer has the file.
         StoreError: the file cannot be read or is none of this kind.
     """
 
     def __init__(self, directory: str | os.PathLike[str], group: str, client_id: str) -> None:
-        folder = Path(directory).expanduser() / group
+        folder = expanded(directory) / group
         self.path = folder / f"{quote(client_id, safe='')}.json"
         self._group = group
         self._client_id = client_id
@@ -61,7 +62,9 @@ class LocalOffsets:
             folder.mkdir(parents=True, exist_ok=True)
             self._guard = self.path.with_suffix(".lock").open("wb")
         except OSError as error:
-            raise StoreError(f"offsets cannot be kept in {self.path}: {error}") from None
+            raise StoreError(
+                f"offsets cannot be kept in {self.path}: {error.strerror}: give a writable folder as offsets_dir"
+            ) from None
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

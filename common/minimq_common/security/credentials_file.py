@@ -11,6 +11,7 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
+from minimq_common.paths import expanded
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.user_key import UserKey, parse_key
@@ -46,7 +47,7 @@ class CredentialsFile:
         where = str(credentials)
         self._folder = Path()
         if credentials.path:
-            path = Path(credentials.path).expanduser().absolute()
+            path = expanded(credentials.path).absolute()
             self._folder = path.parent
             self._content = Watched([path], lambda found: _read(found[0], where))
         else:
@@ -72,7 +73,7 @@ class CredentialsFile:
             return trust
         with self._lock:
             if self._token is None or self._token[0] != content.token_file:
-                path = self._folder / Path(content.token_file).expanduser()
+                path = self._folder / expanded(content.token_file)
                 self._token = content.token_file, Watched([path], lambda found: parse_token(found[0], str(path)))
             trust = replace(trust, bearer=self._token[1].get(at_once=at_once))
             if trust != self._with_token:

@@ -32,10 +32,21 @@ def run(*arguments: object, status: int = 0) -> Result:
 
 def test_two_commands_make_what_servers_and_users_need(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
-    printed = run("init", folder, "--host", "mq1.example.org,10.0.0.1", "--host", "*.mq", "-n", "mq1.example.org:9876")
+    printed = run(
+        "init", folder, "--host", "mq1.example.org,10.0.0.1", "--host", "*.mq,a_b,[::5]", "-n", "mq1.example.org:9876"
+    )
     assert f"--secrets {folder}/server\n" in printed.stdout
     secrets = ServerSecrets(folder / "server", requires_certificates=True)
-    names = ("localhost", "127.0.0.1", "0:0:0:0:0:0:0:1", "mq1.example.org", "10.0.0.1", "*.mq")
+    names = (
+        "localhost",
+        "127.0.0.1",
+        "0:0:0:0:0:0:0:1",
+        "mq1.example.org",
+        "10.0.0.1",
+        "*.mq",
+        "a_b",
+        "0:0:0:0:0:0:0:5",
+    )
     assert secrets.certificate.names == names
     admin = CredentialsFile(Credentials(str(folder / "admin.minimq")))
     assert admin.nameservers == ("mq1.example.org:9876",)

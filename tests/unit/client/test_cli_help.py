@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
+import pytest
 from click.testing import CliRunner
 
+from minimq.cli.console import console
 from minimq.cli.main import main
 
 
@@ -25,3 +27,11 @@ def _groups(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, ..
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _groups(command, (*path, name))
+
+
+@pytest.mark.parametrize(("value", "port"), [("tcp://10.0.0.1:8080", 8088), ("8090", 8090)])
+def test_a_variable_that_kubernetes_makes_of_a_service_is_no_port(
+    value: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIMQ_CONSOLE_PORT", value)
+    assert console.make_context("console", [], auto_envvar_prefix="MINIMQ_CONSOLE").params["port"] == port

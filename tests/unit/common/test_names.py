@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_broker, check_cluster, check_group, check_topic, check_transaction
+from minimq_common.names import (
+    check_address,
+    check_broker,
+    check_cluster,
+    check_group,
+    check_topic,
+    check_transaction,
+)
 
 CHECKS = {"topic": check_topic, "group": check_group, "broker": check_broker, "cluster": check_cluster}
 
@@ -75,3 +82,16 @@ def test_only_a_broker_may_name_its_machine_room() -> None:
             CHECKS[kind]("room-1@broker-a")
     with pytest.raises(InvalidArgument, match=r"the characters _ - \. @ are allowed"):
         check_broker("room 1@broker-a")
+
+
+@pytest.mark.parametrize("address", ["my_host:1", "[::1]:9876", "[fe80::1%eth0]:1", "mq1.example.org:65535", "ü:1"])
+def test_addresses(address: str) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    "address", ["::1:9876", "::1", "2001:db8::1:9876", "[::1:9876", "[]:1", "[a]:1", "a]:1", "::]:1"]
+)
+def test_an_ipv6_address_stands_in_brackets(address: str) -> None:
+    with pytest.raises(InvalidArgument, match="put an IPv6 address in brackets"):
+        check_address(address)
