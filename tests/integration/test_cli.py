@@ -537,6 +537,30 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
     assert "Disk" in written or arguments[0] != "cluster"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_said"),
+    [
+        (("topic", "list"), True),
+        (("topic", "list", "-n", "127.0.0.1:1"), False),
+        (("-n", "127.0.0.1:9876", "topic", "list"), False),
+        (("user", "list", "--secrets", "nowhere"), False),
+        (("topic", "list", "--help"), False),
+    ],
+)
+def test_the_default_cluster_is_named_on_a_terminal(arguments: tuple[str, ...], is_said: bool) -> None:
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=theirs, env=environment(TERM="xterm")
+    )
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as terminal, command:
+        written = b"".join(iter(partial(next_of, terminal), b"")).decode()
+    assert written.startswith("using the cluster at 127.0.0.1:9876, the default; --nameserver") == is_said
+    if is_said:
+        piped = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment(), check=False)
+        assert "using the cluster" not in piped.stdout + piped.stderr
+
+
 def next_of(terminal: IO[bytes]) -> bytes:
     """Return what a terminal shows next; nothing once its command has ended."""
     try:

@@ -28,7 +28,7 @@ from minimq.sending.producer import Producer
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, Permission
-from support.command import Minimq
+from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -99,7 +99,7 @@ def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) ->
 def test_a_line_that_is_wrong_is_named(minimq: Minimq, topic: str, line: bytes, text: str) -> None:
     said = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": 1}\n' + line + b"\n", status=1)
     assert text in said
-    assert said.endswith("\nno line is known to be stored: continue with line 1\n")
+    assert said.endswith("; no line is known to be stored: continue with line 1\n")
 
 
 def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None:
@@ -267,7 +267,7 @@ def test_a_line_that_no_message_can_be_is_named_before_any_is_sent(
     good = b'{"body": "x"}\n' * 49
     said = minimq("produce", topic, "--format", "json", stdin=good + line + b"\n", status=1)
     assert said.startswith(f"error: {text}")
-    assert said.endswith("\nno line is known to be stored: continue with line 1\n")
+    assert said.endswith("; no line is known to be stored: continue with line 1\n")
     assert admin.describe_topic(topic).messages == 0
 
 
@@ -293,6 +293,45 @@ def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:
     assert (number, message.body, message.keys) == (2, b'{"id": 1}', ("1",))
     bodies = LineFormat("t", None, None, None, {}, is_json=False)
     assert [message.body for _, message in bodies.messages([mark, b" "], 1)] == [mark, b" "]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b'{"body": "caf\xe9"}', "it is not UTF-8, but has byte 0xe9 at position 14. Convert text with `iconv"),
+        ('{"body": "a"}'.encode("utf-16"), "it has bytes that are zero. Convert text with `iconv -f LATIN1 -t UTF-8`"),
+        (b'{"body":', "it ends too early: one line must hold a whole JSON value, as `jq -c .` writes it"),
+    ],
+)
+def test_a_line_that_is_no_json_comes_with_a_remedy(line: bytes, text: str) -> None:
+    with pytest.raises(InvalidArgument) as told:
+        LineFormat("t", None, None, None, {}, is_json=True).messages([line], 1)
+    assert told.value.message.startswith(f"line 1 is not JSON: {text}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        (b"caf\xe9\ncaf\xe9\n", "note: there are lines that are not UTF-8; they are sent as they are."),
+        (b"a\r\nb\r\n", "note: there are lines that end with CRLF; neither CR nor LF is sent"),
+        ("café\n".encode(), ""),
+    ],
+)
+def test_a_hint_is_given_once_for_lines_that_may_not_be_meant_so(
+    minimq: Minimq, topic: str, lines: bytes, hint: str
+) -> None:
+    said = minimq.with_stderr("produce", topic, stdin=lines)
+    assert said.count("note: ") == (1 if hint else 0)
+    assert hint in said
+
+
+def test_a_terminal_that_is_not_utf8_shows_escapes(cluster: LocalCluster, minimq: Minimq, topic: str) -> None:
+    minimq("produce", topic, "--key-field", "id", stdin='{"id": "😀"}'.encode())
+    variables = environment(MINIMQ_NAMESERVER=cluster.nameserver, PYTHONIOENCODING="latin-1")
+    for output, shown in (("table", r"\U0001f600"), ("json", r"\ud83d\ude00")):
+        find = [*COMMAND, "message", "find", topic, "--key", "😀", "--output", output]
+        found = subprocess.run(find, capture_output=True, check=True, timeout=60, env=variables)
+        assert shown in found.stdout.decode("latin-1")
 
 
 def test_what_all_messages_have_gives_way_to_what_a_line_has() -> None:

@@ -46,9 +46,9 @@ class Minimq:
         done = self._run(arguments, stdin, status)
         return (done.stderr if status else done.stdout).decode()
 
-    def with_stderr(self, *arguments: str) -> str:
+    def with_stderr(self, *arguments: str, stdin: bytes = b"") -> str:
         """Return what it wrote to stderr though it did what it was told."""
-        return self._run(arguments, b"", 0).stderr.decode()
+        return self._run(arguments, stdin, 0).stderr.decode()
 
     def _ask(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> str:
         others = {name: None for name in os.environ if _is_of_this_run(name)}

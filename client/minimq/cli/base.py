@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import signal
@@ -110,7 +111,8 @@ def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[
 
 def show_json(value: object) -> None:
     """Print a value as JSON; times in ISO 8601."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_to_json))
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=_to_json))
 
 
 def size_of(size: float) -> str:

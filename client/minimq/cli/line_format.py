@@ -21,6 +21,8 @@ LONGEST_ESCAPE: Final = 6
 
 #: Some editors begin a file with it.
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: Advice for text in another encoding.
+TO_UTF8: Final = "Convert text with `iconv -f LATIN1 -t UTF-8`, or -f UTF-16 if each second byte is zero"
 #: The decoder reports a wrong cause for an invalid escape this close to the end.
 _PADDING: Final = b" " * 12
 
@@ -189,10 +191,16 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:  # noqa: ANN401 - what
 
 def _cause(line: bytes) -> object:
     """Return the reason why a line is not JSON."""
+    if b"\0" in line:
+        return f"it has bytes that are zero. {TO_UTF8}"
     try:
+        line.decode()
         msgspec.json.decode(line + _PADDING)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return error
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8, but has byte {line[error.start]:#04x} at position {error.start + 1}. {TO_UTF8}"
+    except msgspec.DecodeError as error:
+        is_cut = "truncated" in str(error)
+        return "it ends too early: one line must hold a whole JSON value, as `jq -c .` writes it" if is_cut else error
     return "it cannot be decoded"
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,8 @@ class _Main(click.Group):
 
         Whatever a command cannot write, the reason is one line. A reader of a pipe that has exited knows why.
         """
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # for terminals and pipes that are not in UTF-8
         try:
             return super().__call__(*args, **kwargs)
         except KeyboardInterrupt:
@@ -137,8 +142,26 @@ def _accept_everywhere(command: click.Command) -> None:
                 callback=_use_credentials,
             )
         )
+        if not isinstance(command, click.Group):
+            command.callback = _naming_the_default(command.callback)
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         _accept_everywhere(below)
+
+
+def _naming_the_default(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return the function of a command that says on a terminal which cluster it works with if nobody has chosen one."""
+    assert callback is not None
+
+    @functools.wraps(callback)
+    def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the command
+        context = click.get_current_context()
+        is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER or kwargs.get("secrets")
+        if not is_chosen and sys.stderr.isatty():
+            text = f"using the cluster at {DEFAULT_NAMESERVER}, the default; --nameserver chooses another one"
+            click.echo(text, err=True)
+        return callback(*args, **kwargs)
+
+    return named
 
 
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:

@@ -16,7 +16,7 @@ import click
 from minimq.cli.base import check_allowed, interrupt_later, option, size_of
 from minimq.cli.completion import complete_topics
 from minimq.cli.delay_options import delay_options
-from minimq.cli.line_format import LONGEST_ESCAPE, LineDelay, LineFormat, properties_of
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, properties_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
@@ -166,7 +166,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
                 done.counted = producer.statistics()
     except MiniMQError as error:
         # Of the base class: the cause is in the lines or the cluster, not in the usage.
-        raise MiniMQError(f"{error.message}\n{parse.say_stored(done)}") from None
+        raise MiniMQError(f"{error.message}; {parse.say_stored(done)}") from None
     except Exception:
         click.echo(parse.say_stored(done), err=True)
         raise
@@ -257,6 +257,21 @@ def _send(producer: Producer, messages: list[Message], selector: Selector | None
         producer.send_many(messages, selector=selector)
 
 
+def _is_not_utf8(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+#: What is said once of lines that are sent as they are.
+_HINTS: dict[Callable[[bytes], bool], str] = {
+    _is_not_utf8: f"there are lines that are not UTF-8; they are sent as they are. {TO_UTF8}",
+    lambda block: b"\r\n" in block: "there are lines that end with CRLF; neither CR nor LF is sent",
+}
+
+
 class _InputParser:
     """Converts lines to messages, and counts the lines for errors."""
 
@@ -268,11 +283,17 @@ class _InputParser:
         self._needs_key = needs_key
         self._line = 0
         self._stored = 0
+        self._hints = {} if lines.is_decoded else dict(_HINTS)
 
     def messages(self, block: bytes) -> list[Message]:
         """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
         lines = _lines_of(block)
         first, self._line = self._line + 1, self._line + len(lines)
+        for mark, text in [*self._hints.items()]:
+            if not mark(block):
+                continue
+            del self._hints[mark]
+            click.echo(f"note: {text}", err=True)
         messages = self._lines.messages(lines, first)
         if len(block) > self._limit:
             for number, message in messages:

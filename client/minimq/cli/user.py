@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
         "--to",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Write the credentials to a new FILE that only you can read, instead of to stdout.",
+        help="Write the credentials to a FILE that only you can read, instead of to stdout.",
     )(command)
     return option("--expires", metavar="TIME", help="Lifetime of the key, such as 90d; unlimited by default.")(command)
 
@@ -161,14 +162,15 @@ def rotate(
 ) -> None:
     """Make a new key for a user, and write the credentials with it to stdout or to a file.
 
-    The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`.
+    The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`. FILE may be the file
+    in use: it is replaced in one step, and clients use it for new connections.
 
-    Example: minimq user rotate alice --to alice-2.minimq
+    Example: minimq user rotate alice --to alice.minimq
     """
     from minimq.administration.access_edits import add_key
 
     key = _new_key(expires)
-    _issue(context, name, secrets, to, add_key(name, key.named, drop_old=drop_old), key)
+    _issue(context, name, secrets, to, add_key(name, key.named, drop_old=drop_old), key, replaces=True)
 
 
 @user.command()
@@ -353,45 +355,83 @@ def _change(context: click.Context, secrets: Path | None, edit: AccessEdit, done
 
 
 def _issue(
-    context: click.Context, name: str, secrets: Path | None, to: Path | None, edit: AccessEdit, key: IssuedKey
+    context: click.Context,
+    name: str,
+    secrets: Path | None,
+    to: Path | None,
+    edit: AccessEdit,
+    key: IssuedKey,
+    *,
+    replaces: bool = False,
 ) -> None:
     """Change the document, and write the credentials, which exist nowhere else; they are made before the change."""
+    late: DeadlineExceeded | None = None
     with open_source(context, secrets) as source:
         # Before there is a file: it may be in the folder of the source, which reads all files there.
         text = source.credentials(name, key.key, given_nameservers(context))
-        with _target(to, name) as write:
+        replaces = replaces and to is not None and to.exists()
+        if to is not None and replaces:
+            text = _replacing(to, name, text, source.read())
+        with _written(to, text, replaces=replaces):
             try:
                 source.change(edit)
-            except DeadlineExceeded:  # it is in force, but not everywhere yet
-                write(text)
-                raise
-            write(text)
+            except DeadlineExceeded as error:  # it is in force, but not everywhere yet
+                late = error
+    if to is not None:
+        click.echo(f"{to}: the credentials of user {name}; keep the file private")
+    if late is not None:
+        raise late
+
+
+def _replacing(to: Path, name: str, text: str, document: AccessDocument) -> str:
+    """Return the credentials that replace those in a file, whose client certificate stays.
+
+    Raises `InvalidArgument` unless the file has a key of that user: it may be the only copy of another one.
+    """
+    from minimq_common.security.credentials import Credentials
+    from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+    from minimq_common.security.user_key import UserKey
+
+    former = CredentialsFile(Credentials(str(to))).stored
+    user = document.users.get(name)
+    if user is None or not isinstance(former.bearer, UserKey) or former.bearer.id not in user.keys:
+        raise InvalidArgument(
+            f"cannot replace {to}: it does not hold a valid key of user {name}; give another name, or remove the file "
+            "if nobody uses the key in it"
+        )
+    later = CredentialsFile(Credentials.from_text(text))
+    if former.pair is None or later.stored.pair is not None:
+        return text
+    return written(later.nameservers, replace(later.stored, pair=former.pair), about_user(name))
 
 
 @contextmanager
-def _target(to: Path | None, name: str) -> Iterator[Callable[[str], None]]:
-    """Yield a writer of the credentials; a file is created before the change, and removed if the change fails."""
+def _written(to: Path | None, text: str, *, replaces: bool) -> Iterator[None]:
+    """Write credentials to stdout or to a file when the block has ended without an error.
+
+    All but the name of a file is written before the block. Raises `InvalidArgument`.
+    """
+    from minimq.local.secret_files import files_ready
+
     if to is None:
-        yield lambda text: click.echo(text, nl=False)
+        yield
+        click.echo(text, nl=False)
         return
     try:
-        opened = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if not replaces:
+            os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            with files_ready({to.resolve(): text.encode()}):
+                yield
+        except BaseException:
+            if not replaces:
+                to.unlink()
+            raise
     except OSError as error:
         reason = error.strerror
         if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
             reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
         raise InvalidArgument(f"cannot write {to}: {reason}") from None
-    with os.fdopen(opened, "w") as file:
-
-        def write(text: str) -> None:
-            file.write(text)
-            click.echo(f"{to}: the credentials of user {name}; keep the file private")
-
-        try:
-            yield write
-        finally:
-            if not file.tell():
-                to.unlink()
 
 
 def _new_key(expires: str | None) -> IssuedKey:

@@ -43,7 +43,14 @@ def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def put_files(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> None:
-    """Put files in their places, in this order; all are on disk before the first one is in its place.
+    """Do as `files_ready` without anything in between."""
+    with files_ready(files, keeps_owners=keeps_owners):
+        pass
+
+
+@contextmanager
+def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> Iterator[None]:
+    """Write files to disk, and put them in their places, in this order, when the block has ended without an error.
 
     So a full disk changes nothing. All but certificates are read by their owner alone; one that is replaced keeps owner
     and mode, so that a server that has another user can read it as before.
@@ -62,6 +69,7 @@ def put_files(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> None
                 file.write(data)
                 file.flush()
                 os.fsync(opened)
+        yield
         for name, path in made.items():
             Path(name).replace(path)
     finally:

@@ -8,6 +8,7 @@ import stat
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from minimq.administration.access_edits import add_rules
 from minimq.cli.main import main
 from minimq.local.access_file import AccessFile
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.certificate_signer import Signer
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
 from minimq_common.security.access_policy import Policy, Principal, Refusal
-from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.security.user_key import UserKey, parse_key
 
@@ -200,6 +202,54 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
         "write a time with a unit"
         in run("user", "rotate", "alice", "--expires", "9", "--secrets", folder, status=2).stderr
     )
+
+
+def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path) -> None:
+    file, link = tmp_path / "alice.minimq", tmp_path / "link"
+    run("user", "add", "alice", "--to", file, "--secrets", folder)
+    first = CredentialsFile(Credentials(str(file)))
+    link.symlink_to(file)
+    file.chmod(0o640)
+    run("user", "rotate", "alice", "--to", link, "--secrets", folder)
+    second = CredentialsFile(Credentials(str(file)))
+    assert link.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert first.stored.bearer != second.stored.bearer == first.trust(at_once=True).bearer
+    assert second.nameservers == first.nameservers
+    before = file.read_bytes()
+    # The third key is refused, so the file stays.
+    assert "2 keys already" in run("user", "rotate", "alice", "--to", file, "--secrets", folder, status=2).stderr
+    run("user", "add", "bob", "--secrets", folder)
+    (tmp_path / "notes").write_text("mine")
+    for name, to, reason in (
+        ("bob", file, "does not hold a valid key of user bob"),
+        ("bob", tmp_path / "notes", "is no credentials file"),
+        ("nobody", file, "does not hold a valid key of user nobody"),
+    ):
+        assert reason in run("user", "rotate", name, "--to", to, "--secrets", folder, status=2).stderr
+    assert file.read_bytes() == before
+    assert (tmp_path / "notes").read_text() == "mine"
+    run("user", "rotate", "bob", "--to", tmp_path / "bob.minimq", "--secrets", folder)
+    assert sorted(path.name for path in tmp_path.iterdir() if path != folder) == [
+        "alice.minimq",
+        "bob.minimq",
+        "link",
+        "notes",
+    ]
+
+
+def test_a_client_certificate_stays_in_a_file_that_is_replaced(folder: Path, tmp_path: Path) -> None:
+    (folder / "authority").rename(tmp_path / "safe")  # which would sign another one
+    run("user", "add", "alice", "--to", tmp_path / "key", "--secrets", folder)
+    former = CredentialsFile(Credentials(str(tmp_path / "key")))
+    pair = Signer.new().sign_user("alice")
+    file = tmp_path / "alice.minimq"
+    file.write_text(written(former.nameservers, replace(former.stored, pair=pair), "Mine."))
+    run("user", "rotate", "alice", "--to", file, "--secrets", folder)
+    later = CredentialsFile(Credentials(str(file))).stored
+    assert later.pair is not None
+    assert later.pair.certificate.strip() == pair.certificate.strip()
+    assert later.bearer != former.stored.bearer
 
 
 def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
