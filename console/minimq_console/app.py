@@ -21,6 +21,7 @@ from minimq_console.action import Action
 from minimq_console.action_faces import ActionFaces
 from minimq_console.action_runs import ActionRuns
 from minimq_console.actions.all_actions import ACTIONS
+from minimq_console.body_decoder import Decode
 from minimq_console.console_guard import ConsoleGuard
 from minimq_console.downloads import BODY_PATH, Downloads
 from minimq_console.faces import Faces, failure_response
@@ -38,13 +39,14 @@ from minimq_console.surroundings import Surroundings
 _COMPRESSED = 1_000
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - by name
     reception: Reception,
     nameservers: Sequence[str],
     hosts: AllowedHosts,
     *,
     allow_changes: bool = False,
     is_secure: bool = False,
+    decode: Decode | None = None,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
 ) -> Starlette:
@@ -56,6 +58,7 @@ def make_app(
         hosts: the names by which the console may be called.
         allow_changes: offer the actions, which change the cluster.
         is_secure: browsers reach it by HTTPS alone.
+        decode: decodes bodies that name a schema; None without a schema registry.
         pages: all pages.
         actions: all actions.
     """
@@ -66,7 +69,7 @@ def make_app(
             "version": __version__,
         }
     )
-    surroundings, runs = Surroundings(rendering, allow_changes=allow_changes), ActionRuns()
+    surroundings, runs = Surroundings(rendering, allow_changes=allow_changes, decode=decode), ActionRuns()
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

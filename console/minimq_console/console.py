@@ -9,6 +9,7 @@ from minimq import Cluster
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.app import make_app
+from minimq_console.body_decoder import decoder
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.observer import Observer
 from minimq_console.reception import Reception
@@ -49,6 +50,7 @@ def open_console(
             hosts,
             allow_changes=options.allow_changes,
             is_secure=options.is_secure,
+            decode=decoder(options.registry) if options.registry else None,
         )
         # An action that is under way ends when the connection is closed, and its line is written.
         opened.callback(app.state.surroundings.wait_for_actions)

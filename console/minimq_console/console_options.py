@@ -21,6 +21,8 @@ class ConsoleOptions:
         allow_anyone: offer them beyond this machine even if nobody has to sign in.
         tls_certificate: path of the certificate in PEM with which it serves HTTPS; empty for HTTP.
         tls_key: path of the key of the certificate in PEM.
+        registry: URL of the schema registry by which bodies are decoded, with user and password if it asks for them;
+            empty for none.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +33,7 @@ class ConsoleOptions:
     allow_anyone: bool = False
     tls_certificate: str = ""
     tls_key: str = ""
+    registry: str = ""
 
     @property
     def is_secure(self) -> bool:

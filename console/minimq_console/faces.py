@@ -14,7 +14,7 @@ from minimq_common.errors import MiniMQError
 from minimq_console.asking import Asking
 from minimq_console.failures import Failure, failure_of
 from minimq_console.page import Page, PageData, Visit
-from minimq_console.parameters import Parameters
+from minimq_console.parameters import Parameters, WrongParameter
 from minimq_console.rendering import to_json
 from minimq_console.surroundings import Surroundings
 from minimq_console.visitor import Visitor
@@ -49,11 +49,21 @@ class Faces:
             parameters = parameters_of(request)
             if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return await self._events(request, visitor, parameters)
-            data = await self._gather(visitor, parameters)
+            wrong: dict[str, str] = {}
+            data = None
+            while data is None:
+                try:
+                    data = await self._gather(visitor, parameters)
+                except WrongParameter as error:
+                    if wants_json or not self._page.has_form or error.name in wrong:
+                        raise
+                    wrong[error.name] = error.message
+                    parameters = parameters.without(error.name)
             if wants_json:
                 return Response(to_json(data), media_type="application/json", headers=HEADERS)
             render = self._surroundings.rendering.live_part if _is_part(request) else self._surroundings.rendering.page
-            return Response(render(self._page, data, context_of(request)), media_type="text/html", headers=HEADERS)
+            html = render(self._page, data, {**context_of(request), "wrong": wrong})
+            return Response(html, 400 if wrong else 200, HEADERS, "text/html")
         except MiniMQError as error:
             return failure_response(self._surroundings, request, failure_of(error))
 
@@ -68,7 +78,11 @@ class Faces:
 
     def _visit(self, visitor: Visitor, parameters: Parameters) -> Visit:
         return Visit.begin(
-            visitor, parameters, Asking(self._surroundings.calling), allow_changes=self._surroundings.allow_changes
+            visitor,
+            parameters,
+            Asking(self._surroundings.calling),
+            allow_changes=self._surroundings.allow_changes,
+            decode=self._surroundings.decode,
         )
 
     async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
@@ -161,6 +175,7 @@ def context_of(request: Request) -> dict[str, object]:
         "query": query,
         "visitor": visitor,
         "form_token": request.state.form_token,
+        "wrong": {},
     }
 
 

@@ -16,6 +16,7 @@ from minimq_common.errors import NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console.action import ActionTarget, Offer
 from minimq_console.asking import Asked, Asking, Value
+from minimq_console.body_decoder import Decode
 from minimq_console.observer import Observer
 from minimq_console.parameters import Parameters
 from minimq_console.sampler import Sample
@@ -49,6 +50,7 @@ class Visit:
         asking: the calls that the page makes.
         now: the time.
         allow_changes: the console offers actions.
+        decode: decodes bodies that name a schema; None without a schema registry.
     """
 
     visitor: Visitor
@@ -56,11 +58,20 @@ class Visit:
     asking: Asking
     now: datetime
     allow_changes: bool
+    decode: Decode | None = None
 
     @classmethod
-    def begin(cls, visitor: Visitor, parameters: Parameters, asking: Asking, *, allow_changes: bool) -> Visit:
+    def begin(
+        cls,
+        visitor: Visitor,
+        parameters: Parameters,
+        asking: Asking,
+        *,
+        allow_changes: bool,
+        decode: Decode | None = None,
+    ) -> Visit:
         """Return a visit that begins now."""
-        return cls(visitor, parameters, asking, datetime.now(UTC), allow_changes)
+        return cls(visitor, parameters, asking, datetime.now(UTC), allow_changes, decode)
 
     @property
     def observer(self) -> Observer:
@@ -114,6 +125,7 @@ class Page:
         live_s: seconds between two looks while somebody watches; None for a page that stays as it is.
         follow: yields structs of what is new, at least every second; for pages to which rows are added. Else None.
         rows_template: makes the rows of such a struct.
+        has_form: its template shows what is wrong with a parameter, `wrong`, at the field of that name.
     """
 
     path: str
@@ -124,3 +136,4 @@ class Page:
     live_s: float | None = 2.0
     follow: Callable[[Visit], AsyncIterator[PageData]] | None = None
     rows_template: str = ""
+    has_form: bool = False

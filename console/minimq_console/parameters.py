@@ -17,6 +17,18 @@ _ROWS, _MOST_ROWS = 25, 100
 _MOST_SKIPPED = 10_000_000
 
 
+class WrongParameter(InvalidArgument):
+    """A parameter has a wrong value: a page with a field of that name shows it there.
+
+    Attributes:
+        name: of the parameter.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class Parameters:
     """The part of an address behind the question mark, and the names in its path. Immutable.
 
@@ -41,6 +53,10 @@ class Parameters:
         """The parameters as they were given, for addresses of other parts of the same table."""
         return dict(self._values)
 
+    def without(self, name: str) -> Parameters:
+        """Return the others."""
+        return Parameters([each for each in self._values.items() if each[0] != name], self._path)
+
     def name(self, part: str) -> str:
         """Return a name in the path."""
         return self._path[part]
@@ -59,9 +75,9 @@ class Parameters:
         """Return a text without blanks around it. Raises `InvalidArgument` when it is too long, or has a NUL."""
         value = self._values.get(name, default).strip()
         if len(value) > most:
-            raise InvalidArgument(f"the parameter {name} has {len(value)} characters: at most {most} are allowed")
+            raise WrongParameter(name, f"the parameter {name} has {len(value)} characters: at most {most} are allowed")
         if "\0" in value:
-            raise InvalidArgument(f"the parameter {name} has a NUL character: leave it out")
+            raise WrongParameter(name, f"the parameter {name} has a NUL character: leave it out")
         return value
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
@@ -70,10 +86,10 @@ class Parameters:
         if not value:
             return default
         if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", value):
-            raise InvalidArgument(f"the parameter {name} is {_shown(value)}: it must be a whole number")
+            raise WrongParameter(name, f"the parameter {name} is {_shown(value)}: it must be a whole number")
         found = int(value)
         if not low <= found <= high:
-            raise InvalidArgument(f"the parameter {name} is {found}: it must be {low} to {high}")
+            raise WrongParameter(name, f"the parameter {name} is {found}: it must be {low} to {high}")
         return found
 
     def optional_number(self, name: str, low: int, high: int) -> int | None:
@@ -84,7 +100,8 @@ class Parameters:
         """Return one of some words. Raises `InvalidArgument`."""
         value = self._values.get(name, "").strip() or default
         if value not in choices:
-            raise InvalidArgument(f"the parameter {name} is {_shown(value)}: it must be one of {', '.join(choices)}")
+            text = f"the parameter {name} is {_shown(value)}: it must be one of {', '.join(choices)}"
+            raise WrongParameter(name, text)
         return value
 
     def flag(self, name: str) -> bool:

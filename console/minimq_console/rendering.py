@@ -58,7 +58,7 @@ class Rendering:
             context: what the template knows besides.
         """
         template = self._templates.get_template(page.template)
-        is_live = page.live_s is not None and not data.stays
+        is_live = page.live_s is not None and not data.stays and not context["wrong"]
         html: str = template.render(**context, page=data, title=page.title, is_live=is_live)
         return html
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from minimq_common.errors import SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
+from minimq_console.body_decoder import Decode
 from minimq_console.rendering import Rendering
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
@@ -23,6 +24,7 @@ class Surroundings:
     Args:
         rendering: the templates.
         allow_changes: the console offers actions.
+        decode: decodes bodies that name a schema; None without a schema registry.
 
     Attributes:
         gathering: threads for `Page.gather`.
@@ -30,8 +32,9 @@ class Surroundings:
         acting: threads for `Action.run`.
     """
 
-    def __init__(self, rendering: Rendering, *, allow_changes: bool = False) -> None:
+    def __init__(self, rendering: Rendering, *, allow_changes: bool = False, decode: Decode | None = None) -> None:
         self.rendering = rendering
+        self.decode = decode
         self.allow_changes = allow_changes
         self.gathering = ThreadPoolExecutor(_GATHERING, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -134,7 +136,6 @@ def _owned(console: ConsoleClient, group: str) -> dict[str, Any]:
         "/topics?order=size",
         "/topics?search=" + "x" * 1_001,
         "/topics?rows=1&rows=2",
-        "/topics/some?offset=1",
         "/topics/some/messages/broker-a/0/x",
     ],
 )
@@ -143,6 +144,31 @@ def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: Con
     assert failure["error"] == "INVALID_ARGUMENT"
     assert len(failure["message"]) > 20
     assert "This address cannot be shown" in console.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "value", "message"),
+    [
+        ("", "from", "yesterday", "it must be 'earliest', a time such as 2026-01-31T08:00Z, -24h"),
+        ("", "offset", "abc", "the parameter offset is 'abc': it must be a whole number"),
+        ("", "messages", "101", "the parameter messages is 101: it must be 1 to 100"),
+        ("", "queue", "broker-a:9", "has no queue broker-a:9: its page lists the queues"),
+        ("", "offset", "3", "the parameter offset is about one queue"),
+        ("/tail", "queue", "broker-a:9", "has no queue broker-a:9: its page lists the queues"),
+    ],
+)
+def test_a_form_with_a_wrong_field_stays_and_says_so(
+    console: ConsoleClient, topic: str, page: str, name: str, value: str, message: str
+) -> None:
+    path = f"/topics/{topic}{page}?{name}={value}&tag=paid"
+    shown = console.get(path)
+    assert shown.status == 400
+    text = unescape(shown.text)
+    assert f'<p class="problem" id="{name}-problem">' in text
+    assert message in text
+    assert re.search(rf'<input id="{name}" [^>]*value="{value}"[^>]* aria-describedby="{name}-problem">', text)
+    assert re.search(r'<input id="tag" [^>]*value="paid"', text)
+    assert message in console.json(path, status=400)["message"]
 
 
 def test_what_does_not_exist_is_not_found(console: ConsoleClient) -> None:

@@ -66,12 +66,21 @@ _LOOK_S = 0.5
     help="Serve HTTPS with this certificate, in PEM, and those that lead to its authority.",
 )
 @option("--tls-key", default="", metavar="FILE", help="The private key of --tls-certificate, in PEM.")
+@option(
+    "--registry",
+    default="",
+    metavar="URL",
+    help="Schema registry by which Avro, Protobuf and JSON bodies are decoded. Give a user and a password, "
+    "http://USER:PASSWORD@HOST:PORT, in the variable, where others do not see them.",
+)
 @click.pass_obj
 def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  # noqa: ANN401 - those of ConsoleOptions
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and what is wrong.
 
     It keeps the figures of the last hour in memory, and stores nothing. Every page is also there as JSON, with
     `?format=json` or `Accept: application/json`. It needs `pip install 'minimq[console]'`.
+
+    With --registry the page of a message shows its body decoded, which needs `pip install 'minimq[schemas]'`.
 
     With --credentials the cluster is a secured one: those say where it is and whom to trust, and each visitor signs in
     with the name and the key of a user. With --allow-changes visitors may change what their rights allow; each change

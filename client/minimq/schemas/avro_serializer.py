@@ -56,7 +56,7 @@ class AvroSerializer(Serializer[Any]):
         if mark is None:
             assert self._own is not None
             return self._own.decode(payload, None)
-        written = self._parsed(self._written(mark).schema)
+        written = self._parsed(self.written(mark).schema)
         return written.decode(payload, self._own)
 
     def _parse(self, schema: Schema) -> AvroSchema:

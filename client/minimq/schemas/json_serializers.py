@@ -76,7 +76,7 @@ class JsonSerializer(Serializer[Any]):
         value = msgspec.json.decode(payload)
         validator = self._own
         if validator is None and mark is not None:
-            validator = self._validator_of(self._written(mark).schema)
+            validator = self._validator_of(self.written(mark).schema)
         if validator is not None and (mistake := _mistake(validator, value)):
             raise MalformedBody(f"the body does not fit its schema: {mistake}")
         return value

@@ -27,6 +27,8 @@ SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Of an answer: schemas are far smaller.
 _MOST_ANSWER_BYTES = 4 << 20
+#: Has the registry answer with the file descriptor of a Protobuf schema.
+_SERIALIZED = "?format=serialized"
 _MOST_SHOWN = 200
 _READ_BYTES = 1 << 16
 #: A schema that the registry does not have is asked for again after so many seconds.
@@ -198,14 +200,24 @@ class SchemaRegistry:
         answer = self._post(f"/subjects/{_quoted(subject)}", schema)
         return SchemaReference(name, subject, self._number(answer.version))
 
-    def schema(self, schema_id: int | UUID) -> RegisteredSchema:
-        """Return the schema with an id or a GUID. Raises `SchemaMissing`, and what `register` raises."""
-        place = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
-        return self._found(place)
+    def schema(self, schema_id: int | UUID, *, serialized: bool = False) -> RegisteredSchema:
+        """Return the schema with an id or a GUID.
 
-    def version(self, subject: str, version: int | Literal["latest"] = "latest") -> RegisteredSchema:
+        Args:
+            schema_id: the id or the GUID.
+            serialized: of Protobuf, return the file descriptor in base64, even if it was registered as text.
+
+        Raises:
+            SchemaMissing: the registry has no such schema; and what `register` raises.
+        """
+        place = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
+        return self._found(place + _SERIALIZED * serialized)
+
+    def version(
+        self, subject: str, version: int | Literal["latest"] = "latest", *, serialized: bool = False
+    ) -> RegisteredSchema:
         """Return a version of a subject. Raises `SchemaMissing`, and what `register` raises."""
-        place = f"/subjects/{_quoted(subject)}/versions/{version}"
+        place = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED * serialized}"
         if version != "latest":
             return self._found(place)
         found = self._ask_for(place, 0)
@@ -228,7 +240,7 @@ class SchemaRegistry:
             return None
         if answer.schema is None:
             raise Unavailable(f"{self.url}{place} has answered without a schema: it is no schema registry")
-        named = place.rpartition("/")[2]  # of the id, which the answer does not repeat
+        named = place.partition("?")[0].rpartition("/")[2]  # of the id, which the answer does not repeat
         schema_id = answer.id if answer.id is not None else int(named) if named.isdecimal() else 0
         schema = Schema(answer.schema, answer.schema_type, answer.references)
         return RegisteredSchema(schema, schema_id, self._guid(answer.guid))
@@ -377,7 +389,9 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def resolved(registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100) -> dict[str, Schema]:
+def resolved(
+    registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100, *, serialized: bool = False
+) -> dict[str, Schema]:
     """Return all schemas that some refer to, by name, and theirs; those that others need come first.
 
     Raises:
@@ -394,7 +408,7 @@ def resolved(registry: SchemaRegistry, references: Sequence[SchemaReference], mo
             visited.add(reference.name)
             if len(visited) > most:
                 raise InvalidArgument(f"the schema refers to more than {most} others")
-            schema = registry.version(reference.subject, reference.version).schema
+            schema = registry.version(reference.subject, reference.version, serialized=serialized).schema
             visit(schema.references)
             found[reference.name] = schema
 

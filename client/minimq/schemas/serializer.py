@@ -157,7 +157,7 @@ class Serializer(ABC, Generic[T]):
         """Return the indexes of the Protobuf message."""
         return ()
 
-    def _written(self, mark: SchemaMark) -> RegisteredSchema:
+    def written(self, mark: SchemaMark) -> RegisteredSchema:
         """Return the schema with which a body was written. Raises `MalformedBody` if the registry has none."""
         assert self.registry is not None
         try:

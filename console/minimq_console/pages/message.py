@@ -51,6 +51,7 @@ class MessagePage(PageData, frozen=True, kw_only=True):
         way: "text", "json" or "hex": how its body is shown.
         body: that.
         is_cut: the body is longer than what is shown.
+        schema: the schema by which the body was decoded; empty if it was not.
         fates: what groups have done with it; None if that was not asked for.
     """
 
@@ -62,6 +63,7 @@ class MessagePage(PageData, frozen=True, kw_only=True):
     way: str
     body: str
     is_cut: bool
+    schema: str
     fates: tuple[Fate, ...] | None
 
     @property
@@ -81,7 +83,10 @@ def gather(visit: Visit) -> MessagePage:
         trace = visit.ask("the trace", lambda: admin.trace_message(address)).or_else(None)
     row = row_of(message)
     properties, message_group = _properties(message)
-    chosen, text = shown(message.body, way)
+    decoded = None
+    if way == "auto" and visit.decode is not None and len(message.body) <= SHOWN_BYTES:
+        decoded = visit.ask("the body", lambda: visit.decode and visit.decode(message)).or_else(None)
+    chosen, text = shown(message.body if decoded is None else decoded.json, way)
     return MessagePage(
         message=row,
         born_at=message.born_at,
@@ -91,6 +96,7 @@ def gather(visit: Visit) -> MessagePage:
         way=chosen,
         body=text,
         is_cut=len(message.body) > SHOWN_BYTES,
+        schema="" if decoded is None else decoded.schema,
         fates=None if trace is None else tuple(_fate(each) for each in trace.groups),
         missing=visit.missing,
     )

@@ -104,5 +104,6 @@ PAGE = Page(
     gather=gather,
     title="New messages",
     follow=follow,
+    has_form=True,
     rows_template="tail_rows.html",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -9,8 +10,9 @@ import msgspec
 
 from minimq import MessageQueue
 from minimq.administration.descriptions import QueueDescription, TopicDescription
-from minimq_common.errors import InvalidArgument, QueueNotFound
+from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
+from minimq_common.moments import start_ms
 from minimq_console.action import ActionTarget
 from minimq_console.actions import change_topic, delete_topic, pause, produce, resize_topic
 from minimq_console.chart import Chart
@@ -19,7 +21,7 @@ from minimq_console.message_row import MessageRow
 from minimq_console.message_row import row_of as message_row_of
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.pages.topics import TopicRow, row_of
-from minimq_console.parameters import Parameters
+from minimq_console.parameters import Parameters, WrongParameter
 
 _MOST_OFFSET = (1 << 63) - 1
 _MOST_QUEUE_ID = 100_000
@@ -174,22 +176,27 @@ def wanted_of(parameters: Parameters) -> MessageChoice:
         tag=parameters.text("tag", most=255),
         most=parameters.number("messages", 20, 1, _MOST_MESSAGES),
     )
+    if wanted.start not in {"", "earliest"}:
+        try:
+            start_ms(wanted.start, time.time(), "the parameter from", "'earliest', ")
+        except InvalidArgument as error:
+            raise WrongParameter("from", error.message) from None
     if wanted.offset is not None and (not wanted.queue or wanted.start or wanted.key):
-        raise InvalidArgument(
-            "the parameter offset is about one queue: give queue as BROKER:ID, and no from and no key"
-        )
+        text = "the parameter offset is about one queue: give queue as BROKER:ID, and no from and no key"
+        raise WrongParameter("offset", text)
     return wanted
 
 
 def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDescription]:
-    """Return the queue that is named "BROKER:ID", or all for an empty name. Raises `QueueNotFound`."""
+    """Return the queue that is named "BROKER:ID", or all for an empty name. Raises `WrongParameter`."""
     if not queue:
         return described.queues
     broker, _, number = queue.rpartition(":")
     for each in described.queues:
         if (each.queue.broker_name, str(each.queue.queue_id)) == (broker, number):
             return (each,)
-    raise QueueNotFound(f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID")
+    text = f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"
+    raise WrongParameter("queue", text)
 
 
 def _starts(visit: Visit, queues: Sequence[QueueDescription], wanted: MessageChoice) -> dict[MessageQueue, int]:
@@ -225,4 +232,4 @@ def _by_key(visit: Visit, name: str, wanted: MessageChoice, notes: list[str]) ->
     ]
 
 
-PAGE = Page(path="/topics/{topic}", template="topic.html", gather=gather, title="Topic", live_s=3.0)
+PAGE = Page(path="/topics/{topic}", template="topic.html", gather=gather, title="Topic", live_s=3.0, has_form=True)

@@ -65,6 +65,27 @@ def test_no_page_is_wider_than_the_window(browser: Browser, console_address: str
         assert browser.run(_OUTSIDE) == [], path
 
 
+def test_the_table_of_brokers_is_not_wider_than_a_window_of_a_laptop(browser: Browser, console_address: str) -> None:
+    browser.open(console_address)
+    long_texts = """
+    const [broker, state, role, inSync, inRate, outRate, disk, permission, up, address] =
+      document.querySelector("[aria-label=Brokers] tbody tr").cells;
+    const whole = (text) => `<span class="whole">${text}</span>`;
+    const write = (cell, ...texts) => { cell.innerHTML = texts.map(whole).join(" "); };
+    broker.innerHTML = "minimq-broker-a <span class='quiet'>replica 0</span>";
+    write(role, "master", "async", "term 12");
+    inSync.innerHTML = "0, 1 <span class='bad'>without 2, 512.3 MB behind</span>";
+    inRate.textContent = outRate.textContent = "1,234,567";
+    write(disk, "123.4 GB", "85 % used", "512.3 GB free");
+    up.textContent = "123d 14h";
+    address.innerHTML = "minimq-broker-a-0.minimq-broker-a.production.svc:10911 <span>minimq 0.1.0</span>";
+    const table = document.querySelector("[aria-label=Brokers]");
+    return [table.scrollWidth, table.clientWidth];
+    """
+    needed, given = browser.run(long_texts)
+    assert needed <= given
+
+
 def test_a_page_is_used_by_keyboard_alone(browser: Browser, console_address: str) -> None:
     browser.open(f"{console_address}/groups")
     browser.press(Keys.TAB)
