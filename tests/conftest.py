@@ -19,7 +19,6 @@ import hypothesis
 import pytest
 import pytest_timeout
 
-import support.forks  # noqa: F401 - the first that concerns gRPC
 from minimq.admin import Admin
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster

@@ -10,8 +10,15 @@ Sharing: `Cluster`, a connection that several of these may share; `Credentials` 
 A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+# gRPC reads this when it is imported. Its own fork handlers crash children of a process that has an open client, also
+# children that use no client.
+if "grpc" not in sys.modules:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"
 

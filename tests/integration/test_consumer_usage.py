@@ -112,7 +112,6 @@ def test_a_forked_process_is_told_that_consumers_did_not_come_along(cluster: Loc
         text=True,
         timeout=3 * PATIENCE_S,
         check=False,
-        # gRPC's own handlers at a fork abort some children (docs/sending.md says when to leave them out).
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GRPC_ENABLE_FORK_SUPPORT": "0"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert ended.returncode == 0, ended.stderr

@@ -1,7 +1,4 @@
-"""A program whose forks find the clients of their parent: NAMESERVER. It tells in JSON what became of each use.
-
-gRPC's own handlers at a fork abort some children (see docs/sending.md), so it is run without them.
-"""
+"""A program whose forks find the clients of their parent: NAMESERVER. It tells in JSON what became of each use."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from minimq.transport.home_process import HomeProcess
+from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened
 from minimq_common.errors import Closed
 
 T = TypeVar("T")
@@ -113,11 +113,13 @@ class LoopThread:
         return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        connection_opened(self)
         try:
             loop.run_forever()
             loop.run_until_complete(self._end())
         finally:
             loop.close()
+            connection_closed(self)
 
     async def _end(self) -> None:
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:

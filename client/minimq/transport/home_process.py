@@ -1,21 +1,78 @@
-"""The process that a client was made in."""
+"""The process that a client was made in, and whether clients can work there."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from minimq_common.errors import Closed
+from minimq_common.errors import Closed, UsageError
 
 #: This process. To ask the system before each message takes a tenth of the time of handing it in.
 _pid = os.getpid()
+#: Connections of this process that are open.
+_open: set[object] = set()
+#: Whether a child that is forked now cannot use gRPC.
+_breaks_children = False
+#: The process that used gRPC when it forked this one, or an ancestor of it; 0 if there was none.
+_breaking_parent = 0
+#: A thread that runs as long as gRPC is in use, as Linux names it.
+_GRPC_THREAD = "grpc_global_tim"
+#: Time after the end of the last connection in which that thread ends, in seconds.
+_GRPC_ENDS_S = 1.0
+_closed_at = -_GRPC_ENDS_S
+#: Modules that the client waits with. If they are patched, a wait of the client stops the whole process.
+_WAITED_WITH = ("_thread", "queue", "select", "selectors", "socket", "thread", "threading")
+
+
+def _before_fork() -> None:
+    global _breaks_children  # noqa: PLW0603 - there is one process
+    _breaks_children = bool(_open) or _others_use_grpc()
+
+
+def _others_use_grpc() -> bool:
+    """Return whether other code of this process uses gRPC without its support of forks. Always false but on Linux."""
+    if "grpc" not in sys.modules or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
+        return False
+    while _has_grpc_thread():
+        if time.monotonic() > _closed_at + _GRPC_ENDS_S:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def _has_grpc_thread() -> bool:
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # that thread has just ended
+            if name.read_text().strip() == _GRPC_THREAD:
+                return True
+    return False
 
 
 def _forked() -> None:
-    global _pid  # noqa: PLW0603 - there is one process
+    global _pid, _breaking_parent  # noqa: PLW0603 - there is one process
+    if _breaks_children:
+        _breaking_parent = _pid
+    _open.clear()
     _pid = os.getpid()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_child=_forked)
+
+
+def connection_opened(connection: object) -> None:
+    """Register a connection before it uses gRPC."""
+    _open.add(connection)
+
+
+def connection_closed(connection: object) -> None:
+    """Forget a connection: all of its gRPC objects are closed."""
+    global _closed_at  # noqa: PLW0603 - there is one process
+    _closed_at = time.monotonic()
+    _open.discard(connection)
 
 
 class HomeProcess:
@@ -23,9 +80,24 @@ class HomeProcess:
 
     Args:
         what: the client, for the text of the error, such as "producer".
+
+    Raises:
+        UsageError: no client works in this process, because of its parent or because of a monkey patch.
     """
 
     def __init__(self, what: str) -> None:
+        if _breaking_parent:
+            raise UsageError(
+                f"no client works in process {_pid}: process {_breaking_parent} had an open client, or used gRPC "
+                "otherwise, when it forked, and gRPC does not survive that. Open no client before the fork, close it "
+                "before the fork, or start processes with spawn or forkserver (docs/processes.md)"
+            )
+        if patch := _monkey_patch():
+            raise UsageError(
+                f"no client works in this process: {patch} has replaced modules that clients wait with "
+                "(threading, socket, select), which would stop the whole process. Use threads or asyncio here, or run "
+                "the client in a process of its own without that patch (docs/processes.md)"
+            )
         self._what = what
         self._process = _pid
 
@@ -39,5 +111,19 @@ class HomeProcess:
         if self._process != _pid:
             raise Closed(
                 f"the {self._what} was made in process {self._process}, and this is its fork {_pid}: start "
-                "processes with spawn or forkserver, or fork before the first client is made (docs/sending.md)"
+                "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"
             )
+
+
+def _monkey_patch() -> str | None:
+    """Return what has patched modules that the client waits with; None if nothing has."""
+    is_patched: Callable[[str], bool]
+    if (gevent := sys.modules.get("gevent.monkey")) is not None:
+        is_patched = gevent.is_module_patched
+        if any(map(is_patched, _WAITED_WITH)):
+            return "gevent.monkey"
+    if (eventlet := sys.modules.get("eventlet.patcher")) is not None:
+        is_patched = eventlet.is_monkey_patched
+        if any(map(is_patched, _WAITED_WITH)):
+            return "eventlet.monkey_patch"
+    return None
