@@ -25,10 +25,7 @@ class MinimqConnection:
     def create_topic(self, topic: str) -> None:
         """Create a topic unless it exists. Blocks; raises as `minimq.Admin.create_topic`."""
         with Admin(self.cluster) as admin:
-            try:
-                admin.create_topic(topic, self.create_queues, if_not_exists=True)
-            except errors.TopicExists:  # with other settings, which somebody has chosen
-                return
+            admin.create_topic(topic, self.create_queues, if_not_exists=True)
 
     def ping(self, timeout_s: float) -> bool:
         """Tell whether a name server answers and knows a broker. Blocks."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from minimq import Compaction
 from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
@@ -61,10 +62,36 @@ def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name:
 def test_a_topic_that_exists_is_refused_or_left_alone(admin: Admin, topic: str) -> None:
     with pytest.raises(TopicExists, match="broker-a has 4 write queues and 4 read queues"):
         admin.create_topic(topic, queues=4)
-    admin.create_topic(topic, queues=4, if_not_exists=True)
+    assert not admin.create_topic(topic, queues=4, if_not_exists=True, same_settings=True)
     with pytest.raises(TopicExists, match="minimq topic update"):
-        admin.create_topic(topic, queues=5, if_not_exists=True)
+        admin.create_topic(topic, queues=5, if_not_exists=True, same_settings=True)
+    with pytest.raises(InvalidArgument, match="needs if_not_exists"):
+        admin.create_topic(topic, queues=5, same_settings=True)
     assert shapes(admin, topic)["broker-b"] == (4, 4, Permission.READ_WRITE)
+
+
+def test_a_service_still_starts_after_an_operator_has_changed_its_topic(
+    admin: Admin, new_name: Callable[[], str]
+) -> None:
+    plain, compacted = new_name(), new_name()
+    admin.create_topic(plain, queues=2)
+    admin.resize_topic(plain, 3)
+    admin.update_topic(plain, retention_s=60)
+    admin.create_topic(compacted, queues=2, compaction=Compaction())
+    before = {name: admin.describe_topic(name).settings for name in (plain, compacted)}
+    for name, settings in ((plain, {"fifo": True}), (plain, {}), (compacted, {"compaction": Compaction(1.0)})):
+        assert not admin.create_topic(name, queues=2, if_not_exists=True, **settings)  # type: ignore[arg-type]
+    assert not admin.create_topic(compacted, if_not_exists=True)
+    assert before == {name: admin.describe_topic(name).settings for name in (plain, compacted)}
+
+
+def test_a_topic_that_differs_on_one_broker_is_not_made_on_another(admin: Admin, new_name: Callable[[], str]) -> None:
+    name = new_name()
+    admin.create_topic(name, queues=3, brokers=["broker-b"])
+    assert not admin.create_topic(name, queues=2, if_not_exists=True)
+    assert list(shapes(admin, name)) == ["broker-b"]
+    assert admin.create_topic(name, queues=3, if_not_exists=True)
+    assert list(shapes(admin, name)) == ["broker-a", "broker-b"]
 
 
 @pytest.mark.fault

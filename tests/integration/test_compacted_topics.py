@@ -133,7 +133,9 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     rules = {"min_lag_s": 300, "tombstone_s": 172_800, "dirty_ratio": 0.2}
     assert [broker["compaction"] for broker in described["brokers"]] == [rules] * len(described["brokers"])
     assert "Compacted" in run("topic", "describe", name)
-    assert "exists" in run("topic", "create", name, "--compact", "--if-not-exists", status=1)
+    again = "topic", "create", name, "--compact", "--if-not-exists"
+    assert "exists already, unchanged" in run(*again)
+    assert "change it with" in run(*again, "--same-settings", status=1)
 
 
 @pytest.mark.parametrize("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])

@@ -52,9 +52,9 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         [settings] = admin.describe_topic("short").settings
         assert settings.retention_s == 0
         producer.send(Message("short", b"stays"))
-        admin.create_topic("short", queues=1, if_not_exists=True)
+        admin.create_topic("short", queues=1, if_not_exists=True, same_settings=True)
         with pytest.raises(TopicExists):
-            admin.create_topic("short", queues=1, retention_s=5, if_not_exists=True)
+            admin.create_topic("short", queues=1, retention_s=5, if_not_exists=True, same_settings=True)
 
 
 def test_the_command(cluster: LocalCluster) -> None:

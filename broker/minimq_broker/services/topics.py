@@ -51,7 +51,7 @@ class TopicService:
         """Create a topic.
 
         Raises:
-            TopicExists: it is there, with other settings unless it is made automatically.
+            TopicExists: it is there, and the request does not accept that.
             TopicNotFound: it was to be made automatically, and this broker does not do that.
             SystemBusy: the broker has as many topics as it may.
             InvalidArgument: a name or number breaks a rule.
@@ -211,14 +211,14 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
 
     def decide(state: State) -> Fact | None:
         present = state.topics.get(wanted.topic)
+        if present is not None and request.if_not_exists:
+            return None
         counts = wanted.read_queues, wanted.write_queues
         fifo = wanted.fifo or msgspec.UNSET
         topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, fifo, compaction)
         topic = msgspec.structs.replace(topic, **_retention(topic, wanted.retention_ms, wanted.retention_bytes))
         if present is None:
             return TopicSet(topic)
-        if request.if_not_exists and _settings(present) == _settings(topic):
-            return None
         raise TopicExists(
             f"{_kind(present)} {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
             f"{count_of(present.read_queues, 'read queue')}: change it with minimq topic update, or choose another name"
@@ -250,10 +250,6 @@ def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType
             "brokers together"
         )
     return TopicCompaction(rules.key_queues, rules.min_lag_ms, rules.tombstone_ms, rules.dirty_percent)
-
-
-def _settings(topic: Topic) -> tuple[object, ...]:
-    return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, topic.compaction, topic.retention
 
 
 def _kind(topic: Topic) -> str:

@@ -37,6 +37,13 @@ class _Versioned(Protocol):
     def data_version(self) -> int: ...
 
 
+class _WithTopic(Protocol):
+    """The answer of a broker that describes a topic."""
+
+    @property
+    def topic(self) -> broker_pb2.Topic: ...
+
+
 class TopicAdmin(TopicDescriber):
     """Creates, changes, describes and deletes topics; users have it as `Admin`."""
 
@@ -55,6 +62,7 @@ class TopicAdmin(TopicDescriber):
         cluster: str | None = None,
         brokers: Sequence[str] = (),
         if_not_exists: bool = False,
+        same_settings: bool = False,
         wait: bool = True,
     ) -> bool:
         """Create a topic on every master, or on some of them.
@@ -80,15 +88,17 @@ class TopicAdmin(TopicDescriber):
                 own.
             cluster: name of the cluster, when the name servers know several.
             brokers: names of the brokers that shall carry it; all when empty.
-            if_not_exists: succeed when the topic is there already, on all masters and with the same settings.
+            if_not_exists: succeed when the topic exists, whatever its settings, which stay as they are.
+            same_settings: with `if_not_exists`: raise `TopicExists` if a broker has the topic with other settings.
             wait: return only when every name server that answers shows the topic on all these brokers, so that a
                 producer which starts right now finds it.
 
         Returns:
-            Whether anything was created: False when all masters have it already.
+            Whether anything was created: False when all masters have it, or one of them with other settings.
 
         Raises:
             TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
+                Not raised with `if_not_exists`, unless `same_settings` is given too.
             InvalidArgument: a name or number breaks a rule, or there is no such cluster or broker.
             Unavailable: no name server or no master is reached.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
@@ -100,6 +110,8 @@ class TopicAdmin(TopicDescriber):
         check_compaction(compaction)
         if not permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
+        if same_settings and not if_not_exists:
+            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always refused")
         wanted = broker_pb2.Topic(
             topic=name,
             read_queues=queues if read_queues is None else read_queues,
@@ -109,31 +121,31 @@ class TopicAdmin(TopicDescriber):
             retention_ms=retention_to_wire(retention_s),
             retention_bytes=check_retention_bytes(retention_bytes),
         )
-        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
         began = False
 
         def create() -> tuple[bool, dict[str, int]]:
             nonlocal began
             masters = self._masters.find_all(cluster, brokers)
             if compaction is not None:
-                remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-                if not brokers:
-                    self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
-                rules = compaction_to_wire(compaction, wanted.write_queues * len(masters))
-                request.topic.compaction.CopyFrom(rules)
-                wanted.compaction.CopyFrom(rules)
-            described = self._masters.describe(name, masters)
-            present = {broker: answer.topic for broker, answer in described.items()}
-            others = {
-                broker: topic for broker, topic in present.items() if topic_settings(topic) != topic_settings(wanted)
-            }
+                wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
+            request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+            present = self._masters.describe(name, masters)
+            others = _unlike(wanted, present)
+            if others and if_not_exists and not same_settings:
+                return began, _versions(present)
             if others or (len(present) == len(masters) and not if_not_exists and not began):
-                raise TopicExists(say_exists(name, others or present))
+                raise TopicExists(say_exists(name, others or _unlike(None, present)))
             absent = {broker: address for broker, address in masters.items() if broker not in present}
+            if absent and compaction is not None and not brokers:
+                remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
+                self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
             began = began or bool(absent)
             answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
             raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
-            return began, _versions(described) | _versions(answers)
+            raced = _unlike(wanted, answers)
+            if raced and (same_settings or not if_not_exists):
+                raise TopicExists(say_exists(name, raced))
+            return began, _versions(present) | _versions(answers)
 
         created, versions = self._masters.with_retries(create)
         if wait:
@@ -359,6 +371,12 @@ class TopicAdmin(TopicDescriber):
 
 def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
     return {broker: answer.data_version for broker, answer in answers.items()}
+
+
+def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:
+    """Return the topics that have other settings than `wanted`, by broker; all if it is None."""
+    settings = None if wanted is None else topic_settings(wanted)
+    return {broker: each.topic for broker, each in answers.items() if topic_settings(each.topic) != settings}
 
 
 def _with_remedy(error: MiniMQError) -> MiniMQError:

@@ -111,7 +111,8 @@ def topic() -> None:
 @retention_options("default")
 @cluster_option
 @broker_option
-@option("--if-not-exists", is_flag=True, help="Succeed if the topic exists with the same settings.")
+@option("--if-not-exists", is_flag=True, help="Succeed if the topic exists, whatever its settings.")
+@option("--same-settings", is_flag=True, help="With --if-not-exists: fail if the existing topic has other settings.")
 @click.pass_obj
 def create(
     nameserver: str,

@@ -1163,7 +1163,7 @@ class CreateTopicRequest(google.protobuf.message.Message):
     IF_NOT_EXISTS_FIELD_NUMBER: builtins.int
     AUTOMATIC_FIELD_NUMBER: builtins.int
     if_not_exists: builtins.bool
-    """Succeed without a change when the very same topic is there already."""
+    """Succeed without a change if the topic exists, whatever its settings."""
     automatic: builtins.bool
     """A producer asks because the topic does not exist: the broker decides whether it may, and how many queues there
     will be. Only the name is looked at.
