@@ -179,12 +179,7 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, TransactionAd
             MiniMQError: the broker failed.
         """
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
-
-        def set_permission() -> broker_pb2.SetPermissionResponse:
-            [master] = self._masters.find_all(names=[broker_name]).values()
-            return self._masters.calls.call(master, lambda stub: stub.SetPermission, request)
-
-        answer = self._masters.with_retries(set_permission)
+        answer = self._masters.call(broker_name, lambda stub: stub.SetPermission, request)
         if wait:
             self._masters.wait_until_shown({broker_name: answer.data_version})
 
@@ -262,7 +257,7 @@ class Admin(TopicAdmin, GroupAdmin, DeadLetterAdmin, DelayedAdmin, TransactionAd
         """
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
         asked = self._masters.find_readable()
-        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.GetCommitted, request)
+        answers, failures = self._masters.call_all(asked, lambda stub: stub.GetCommitted, request)
         raise_failures(f"the offsets of group {group} are not known", failures, asked, "try again")
         offsets = {
             MessageQueue(item.topic, broker, item.queue_id): item.offset

@@ -80,7 +80,7 @@ def test_a_service_still_starts_after_an_operator_has_changed_its_topic(
     admin.create_topic(compacted, queues=2, compaction=Compaction())
     before = {name: admin.describe_topic(name).settings for name in (plain, compacted)}
     for name, settings in ((plain, {"fifo": True}), (plain, {}), (compacted, {"compaction": Compaction(1.0)})):
-        assert not admin.create_topic(name, queues=2, if_not_exists=True, **settings)  # type: ignore[arg-type]
+        assert not admin.create_topic(name, queues=2, if_not_exists=True, **settings)
     assert not admin.create_topic(compacted, if_not_exists=True)
     assert before == {name: admin.describe_topic(name).settings for name in (plain, compacted)}
 

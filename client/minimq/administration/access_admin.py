@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minimq.administration import access_edits as edits
@@ -60,7 +60,7 @@ class AccessAdmin:
             AccessDenied: you are not an administrator.
             Unavailable: there is no master.
         """
-        return self._masters.with_retries(lambda: self._read(self._master()))
+        return self._read(self._master())
 
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
         """Change the document of users and rules, and return it.
@@ -78,7 +78,7 @@ class AccessAdmin:
         give_up = time.monotonic() + self._masters.calls.timeout_s
         while True:
             try:
-                later = self._masters.with_retries(lambda: self._change(edit))
+                later = self._change(edit)
             except AccessConflict:
                 if time.monotonic() >= give_up:
                     raise
@@ -263,8 +263,8 @@ class AccessAdmin:
         later = edited(former, edit)
         request = broker_pb2.SetAccessRequest(expected_version=former.version, document=later.encoded())
         try:
-            self._masters.calls.call(master, lambda stub: stub.SetAccess, request)
-        except (AccessConflict, InvalidArgument):
+            self._masters.call(master, lambda stub: stub.SetAccess, request)
+        except InvalidArgument:
             raise
         except MiniMQError:
             if self._read(master) != later:  # the answer was lost, and the change was not
@@ -272,12 +272,11 @@ class AccessAdmin:
         return later
 
     def _master(self) -> str:
-        """Return the address of the master to call, always the same one, so that changes are sequential."""
-        masters: Mapping[str, str] = self._masters.find(to_change=True)
-        return masters[min(masters)]
+        """Return the name of the broker to call, always the same one, so that changes are sequential."""
+        return min(self._masters.find(to_change=True))
 
     def _read(self, master: str) -> AccessDocument:
-        answer = self._masters.calls.call(master, lambda stub: stub.GetAccess, broker_pb2.GetAccessRequest())
+        answer = self._masters.call(master, lambda stub: stub.GetAccess, broker_pb2.GetAccessRequest())
         return decode(answer.document)
 
     def _wait_until_in_force(self, document: AccessDocument, give_up: float) -> None:

@@ -92,7 +92,7 @@ class DelayedAdmin:
             for given, name in ((due_from, "due_from"), (due_before, "due_before"))
         )
         request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
-        found = (self._of_broker(*broker, request) for broker in self._carrying(check_topic(topic)).items())
+        found = (self._of_broker(broker, request) for broker in self._carrying(check_topic(topic)))
         return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
 
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
@@ -101,9 +101,9 @@ class DelayedAdmin:
         All brokers are asked at once. Raises as `delayed_messages`.
         """
         names = [check_topic(name) for name in sorted(set(topics)) or self._topics()]
-        masters = self._masters.find()
+        masters = self._masters.find_all()
         keys = [(name, broker) for name in names for broker in masters]
-        answers, failures = self._masters.calls.call_all(
+        answers, failures = self._masters.call_all(
             {key: masters[key[1]] for key in keys},
             lambda stub: stub.ListDelayed,
             {key: delay_pb2.ListDelayedRequest(topic=key[0], max_batches=1) for key in keys},
@@ -128,7 +128,7 @@ class DelayedAdmin:
             first = page
             if not page.batches and page.HasField("next"):
                 request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1, after=page.next)
-                following = self._pages(broker, masters[broker], request)
+                following = self._pages(broker, request)
                 first = next((each for each in following if each.batches), page)
             if first.batches:
                 dues.append(first.batches[0].key.due_ms)
@@ -143,36 +143,30 @@ class DelayedAdmin:
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
 
-    def _carrying(self, topic: str) -> Mapping[str, str]:
-        """Return the addresses of the masters that carry a topic, by broker name."""
-        route = self._masters.route(topic)
-        masters = {data.broker_name: route.master_of(data.broker_name) for data in route.queues}
-        return {name: address for name, address in sorted(masters.items()) if address is not None}
+    def _carrying(self, topic: str) -> list[str]:
+        """Return the names of the brokers that carry a topic."""
+        return sorted(data.broker_name for data in self._masters.route(topic).queues)
 
-    def _of_broker(
-        self, broker: str, address: str, asked: delay_pb2.ListDelayedRequest
-    ) -> Iterator[tuple[DelayedMessages, bytes]]:
+    def _of_broker(self, broker: str, asked: delay_pb2.ListDelayedRequest) -> Iterator[tuple[DelayedMessages, bytes]]:
         request = delay_pb2.ListDelayedRequest()
         request.CopyFrom(asked)  # it goes on from page to page
-        for page in self._pages(broker, address, request):
+        for page in self._pages(broker, request):
             for batch in page.batches:
                 yield _from_wire(request.topic, broker, batch), batch.batch
 
-    def _pages(
-        self, broker: str, address: str, request: delay_pb2.ListDelayedRequest
-    ) -> Iterator[delay_pb2.ListDelayedResponse]:
+    def _pages(self, broker: str, request: delay_pb2.ListDelayedRequest) -> Iterator[delay_pb2.ListDelayedResponse]:
         while True:
             try:
-                page = self._masters.calls.call(address, lambda stub: stub.ListDelayed, request)
+                page = self._masters.call(broker, lambda stub: stub.ListDelayed, request)
             except MiniMQError as error:
                 what = f"the delayed messages of topic {request.topic} are not known"
-                raise error.with_message(f"{what}: broker {broker} ({address}): {error.message}") from None
+                raise error.with_message(f"{what}: broker {broker}: {error.message}") from None
             yield page
             if not page.HasField("next"):
                 return
             behind = (page.next.due_ms, page.next.recall_id)
             if request.HasField("after") and behind <= (request.after.due_ms, request.after.recall_id):
-                raise InternalError(f"broker {broker} ({address}) lists its delayed messages in a circle")
+                raise InternalError(f"broker {broker} lists its delayed messages in a circle")
             request.after.CopyFrom(page.next)
 
 
@@ -183,8 +177,8 @@ def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator
     """
     admin = DelayedAdmin(masters)
     request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
-    for broker in admin._carrying(check_topic(topic)).items():
-        yield from admin._of_broker(*broker, request)
+    for broker in admin._carrying(check_topic(topic)):
+        yield from admin._of_broker(broker, request)
 
 
 def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> DelayedMessages:

@@ -125,7 +125,7 @@ class GroupAdmin:
         request = reset_request(check_group(group), check_topic(topic), to, force)
         chosen = None if queues is None else ids_by_broker(topic, queues)
         reset = Reset(self._masters, request, chosen)
-        offsets = self._masters.with_retries(lambda: reset.run(dry_run=dry_run))
+        offsets = reset.run(dry_run=dry_run)
         return dict(sorted(offsets.items()))
 
     def delete_group(
@@ -153,19 +153,14 @@ class GroupAdmin:
             MiniMQError: a broker failed; the text says which. Repeat the call to complete the deletion.
         """
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
-        versions: dict[str, int] = {}
-
-        def delete() -> None:
-            masters = self._masters.find_all()
-            if not force:
-                remedy = "delete it on the others with force (--force)"
-                self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
-                refuse_if_live(self._masters, group, masters, DELETION)
-            answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.DeleteGroup, request)
-            versions.update({broker: item.data_version for broker, item in answers.items() if item.deleted})
-            raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
-
-        self._masters.with_retries(delete)
+        masters = self._masters.find_all()
+        if not force:
+            remedy = "delete it on the others with force (--force)"
+            self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
+            refuse_if_live(self._masters, group, masters, DELETION)
+        answers, failures = self._masters.call_all(masters, lambda stub: stub.DeleteGroup, request)
+        raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
+        versions = {broker: item.data_version for broker, item in answers.items() if item.deleted}
         if not versions:
             raise _not_found(group)
         if wait:
@@ -177,7 +172,7 @@ class GroupAdmin:
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
         """Return the names that any broker knows, and the failures of the others; raises if all failed."""
         request = broker_pb2.ListGroupsRequest()
-        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.ListGroups, request)
+        answers, failures = self._masters.call_all(masters, lambda stub: stub.ListGroups, request)
         if not answers:
             raise_failures("the groups are not known", failures, masters, "try again")
         return sorted({group for answer in answers.values() for group in answer.groups}), failures
@@ -185,7 +180,7 @@ class GroupAdmin:
     def _ask(self, groups: Sequence[str], masters: Mapping[str, str]) -> dict[str, _Answers]:
         """Return the brokers' answers about each group, with parallel calls."""
         keys = [(group, broker) for group in groups for broker in masters]
-        answers, failures = self._masters.calls.call_all(
+        answers, failures = self._masters.call_all(
             {key: masters[key[1]] for key in keys},
             lambda stub: stub.DescribeGroup,
             {key: broker_pb2.DescribeGroupRequest(group=key[0]) for key in keys},

@@ -45,7 +45,7 @@ def refuse_if_live(
         ids: the queues to check, by broker name; all of a broker if it has none.
     """
     request = broker_pb2.DescribeGroupRequest(group=group)
-    answers, failures = masters.calls.call_all(addresses, lambda stub: stub.DescribeGroup, request)
+    answers, failures = masters.call_all(addresses, lambda stub: stub.DescribeGroup, request)
     raise_failures(f"group {group} cannot be looked up", failures, addresses, "nothing was changed")
     connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
     if connected:

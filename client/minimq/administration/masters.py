@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from minimq.administration.failures import raise_failures
+from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
 from minimq.routes.away import say_away
 from minimq.routes.cluster_view import ClusterView
+from minimq.routes.retries import with_retries
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -23,10 +25,14 @@ from minimq_common.errors import (
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
 
+#: What is asked of a broker: its name, a pair of anything and its name, or a queue of it.
+Key = TypeVar("Key", str, tuple[str, str], MessageQueue)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 Result = TypeVar("Result")
 
-#: Wait before masters are looked for again, in seconds.
-_AGAIN_S = 0.2
+#: Errors of a broker that may soon have another master.
+_MOVING = (NotMaster, NotEnoughReplicas, Unavailable)
 
 
 class Masters:
@@ -58,7 +64,7 @@ class Masters:
         return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
     def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
-        """Return the addresses of masters by broker name.
+        """Return the addresses of masters by broker name; waits for an election if there would be none.
 
         Args:
             cluster: only those of this cluster.
@@ -68,9 +74,12 @@ class Masters:
 
         Raises:
             SystemBusy: there was not enough time for that.
-            Unavailable: there is none, or one of `names` is away, or all of the cluster are.
-            InvalidArgument: there is no such cluster, or a name is not that of a master.
+            Unavailable: there is none, or one of `names` is away or has none, or all of the cluster are.
+            InvalidArgument: there is no such cluster, or no broker of that name.
         """
+        return self.with_retries(lambda: self._find(cluster, names, to_change=to_change))
+
+    def _find(self, cluster: str | None, names: Sequence[str], *, to_change: bool) -> dict[str, str]:
         brokers = self.brokers(settled=to_change)
         here = {broker.broker_name for broker in brokers if cluster in (None, broker.cluster)}
         if not here or not here.issuperset(names):
@@ -88,10 +97,11 @@ class Masters:
         if cluster is not None:
             brokers = [broker for broker in brokers if broker.cluster == cluster]
         masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in brokers if broker.master}
-        if not masters:
-            listed = ", ".join(broker.broker_name for broker in brokers)
+        lacking = [name for name in names or here if name in here and name not in masters]
+        if lacking and (names or not masters):
             raise Unavailable(
-                f"broker {listed} has no master now: wait until one of its slaves is elected, or start the others"
+                f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected, or "
+                "start the others"
             )
         unknown = [name for name in names if name not in masters]
         if unknown:
@@ -101,11 +111,14 @@ class Masters:
         return {name: masters[name] for name in names} if names else masters
 
     def find_all(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
-        """Return the addresses of all masters on which to change something; raises as `find` does.
+        """Return the addresses of the masters of all brokers; waits for elections, and raises as `find` does.
 
         Raises:
             Unavailable: a broker has no master now, only slaves; the text names it.
         """
+        return self.with_retries(lambda: self._find_all(cluster, names))
+
+    def _find_all(self, cluster: str | None, names: Sequence[str]) -> dict[str, str]:
         known = [
             broker
             for broker in self.brokers(settled=True)
@@ -115,15 +128,17 @@ class Masters:
         if lacking:
             others = ", ".join(broker.broker_name for broker in known if broker.master) or "none"
             raise Unavailable(
-                f"broker {', '.join(lacking)} has no master now: nothing was changed; wait until one of its slaves is "
+                f"broker {', '.join(lacking)} has no master now: wait until one of its slaves is "
                 f"elected (`minimq cluster status`), or name other brokers: {others}"
             )
-        return self.find(cluster, names, to_change=True)
+        return self._find(cluster, names, to_change=True)
 
     def find_readable(self) -> dict[str, str]:
         """Return who can be asked what is stored: the masters, and a slave where there is none. Raises as `find`."""
-        first = {broker.broker_name: min(broker.addresses.items())[1] for broker in self.brokers() if broker.addresses}
-        return first or self.find()
+        return self._first_addresses() or self.find()
+
+    def _first_addresses(self) -> dict[str, str]:
+        return {broker.broker_name: min(broker.addresses.items())[1] for broker in self.brokers() if broker.addresses}
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
         """Return the brokers that have gone, sorted by name; only those of a cluster, or that carry a topic."""
@@ -179,25 +194,57 @@ class Masters:
         """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
 
         Args:
-            attempt: looks for the masters anew each time, and does no harm when it is repeated.
+            attempt: does no harm when it is repeated.
 
         Raises:
             MiniMQError: what the attempt raises, if it is for another reason or lasts for too long.
         """
-        give_up = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return attempt()
-            except (NotMaster, NotEnoughReplicas, Unavailable):
-                if time.monotonic() + _AGAIN_S >= give_up or not self._has_replicas():
-                    raise
-            time.sleep(_AGAIN_S)
+        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=self._may_move)
 
-    def _has_replicas(self) -> bool:
+    def _may_move(self, error: MiniMQError) -> bool:
+        if not isinstance(error, _MOVING):
+            return False
         try:
             return any(len(broker.addresses) > 1 or not broker.master for broker in self.brokers())
         except MiniMQError:
             return False
+
+    def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
+        """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
+        answers, failures = self.call_all(self.find(names=[broker_name], to_change=True), method, request)
+        for failure in failures.values():
+            raise failure
+        return answers[broker_name]
+
+    def call_all(
+        self,
+        addresses: Mapping[Key, str],
+        method: BrokerMethod[Request, Response],
+        request: Request | Mapping[Key, Request],
+    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+        """Do as `ClusterClient.call_all`. A broker whose master changes meanwhile is asked again at the next one."""
+        answers: dict[Key, Response] = {}
+        failures: dict[Key, MiniMQError] = {}
+
+        def attempt() -> None:
+            moving = [key for key, error in failures.items() if isinstance(error, _MOVING)]
+            now = self._first_addresses() if moving else {}
+            asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
+            answered, failed = self.calls.call_all(asked, method, request)
+            answers.update(answered)
+            for key in asked:
+                failures.pop(key, None)
+            failures.update(failed)
+            for error in failed.values():
+                if isinstance(error, _MOVING):
+                    raise error
+
+        with suppress(*_MOVING):
+            self.with_retries(attempt)
+        return (
+            {key: answers[key] for key in addresses if key in answers},
+            {key: failures[key] for key in addresses if key in failures},
+        )
 
     def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
         """Return what those masters say that carry a topic, by broker name.
@@ -210,7 +257,7 @@ class Masters:
             MiniMQError: one of them cannot be asked, so it is not known whether it carries the topic.
         """
         request = broker_pb2.DescribeTopicRequest(topic=topic)
-        answers, failures = self.calls.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
@@ -234,7 +281,7 @@ class Masters:
         for queue in queues:
             if queue.broker_name not in addresses:
                 raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
-        answers, failures = self.calls.call_all(
+        answers, failures = self.call_all(
             {queue: addresses[queue.broker_name] for queue in queues},
             lambda stub: stub.GetOffset,
             {
@@ -272,3 +319,9 @@ class Masters:
             return None
 
         self.calls.wait(lambda: self._nameservers.wait_until_shown(lack, self._timeout_s))
+
+
+def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
+    if isinstance(key, MessageQueue):
+        return key.broker_name
+    return key if isinstance(key, str) else key[1]

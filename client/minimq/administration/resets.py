@@ -42,7 +42,7 @@ class Reset:
             what = f"group {group} was not reset in topic {topic}"
             remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
             self._masters.refuse_if_away(what, remedy, topic=topic, names=chosen or ())
-        masters, described = self._masters_of(topic, chosen)
+        masters, described = self._masters.with_retries(lambda: self._masters_of(topic, chosen))
         ids = chosen or {broker: [] for broker in masters}
         _check_queues(topic, ids, described, request.offset if request.WhichOneof("to") == "offset" else None)
         if not request.force:
@@ -50,7 +50,7 @@ class Reset:
         if dry_run:
             return self._targets(ids, described, masters)
         requests = {broker: _for_queues(request, ids[broker]) for broker in masters}
-        answers, failures = self._masters.calls.call_all(masters, lambda stub: stub.ResetOffsets, requests)
+        answers, failures = self._masters.call_all(masters, lambda stub: stub.ResetOffsets, requests)
         done = f"done on {', '.join(answers)}: " if answers else ""
         remedy = f"{done}repeat the call to complete it"
         raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)

@@ -121,36 +121,28 @@ class TopicAdmin(TopicDescriber):
             retention_ms=retention_to_wire(retention_s),
             retention_bytes=check_retention_bytes(retention_bytes),
         )
-        began = False
-
-        def create() -> tuple[bool, dict[str, int]]:
-            nonlocal began
-            masters = self._masters.find_all(cluster, brokers)
-            if compaction is not None:
-                wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
-            request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
-            present = self._masters.describe(name, masters)
-            others = _unlike(wanted, present)
-            if others and if_not_exists and not same_settings:
-                return began, _versions(present)
-            if others or (len(present) == len(masters) and not if_not_exists and not began):
-                raise TopicExists(say_exists(name, others or _unlike(None, present)))
-            absent = {broker: address for broker, address in masters.items() if broker not in present}
-            if absent and compaction is not None and not brokers:
-                remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-                self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
-            began = began or bool(absent)
-            answers, failures = self._masters.calls.call_all(absent, lambda stub: stub.CreateTopic, request)
-            raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
-            raced = _unlike(wanted, answers)
-            if raced and (same_settings or not if_not_exists):
-                raise TopicExists(say_exists(name, raced))
-            return began, _versions(present) | _versions(answers)
-
-        created, versions = self._masters.with_retries(create)
+        masters = self._masters.find_all(cluster, brokers)
+        if compaction is not None:
+            wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
+        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+        present = self._masters.describe(name, masters)
+        absent = {broker: address for broker, address in masters.items() if broker not in present}
+        others = _unlike(wanted, present)
+        if others and if_not_exists and not same_settings:
+            absent = {}
+        elif others or not (absent or if_not_exists):
+            raise TopicExists(say_exists(name, others or _unlike(None, present)))
+        if absent and compaction is not None and not brokers:
+            remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
+            self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
+        answers, failures = self._masters.call_all(absent, lambda stub: stub.CreateTopic, request)
+        raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+        raced = _unlike(wanted, answers)
+        if raced and (same_settings or not if_not_exists):
+            raise TopicExists(say_exists(name, raced))
         if wait:
-            self._masters.wait_until_shown(versions)
-        return created
+            self._masters.wait_until_shown(_versions(present) | _versions(answers))
+        return bool(absent)
 
     def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
@@ -212,15 +204,12 @@ class TopicAdmin(TopicDescriber):
         if not any(request.HasField(field) for field in _CHANGED):
             raise InvalidArgument("nothing to change: give read_queues, write_queues, permission or a retention")
 
-        def update() -> dict[str, int]:
-            carriers = self._carriers(name, cluster, brokers)
-            answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.UpdateTopic, request)
-            failures = {broker: _with_remedy(error) for broker, error in failures.items()}
-            remedy = "the others were changed; repeat the call to complete it"
-            raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
-            return _versions(answers)
-
-        versions = self._masters.with_retries(update)
+        carriers = self._carriers(name, cluster, brokers)
+        answers, failures = self._masters.call_all(carriers, lambda stub: stub.UpdateTopic, request)
+        failures = {broker: _with_remedy(error) for broker, error in failures.items()}
+        remedy = "the others were changed; repeat the call to complete it"
+        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
+        versions = _versions(answers)
         if wait:
             self._masters.wait_until_shown(versions)
         return self._left_out(name, cluster, brokers, versions)
@@ -268,7 +257,7 @@ class TopicAdmin(TopicDescriber):
         check_queue_counts(queues=queues)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        carriers = self._masters.with_retries(lambda: self._carriers(name, cluster, brokers, queues))
+        carriers = self._carriers(name, cluster, brokers, queues)
         ignored = tuple(check_group(group) for group in ignore_groups)
         Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
         return self._left_out(name, cluster, brokers, carriers)
@@ -305,31 +294,23 @@ class TopicAdmin(TopicDescriber):
         """
         check_topic(name)
         request = broker_pb2.DeleteTopicRequest(topic=name)
-        versions: dict[str, int] = {}
-        began = False
-
-        def delete() -> None:
-            nonlocal began
-            if not force and not brokers:
-                remedy = "delete it on the others with force (--force) or by name (--broker)"
-                self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
-            try:
-                carriers = self._carriers(name, cluster, brokers)
-            except (TopicNotFound, TopicUnavailable):
-                if if_exists or began:
-                    return
+        if not force and not brokers:
+            remedy = "delete it on the others with force (--force) or by name (--broker)"
+            self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+        try:
+            carriers = self._carriers(name, cluster, brokers)
+        except (TopicNotFound, TopicUnavailable):
+            if not if_exists:
                 where = f" on {', '.join(brokers)}" if brokers else ""
                 raise TopicNotFound(
                     f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
                     "broker that is away can be deleted when the broker is back"
                 ) from None
-            began = True
-            answers, failures = self._masters.calls.call_all(carriers, lambda stub: stub.DeleteTopic, request)
-            versions.update(_versions(answers))
-            failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
-            raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
-
-        self._masters.with_retries(delete)
+            carriers = {}
+        answers, failures = self._masters.call_all(carriers, lambda stub: stub.DeleteTopic, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
+        versions = _versions(answers)
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
         return self._left_out(name, cluster, brokers, versions)

@@ -46,7 +46,7 @@ class TopicDescriber:
             MiniMQError: a broker failed; the text says which.
         """
         check_topic(name)
-        answers = self._masters.with_retries(lambda: self._masters.describe(name, self._masters.find_readable()))
+        answers = self._masters.describe(name, self._masters.find_readable())
         away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
         if not answers:
             check_route(TopicRoute(name, (), {}, away))
@@ -66,7 +66,7 @@ class TopicDescriber:
             return []
         masters = self._masters.find_readable()
         keys = [(name, broker) for name in wanted for broker in masters]
-        answers, failures = self._masters.calls.call_all(
+        answers, failures = self._masters.call_all(
             {key: masters[key[1]] for key in keys},
             lambda stub: stub.DescribeTopic,
             {key: broker_pb2.DescribeTopicRequest(topic=key[0]) for key in keys},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from minimq.administration.end_stream import EndStream
 from minimq.administration.failures import raise_failures
@@ -115,7 +116,8 @@ class TransactionAdmin:
         named = f"transaction {number} of producer group {group!r}"
         for name, answer in answers.items():
             if answer.halves or answer.outcome:
-                return _resolution_of(named, resolution, self._end_half(name, group, number, resolution))
+                end = partial(self._end_half, name, group, number, resolution)
+                return _resolution_of(named, resolution, self._masters.with_retries(end))
         raise TransactionExpired(
             f"no broker knows {named}: it ended so long ago that its outcome is forgotten, or it never began: see "
             "`minimq transaction list`"
@@ -127,7 +129,7 @@ class TransactionAdmin:
         addresses = self._masters.find_all() if on_failure is None else self._masters.find()
         name = "" if group is None else check_producer_group(group)
         request = halves_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
-        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.ListHalves, request)
+        answers, failures = self._masters.call_all(addresses, lambda stub: stub.ListHalves, request)
         if on_failure is None:
             raise_failures("transactions are not known", failures, addresses, "try again")
         else:

@@ -18,6 +18,7 @@ def with_retries(
     *,
     wait: Callable[[float], object] | None = None,
     option: str = "",
+    only: Callable[[MiniMQError], bool] | None = None,
 ) -> T:
     """Return what an attempt returns, which is repeated while servers are absent.
 
@@ -26,6 +27,7 @@ def with_retries(
         timeout_s: seconds after which the failure of the latest attempt is raised.
         wait: waits that many seconds instead of `time.sleep`; what it raises ends everything.
         option: name of the option that sets `timeout_s`, for the error.
+        only: tells which retriable errors are worth another try; all when None.
 
     Raises:
         MiniMQError: what the attempt raises; at once if that is not retriable.
@@ -35,5 +37,7 @@ def with_retries(
         try:
             return attempt(schedule.left_s(time.monotonic()))
         except MiniMQError as error:
+            if only is not None and not only(error):
+                raise
             pause_s = schedule.pause_s(error, time.monotonic())
         (wait or time.sleep)(pause_s)
