@@ -68,6 +68,7 @@ def leave_something(cluster: LocalCluster) -> tuple[int, str]:
     ):
         admin.reset_offsets("g", "t")
         admin.reset_offsets("ends", "t")
+        admin.create_topic("sized", queues=2)
         handle = producer.send(Message("t", b"later", deliver_after_s=3600, recallable=True)).recall_handle
         block = sellers.transaction()
         block.__enter__()  # and nobody leaves it
@@ -85,7 +86,7 @@ def repeatable_calls(number: int, handle: str) -> dict[str, Callable[[Admin], ob
 
     def resize(admin: Admin) -> None:
         for queues in (3, 2):
-            admin.resize_topic("t", queues, force=True)
+            admin.resize_topic("sized", queues, force=True)
 
     return {
         "create_topic": create_and_delete,
