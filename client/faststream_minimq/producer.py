@@ -81,10 +81,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         """
         message = cmd.message(*await self._encode(cmd.body))
         producer, timeout_s = self._connected().producer, cmd.timeout_s
-        try:
-            return await self._with_topic(cmd.destination, lambda: producer.request(message, timeout=timeout_s))
-        except errors.DeadlineExceeded as error:
-            raise TimeoutError(str(error)) from error
+        return await self._with_topic(cmd.destination, lambda: producer.request(message, timeout=timeout_s))
 
     async def _encode(self, body: Any) -> tuple[bytes, str | None]:  # noqa: ANN401 - whatever can be encoded
         return await self.codec.encode(body, self._serializer)

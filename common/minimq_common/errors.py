@@ -14,7 +14,7 @@
     │   ├── AccessConflict          ├── NotAuthenticated    ├── AccessDenied
     │   └── TopicUnavailable        └── HandleExpired
     ├── TransportError          no answer came
-    │   ├── Unavailable             └── DeadlineExceeded
+    │   ├── Unavailable             └── DeadlineExceeded (a TimeoutError)
     │   │   └── ConnectionMismatch
     ├── SendFailed              all tries of a send failed; lists each of them
     ├── RequestFailed           whoever answered a request reported an error
@@ -389,8 +389,8 @@ class ConnectionMismatch(Unavailable):
     retriable = False
 
 
-class DeadlineExceeded(TransportError):
-    """The answer did not arrive in time."""
+class DeadlineExceeded(TransportError, TimeoutError):
+    """The answer did not arrive in time. `except TimeoutError` catches it, too."""
 
     code = "DEADLINE_EXCEEDED"
 

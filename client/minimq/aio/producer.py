@@ -30,7 +30,7 @@ from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
-from minimq_common.errors import DeadlineExceeded, SendFailed
+from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 #: A message of that size costs the loop too much time, in copies and in compression.
@@ -232,6 +232,8 @@ class Producer:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._core.open_inbox(message, deadline)
+        except MiniMQError:
+            raise
         except TimeoutError:
             raise DeadlineExceeded(
                 f"topic {message.topic!r}, and a broker for the reply, were not found within {timeout_s:g} s"

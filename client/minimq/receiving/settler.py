@@ -145,6 +145,13 @@ class Settler:
                     expired = await self.stream(address).settle(key, spans)
                     offsets = [offset for first, end in expired for offset in range(first, end)]
                     return [str(ReceiptHandle(self._group, queue, offset, epoch)) for offset in offsets]
+            except MiniMQError as error:
+                if error.refresh_route:
+                    routes.refresh_soon(queue.topic)
+                pause_s = max(_AGAIN_S, error.retry_after_s)
+                if not error.retriable or loop.time() + pause_s >= until:
+                    raise
+                refusal = error if error.answered else refusal
             except TimeoutError:
                 limit_s = self._timeout_s
                 undecided = f"the messages of queue {queue} may be settled; settle them again"
@@ -155,11 +162,4 @@ class Settler:
                 raise DeadlineExceeded(
                     f"broker {queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
                 ) from None
-            except MiniMQError as error:
-                if error.refresh_route:
-                    routes.refresh_soon(queue.topic)
-                pause_s = max(_AGAIN_S, error.retry_after_s)
-                if not error.retriable or loop.time() + pause_s >= until:
-                    raise
-                refusal = error if error.answered else refusal
             await asyncio.sleep(pause_s)

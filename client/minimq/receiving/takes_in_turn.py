@@ -93,12 +93,12 @@ class TakesInTurn:
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
                 self._places.answered(place, loop.time() - began)
+            except MiniMQError as error:
+                failure = self._tolerated(place, error)
             except TimeoutError:  # all are asked at once below
                 if place.address not in silent:
                     self._places.comes_last(place)
                 silent.add(place.address)
-            except MiniMQError as error:
-                failure = self._tolerated(place, error)
             if taken.messages:
                 return taken, None
         if places and not wanted.ahead and (until > loop.time() or not answered):
