@@ -26,8 +26,8 @@ class SubscriberOptions:
         batch_size: most messages of one call of a batch subscriber.
         invisible_s: seconds after which the messages of a process that hangs are redelivered. While a handler runs,
             this is extended.
-        max_tries: attempts after which a message is a dead letter. Of an orderly subscriber, retries after the first
-            attempt; None for no limit.
+        max_tries: deliveries of a message, the first one included, after which it is a dead letter; None for no limit,
+            if the subscriber is orderly.
         retry_delays_s: seconds before each retry; the last value applies to all further ones.
         suspend_s: seconds before an orderly subscriber retries, 0.01 to 30.
         start: where a new group begins: "earliest", "latest" or a time.

@@ -91,7 +91,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 # What is received ahead of the handlers could not be handled within its invisible duration.
                 prefetch_messages=0,
             )
-            self._consumer.subscribe(self.topic, options.expression, options.where)
+            self._consumer.subscribe(self.topic, options.expression, where=options.where)
             self._extending = asyncio.create_task(self._extend_all(self._consumer))
         return self._consumer
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import Message, MessageQueue, Permission
+from minimq_common.model import Message, MessageQueue, Permission, QueueData
 from minimq_common.words import kind_of
 
 T = TypeVar("T")
@@ -35,9 +35,11 @@ def check_iterable(name: str, values: Iterable[T], of: str) -> Iterable[T]:
     return values
 
 
-def queue_list(name: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Return queues as a list. Raises `InvalidArgument` unless each of them is a `MessageQueue`."""
-    found = list(check_iterable(name, queues, "MessageQueue"))
+def queue_list(name: str, queues: Iterable[MessageQueue | QueueData]) -> list[MessageQueue]:
+    """Return queues as a list, those of a `QueueData` one by one. Raises `InvalidArgument` for anything else."""
+    found: list[MessageQueue] = []
+    for each in check_iterable(name, queues, "MessageQueue"):
+        found += each.readable() if isinstance(each, QueueData) else [each]
     for queue in found:
         check_queue(name, queue)
     return found

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -122,7 +122,7 @@ def from_command_line(
             try:
                 options = options_class(**values)
             except InvalidArgument as error:
-                raise click.UsageError(error.message + _said_in_file(fields, error.message)) from None
+                raise click.UsageError(_with_sources(fields, values, error.message, env_prefix)) from None
             return function(options, *args, **kwargs)
 
         hints = get_type_hints(options_class)
@@ -181,12 +181,19 @@ def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated
     )
 
 
-def _said_in_file(fields: list[dataclasses.Field[Any]], message: str) -> str:
-    """Return which options were set by the configuration file, of those that a message names if it names any."""
-    named = [field for field in fields if f"{_flag(field)} " in message] or fields
-    source = click.get_current_context().get_parameter_source
-    keys = [_key(field) for field in named if source(field.name) == ParameterSource.DEFAULT_MAP]
-    return f" ({', '.join(keys)} in {click.get_current_context().meta[_KEY]})" if keys else ""
+def _with_sources(
+    fields: list[dataclasses.Field[Any]], values: Mapping[str, object], message: str, env_prefix: str
+) -> str:
+    """Return a message that also says which options it is about, and where they were set other than by flags."""
+    context = click.get_current_context()
+    source = context.get_parameter_source
+    named = [field for field in fields if f"{_flag(field)} " in message]
+    if not named and (named := [field for field in fields if repr(values[field.name]) in message][:1]):
+        message = f"{_flag(named[0])}: {message}"
+    keys = [_key(field) for field in named or fields if source(field.name) == ParameterSource.DEFAULT_MAP]
+    variables = [_variable(field, env_prefix) for field in named if source(field.name) == ParameterSource.ENVIRONMENT]
+    said = [f"{', '.join(keys)} in {context.meta[_KEY]}"] if keys else []
+    return " ".join([message, *(f"({each})" for each in (*said, *variables))])
 
 
 def _key(field: dataclasses.Field[Any]) -> str:
@@ -198,6 +205,10 @@ def _sentence(field: dataclasses.Field[Any]) -> str:
     unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
     about: _About = field.metadata[_KEY]
     return about.sentence + unit.get(_metavar(field.name, None) or "", "")
+
+
+def _variable(field: dataclasses.Field[Any], env_prefix: str) -> str:
+    return f"{env_prefix}_{_key(field).replace('-', '_').upper()}"
 
 
 def _flag(field: dataclasses.Field[Any]) -> str:
@@ -223,7 +234,7 @@ def _click_option(
         default=default,
         help=about.sentence,
         metavar=about.metavar or _metavar(field.name, kind),
-        envvar=f"{env_prefix}_{flag[2:].replace('-', '_').upper()}",
+        envvar=_variable(field, env_prefix),
         show_envvar=True,
         show_default=default not in (None, ""),
     )

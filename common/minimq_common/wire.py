@@ -76,7 +76,7 @@ def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
 
 
 def queue_data(
-    broker_name: str, read_queues: int, write_queues: int, permission: int, key_queues: int = 0
+    broker_name: str, read_queues: int, write_queues: int, permission: int, key_queues: int = 0, topic: str = ""
 ) -> QueueData:
     """Return the value for a topic on one broker. Raises `InvalidArgument` when it has more queues than can be."""
     for count in (read_queues, write_queues):
@@ -84,7 +84,7 @@ def queue_data(
             raise InvalidArgument(f"a topic has {count} queues on broker {broker_name!r}, the limit is {MAX_QUEUES}")
     if not 0 <= key_queues <= MAX_QUEUES_OF_A_TOPIC:
         raise InvalidArgument(f"a topic has {key_queues} queues on all brokers, the limit is {MAX_QUEUES_OF_A_TOPIC}")
-    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission), key_queues)
+    return QueueData(broker_name, read_queues, write_queues, permission_from_wire(permission), key_queues, topic)
 
 
 def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
@@ -98,7 +98,12 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
     check_topic(message.topic)
     queues = [
         queue_data(
-            check_broker(data.broker_name), data.read_queues, data.write_queues, data.permission, data.key_queues
+            check_broker(data.broker_name),
+            data.read_queues,
+            data.write_queues,
+            data.permission,
+            data.key_queues,
+            message.topic,
         )
         for data in message.queues
     ]

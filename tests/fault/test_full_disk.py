@@ -16,6 +16,7 @@ from minimq.administration.descriptions import BrokerReport
 from minimq.local.broker_process import BrokerProcess
 from minimq_broker.store.check import check_directory
 from minimq_common.errors import SendFailed
+from support.command import Minimq
 from support.disks import disk_of, fill_up
 from support.reading import check_brokers, read_all
 from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
@@ -314,6 +315,47 @@ def test_a_disk_that_fills_up_loses_its_oldest_messages_early(small_disk: Path) 
         assert report.disk_used < 0.9
         [queue] = admin.describe_topic("t").queues
         assert 0 < queue.min_offset < queue.max_offset == 400
+    check_brokers(cluster)
+
+
+def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) -> None:
+    """The broker gives what it has once, says so, and nothing more when others take that as well."""
+    options = {
+        "segment_bytes": 1 << 20,
+        "disk_warn": 0.3,
+        "disk_delete_early": 0.5,
+        "disk_refuse": 0.95,
+        "checkpoint_interval_s": 0.02,
+        "retention_check_s": 0.05,
+    }
+    with (
+        LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver, send_timeout_s=10.0) as producer,
+    ):
+        admin.create_topic("t", queues=1)
+        admin.reset_offsets("g", "t")
+        for _ in range(50):  # 10 MB
+            producer.send(Message("t", bytes(200_000)))
+        room = int(16.5 * (1 << 20)) - shutil.disk_usage(small_disk).used
+        (small_disk / "others").write_bytes(bytes(max(room, 1 << 20)))
+        wait_until(lambda: report_of(admin).bytes_deleted_early, PATIENCE_S)
+        wait_until(lambda: report_of(admin).disk_level == "warn", PATIENCE_S)
+        deleted = report_of(admin).segments_deleted
+        with (small_disk / "others").open("ab") as others:
+            others.write(bytes(4 << 20))
+        wait_until(lambda: report_of(admin).disk_filled_by_others, PATIENCE_S)
+        assert report_of(admin).segments_deleted == deleted < 6
+        [queue] = admin.describe_group("g").queues
+        assert 0 < queue.lost < 40
+        run = Minimq(cluster.nameserver)
+        for command in (("cluster", "status"), ("group", "describe", "g")):
+            assert "MiB of messages before their time" in (said := run.with_stderr(*command)), said
+        assert "other files fill its disk" in run.with_stderr("cluster", "status")
+        assert f"{queue.lost} offsets of its topics went before" in run.with_stderr("group", "describe", "g")
+        log = cluster.brokers[0].log_path.read_text()
+        assert re.search(r"WARNING .*retention: deleted segment=\d+ .*reason=disk", log)
+        assert len(re.findall(r"WARNING .*retention: deletes nothing early", log)) == 1
     check_brokers(cluster)
 
 

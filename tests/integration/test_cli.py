@@ -93,7 +93,9 @@ def test_a_name_that_breaks_a_rule_is_wrong_usage(minimq: Minimq) -> None:
     assert minimq("topic", "create", "a b", status=2).startswith("error: illegal topic name 'a b'")
     said = minimq("topic", "create", "x", "--queues", "0", status=2)
     assert said == "error: --queues is 0: a topic has 1 to 1024 queues on each broker\n"
-    assert minimq("-n", "nowhere", "topic", "list", status=2).startswith("error: 'nowhere' is not an address")
+    assert minimq("-n", "nowhere", "topic", "list", status=2).startswith(
+        "error: --nameserver: 'nowhere' is not an address"
+    )
 
 
 def test_a_failure_is_one_line_and_status_1(minimq: Minimq) -> None:

@@ -133,6 +133,8 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     rules = {"min_lag_s": 300, "tombstone_s": 172_800, "dirty_ratio": 0.2}
     assert [broker["compaction"] for broker in described["brokers"]] == [rules] * len(described["brokers"])
     assert "Compacted" in run("topic", "describe", name)
+    for option in ("--min-lag", "--tombstone-time"):
+        assert run("topic", "create", name, "--compact", option, "400d", status=2).startswith(f"error: {option} is ")
     again = "topic", "create", name, "--compact", "--if-not-exists"
     assert "exists already, unchanged" in run(*again)
     assert "change it with" in run(*again, "--same-settings", status=1)

@@ -23,7 +23,7 @@ SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
 
 def give_up(world: World, *bodies: bytes) -> None:
     """Let group g read the topic, and give all of these messages up."""
-    with PushConsumer(world.nameserver, group="g", max_tries=0, commit_interval_s=0.05, start="earliest") as consumer:
+    with PushConsumer(world.nameserver, group="g", max_tries=1, commit_interval_s=0.05, start="earliest") as consumer:
         consumer.subscribe("t")
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         for body in bodies:

@@ -130,7 +130,7 @@ def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay
 ) -> None:
     name = new_name()
     admin.create_topic(name, queues=1)
-    with PushConsumer(cluster.nameserver, group=name, max_tries=0) as consumer:
+    with PushConsumer(cluster.nameserver, group=name, max_tries=1) as consumer:
         consumer.subscribe(name)
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         producer.send(Message(name, b"bad"))

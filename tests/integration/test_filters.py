@@ -67,7 +67,7 @@ def test_what_is_wanted_is_handed_out_and_all_of_it_counts_as_read(
     with Producer(cluster.nameserver) as producer:
         producer.send_many(orders(topic, 300))
     with PullConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic, expression, where)
+        consumer.subscribe(topic, expression, where=where)
         found = read_to_the_end(consumer)
         assert found == [number for number in range(300) if wanted(number)]
         assert consumer.filtered_messages == 300 - len(found)
@@ -102,8 +102,8 @@ def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as first, PullConsumer(cluster.nameserver, group=group) as same:
-        first.subscribe(topic, "paid||refunded", "region='eu' and amount>10")
-        same.subscribe(topic, " refunded || paid", "region = 'eu'  AND amount > 10")
+        first.subscribe(topic, "paid||refunded", where="region='eu' and amount>10")
+        same.subscribe(topic, " refunded || paid", where="region = 'eu'  AND amount > 10")
 
         def shared() -> bool:
             first.poll(0.05)
@@ -112,7 +112,7 @@ def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
 
         wait_until(shared, PATIENCE_S)
         with PullConsumer(cluster.nameserver, group=group) as other:
-            other.subscribe(topic, "paid||refunded", "region='eu' and amount>11")
+            other.subscribe(topic, "paid||refunded", where="region='eu' and amount>11")
             with pytest.raises(GroupConflict, match="filter"):
                 wait_until(lambda: other.poll(0.1), PATIENCE_S)
 
@@ -132,7 +132,7 @@ def test_what_is_no_expression_is_refused_at_once(
     cluster: LocalCluster, topic: str, group: str, expression: str, where: str | None
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as consumer, pytest.raises(InvalidArgument):
-        consumer.subscribe(topic, expression, where)
+        consumer.subscribe(topic, expression, where=where)
 
 
 def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: str, group: str) -> None:

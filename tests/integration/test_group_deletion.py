@@ -50,7 +50,7 @@ def commit(nameserver: str, group: str, *queues: MessageQueue, offset: int = 0) 
 def make_dead_letter(cluster: LocalCluster, topic: str, group: str) -> None:
     """Let a group give one message up, after which nobody is in it any more."""
     with PushConsumer(
-        cluster.nameserver, group=group, max_tries=0, commit_interval_s=0.1, start="earliest"
+        cluster.nameserver, group=group, max_tries=1, commit_interval_s=0.1, start="earliest"
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)

@@ -187,7 +187,7 @@ def test_a_wrong_answer_is_told_once_and_each_dead_letter(
         calls.extend(message.body for message in messages)
         return None if len(calls) % 2 else True
 
-    with PushConsumer(cluster.nameserver, group=group, max_tries=1, retry_delays_s=(0.05,)) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, max_tries=2, retry_delays_s=(0.05,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(forgets)  # type: ignore[arg-type]
         sent = [producer.send(Message(topic, b"%d" % number)) for number in range(3)]

@@ -61,7 +61,7 @@ def test_a_message_its_tries_its_dead_letter_and_its_resend_are_one_trace(
         return ConsumeResult.SUCCESS
 
     with (
-        PushConsumer(cluster.nameserver, group=group, max_tries=1, retry_delays_s=(0.01,)) as consumer,
+        PushConsumer(cluster.nameserver, group=group, max_tries=2, retry_delays_s=(0.01,)) as consumer,
         Admin(cluster.nameserver) as admin,
     ):
         consumer.subscribe(topic)
@@ -151,7 +151,7 @@ def test_many_messages_have_one_span_and_those_who_get_them_links(
         producer.send_many(Message(topic, b"%d" % number, properties={"n": str(number)}) for number in range(300))
         producer.send(Message(topic, b"last"))
         with pytest.raises(InvalidArgument):
-            producer.send_many([Message(topic, b"good"), Message(topic, "bad")])  # type: ignore[arg-type]
+            producer.send_many([Message(topic, b"good"), Message(topic, b"bad", tag=5)])  # type: ignore[arg-type]
     found: list[ReceivedMessage] = []
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)

@@ -228,3 +228,20 @@ def test_queues_are_paused_all_or_none(cluster: LocalCluster, topic: str) -> Non
         with pytest.raises(InvalidArgument, match="not assigned to this consumer"):
             consumer.pause([mine, other])
         wait_until(lambda: [message.body for message in consumer.poll(1.0)] == [b"here"], 30.0)
+
+
+def test_it_reads_the_queues_of_a_route_as_they_are(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    producer.send_many(Message(topic, b"%d" % number) for number in range(100))
+    with Admin(cluster.nameserver) as admin, PullConsumer(cluster.nameserver, group=group) as consumer:
+        route = admin.route(topic)
+        consumer.assign(route.queues)
+        assert consumer.assignment == route.read_queues()
+        bodies: set[bytes] = set()
+
+        def has_all() -> bool:
+            bodies.update(message.body for message in consumer.poll(1.0))
+            return len(bodies) == 100
+
+        wait_until(has_all, PATIENCE_S)

@@ -18,6 +18,7 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
+from minimq.receiving.push_consumer import Balance
 from minimq_common.errors import InvalidArgument
 from support.listening import Listener, dispatcher_of
 from support.waiting import wait_until
@@ -44,6 +45,17 @@ def test_a_listener_gets_every_message_once(
         wait_until(lambda: len(listener.calls) == 5000, PATIENCE_S)
     assert set(listener.calls.values()) == {1}
     assert sum(admin.committed_offsets(group, topic).values()) == 5000
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str, group: str, balance: Balance) -> None:
+    consumer = PushConsumer(cluster.nameserver, group=group, balance=balance)
+    consumer.subscribe(topic)
+    assert not consumer.is_ready
+    consumer.start(Listener())
+    wait_until(lambda: consumer.is_ready, PATIENCE_S)
+    consumer.close()
+    assert not consumer.is_ready
 
 
 def test_each_call_has_messages_of_one_queue_in_order(
@@ -228,6 +240,6 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
     with pytest.raises(InvalidArgument, match="retry_delays_s"):
         PushConsumer(cluster.nameserver, group=group, retry_delays_s=())
     with pytest.raises(InvalidArgument, match="max_tries"):
-        PushConsumer(cluster.nameserver, group=group, max_tries=-1)
+        PushConsumer(cluster.nameserver, group=group, max_tries=0)
     with pytest.raises(InvalidArgument, match="whole number"):
         RetryLater(first=-1)

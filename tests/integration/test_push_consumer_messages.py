@@ -146,7 +146,7 @@ def test_a_poison_message_among_ten_thousand_dies_alone(pair: LocalCluster, topi
         done.update(bodies)
         return SUCCESS
 
-    with pushing(pair, topic, batch_size=500, threads=4, max_tries=3, retry_delays_s=(0.05,)) as consumer:
+    with pushing(pair, topic, batch_size=500, threads=4, max_tries=4, retry_delays_s=(0.05,)) as consumer:
         consumer.start(work)
         wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, PATIENCE_S)
     assert done == Counter(numbers(10_000) - {b"7777"})

@@ -123,7 +123,7 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
         assert listener.calls[b"behind"] == 0
     before = listener.calls[b"bad"]
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01, max_tries=5
+        cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01, max_tries=6
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -167,7 +167,7 @@ def test_only_the_message_that_fails_becomes_a_dead_letter(
 
     queue = MessageQueue(topic, "broker-a", 0)
     producer.send_many([Message(topic, b"%d" % number) for number in range(6)], queue=queue)
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01, max_tries=2) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01, max_tries=3) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
         wait_until(lambda: len(done) == 5, PATIENCE_S)
@@ -244,7 +244,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
             offsets_dir=str(tmp_path),
             batch_size=1,
             local_retry_s=0.05,
-            max_tries=2,
+            max_tries=3,
         )
         consumer.subscribe(topic)
         consumer.start(listener)

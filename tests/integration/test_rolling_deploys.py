@@ -175,7 +175,7 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
     def worker(number: int) -> PushConsumer:
         name = f"{group}-{number}"
         return PushConsumer(
-            cluster.nameserver, group=group, client_id=name, start="earliest", retry_delays_s=(0.1,), max_tries=2
+            cluster.nameserver, group=group, client_id=name, start="earliest", retry_delays_s=(0.1,), max_tries=3
         )
 
     # The second by name reads the retry queue of broker-b, which also has the topic.

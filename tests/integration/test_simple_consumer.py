@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import pickle
 import random
 import re
@@ -252,8 +253,13 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
 
 
 def test_a_rejected_message_is_a_dead_letter_at_once(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+    pair: LocalCluster,
+    producer: Producer,
+    consumer: SimpleConsumer,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "minimq")
     fill(producer, topic, 1)
     [message] = consumer.receive()
     with pytest.raises(InvalidArgument, match="reject the message itself"):
@@ -268,6 +274,7 @@ def test_a_rejected_message_is_a_dead_letter_at_once(
         [letter] = wait_until(lambda: dead.poll(1.0), 30)
         assert letter.body == b"0"
         assert letter.properties["DEAD_LETTER_REASON"] == "no such address"
+        assert {each.levelname for each in caplog.records if "a dead letter group" in each.getMessage()} == {"INFO"}
         assert letter.properties["RECONSUME_TIMES"] == "1"
 
 

@@ -57,6 +57,27 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
             admin.create_topic("short", queues=1, retention_s=5, if_not_exists=True, same_settings=True)
 
 
+def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Path) -> None:
+    """Messages that trickle in keep a segment young: the older ones in it are not shown all the same."""
+    options = {"retention_s": 2.0, "retention_check_s": 0.05}
+    with (
+        LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+    ):
+        admin.create_topic("t", queues=1)
+
+        def has_gone() -> bool:
+            producer.send(Message("t", b"x"))
+            [queue] = admin.describe_topic("t").queues
+            return 0 < queue.min_offset < queue.max_offset
+
+        wait_until(has_gone, PATIENCE_S)
+        [status] = admin.broker_status()
+        assert status.report is not None
+        assert (status.report.segments, status.report.segments_deleted) == (1, 0)
+
+
 def test_the_command(cluster: LocalCluster) -> None:
     minimq = Minimq(cluster.nameserver)
     minimq("topic", "create", "t", "--queues", "1", "--retention", "7d", "--retention-bytes", "10GiB")

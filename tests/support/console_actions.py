@@ -49,7 +49,7 @@ def make_dead_letters(
 
     credentials = cluster.credentials or ""
     with PushConsumer(
-        cluster.nameserver, group=group, start="earliest", max_tries=0, credentials=credentials
+        cluster.nameserver, group=group, start="earliest", max_tries=1, credentials=credentials
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(fail)

@@ -127,6 +127,22 @@ def expired(
     return gone
 
 
+def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes: int) -> int:
+    """Return how much of a log to delete though it is not expired; 0 if that would not help, or is not its fault.
+
+    Otherwise somebody else who fills the disk bit by bit would have it delete everything.
+
+    Args:
+        excess_bytes: what the disk needs back.
+        segments: all of them, in order.
+        grown_bytes: how much the log has grown since it was deleted early last, or in all.
+    """
+    deletable = sum(segment.size_bytes for segment in segments[:-1])
+    if not 0 < excess_bytes <= deletable or 2 * grown_bytes < segments[0].size_bytes:
+        return 0
+    return min(excess_bytes, 2 * grown_bytes)
+
+
 def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
     """Return whether a segment is as a rewriting would leave it, which keeps so much of it."""
     return rest.is_rest and (kept_bytes > 0 or not is_first)

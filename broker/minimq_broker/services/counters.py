@@ -14,6 +14,8 @@ class Counters:
 
     Attributes:
         bytes_in, bytes_out: those of batches.
+        bytes_deleted_early: those that went because the disk was nearly full.
+        disk_filled_by_others: the disk is nearly full, and deleting more would not help.
         segments_rewritten: files that rewritings have replaced.
         refused: batches that were not taken, by the code of the error.
         expired_by_age: transactions of which something expired because of its age.
@@ -45,6 +47,8 @@ class Counters:
     segments_verified: int = 0
     segments_repaired: int = 0
     bytes_deleted: int = 0
+    bytes_deleted_early: int = 0
+    disk_filled_by_others: bool = False
     expired_by_age: int = 0
     expired_for_room: int = 0
     atomic_appends: int = 0

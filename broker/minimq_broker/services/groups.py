@@ -82,6 +82,7 @@ class GroupService:
             hold_ms=agreement.hold_ms if agreement else 0,
             assigned_by_server=agreement is not None and agreement.by_server,
             dead_letters=self._dead_letters(group),
+            bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
         )
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):

@@ -19,6 +19,7 @@ from minimq_broker.core.retention import (
     Expired,
     Reason,
     SegmentFacts,
+    early_bytes,
     expired,
     is_outdated,
 )
@@ -69,6 +70,8 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
         self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self._stopping or self._wake.is_set())
         self._outage = OutageLog(log)
+        #: Size of the log after something was deleted early, which may go on with what it has grown since.
+        self._kept_bytes = 0
         #: Whether it is known what of old segments is needed.
         self._knows = False
         #: Segments whose age could not be read, so that it is logged once.
@@ -125,10 +128,10 @@ class Retention:
                         return
                 except StoreFull as error:  # there may be room for another one, which makes room for this one
                     no_room = no_room or error
-            elif await asyncio.to_thread(self._delete, item, self._lowest_needed()):
-                self._count(item)
-            else:
+                    continue
+            elif not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
                 return
+            self._count(item)
         if no_room is not None:
             raise no_room
         garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
@@ -175,7 +178,8 @@ class Retention:
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(needed_from)
             if is_deleted:
-                log.info(
+                log.log(
+                    logging.WARNING if item.reason is Reason.DISK else logging.INFO,
                     "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
                     item.segment.start,
                     item.segment.size_bytes,
@@ -186,8 +190,12 @@ class Retention:
             return is_deleted
 
     def _count(self, item: Expired) -> None:
-        self._counters.segments_deleted += 1
-        self._counters.bytes_deleted += item.segment.size_bytes
+        if item.reason is Reason.DISK:
+            self._counters.bytes_deleted_early += item.segment.size_bytes - item.kept_bytes
+            self._kept_bytes = self._handle.store.log.disk_bytes
+        if item.is_removed:
+            self._counters.segments_deleted += 1
+            self._counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
         """Return the segments to delete. Has the segment that is written to sealed if all in it is over age."""
@@ -203,7 +211,21 @@ class Retention:
                 except StoreFull as error:  # what is deleted below may make room
                     log.warning("retention: no segment sealed, will try again error=%s", error)
             free_to = min(store.old.rewritable_to, needed_from)
-            return expired(facts, now, rules, free_to=free_to, excess_bytes=excess)
+            used = sum(each.size_bytes for each in facts)
+            self._kept_bytes = min(self._kept_bytes, used)
+            early = early_bytes(excess, facts, used - self._kept_bytes)
+            self._note_others(bool(excess) and not early, excess)
+            return expired(facts, now, rules, free_to=free_to, excess_bytes=early)
+
+    def _note_others(self, fill: bool, excess: int) -> None:
+        """Say once when a disk gets too full for a reason that deleting old messages does not mend."""
+        if fill and not self._counters.disk_filled_by_others:
+            log.warning(
+                "retention: deletes nothing early, since others fill the disk excess=%d: free space, or the broker "
+                "will refuse messages",
+                excess,
+            )
+        self._counters.disk_filled_by_others = fill
 
     def _seal(self, store: MessageStore) -> None:
         """On the writer's thread, where nothing comes in between: look again, and roll."""

@@ -55,6 +55,8 @@ class StatusService:
             messages_out=counters.messages_out,
             segments_deleted=counters.segments_deleted,
             bytes_deleted=counters.bytes_deleted,
+            bytes_deleted_early=counters.bytes_deleted_early,
+            disk_filled_by_others=counters.disk_filled_by_others,
             store_failed=self._engine.handle.log_status.has_failed,
             replication=self._replication.tell(),
             access_version=self._access.rank.version,

@@ -239,6 +239,7 @@ class CommitLog(LogReader):
 
         It begins at the end, so that whatever interrupts it leaves a log in one piece.
         """
+        self.truncations += 1
         with self._changing:
             # A segment whose dead letters are archived may not be removed yet.
             self.archive_file.ask(lambda archive: archive.truncate(position), None)

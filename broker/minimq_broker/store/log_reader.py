@@ -44,6 +44,7 @@ class LogReader:
         saved_to: position up to which the state is saved, behind which nothing is cut off; 0 when it is not known.
         floors: first offsets of queues whose earlier messages are not shown any more, though they may be stored.
         cuts: counts what may have changed the first offsets of queues.
+        truncations: counts how often the end was cut off.
     """
 
     damage: DamageMarks
@@ -56,6 +57,7 @@ class LogReader:
         self.saved_to = 0
         self.floors: Mapping[QueueKey, int] = {}
         self.cuts = 0
+        self.truncations = 0
         self._observer = observer
 
     def _use(self, segments: list[Segment]) -> None:

@@ -23,7 +23,7 @@ class OldSegments:
 
     Attributes:
         dead_letters: keeps those of removed segments.
-        topics: the retention of topics with rules of their own.
+        topics: the first messages of topics that are shown.
         needed: says what of old segments is needed.
     """
 
@@ -33,7 +33,7 @@ class OldSegments:
         self._deletion_ms = deletion_ms
         options = store.options
         self.dead_letters = DeadLetters(self._log, options.dead_letters, lambda: store.state, store.disk)
-        self.topics = TopicRetention(self._log, options.segment_bytes)
+        self.topics = TopicRetention(self._log, options.segment_bytes, options.retention.max_age_ms)
         self.needed = NeededEntries(self._log, self.topics)
 
     @property
@@ -43,7 +43,7 @@ class OldSegments:
         return min(store.saved_position, store.state.transactions.needed_from, self.needed.known_to)
 
     def look(self, now_ms: int) -> None:
-        """Find out what is needed at a time, in ms since 1970, and show no more of topics with rules of their own."""
+        """Find out what is needed at a time, in ms since 1970, and show no more of topics than that."""
         state = self._store.state
         self.topics.look(state, now_ms)
         self.needed.look(state, self._store.saved_position)

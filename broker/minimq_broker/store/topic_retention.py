@@ -1,4 +1,4 @@
-"""The retention of topics that have rules of their own: from which offset on their messages are shown.
+"""From which offset on the messages of topics are shown, by their own rules and the age that the broker keeps.
 
 What is shown no more is deleted when its segment is rewritten or removed.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from minimq_broker.core.facts import Topic
 from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.commit_log import CommitLog
@@ -16,51 +18,93 @@ from minimq_broker.store.segment import Segment
 from minimq_broker.store.topic_sizes import TopicSizes
 
 
+class _Floor(NamedTuple):
+    """The first offset of a queue that is shown.
+
+    Attributes:
+        offset: itself; 0 if all are shown.
+        position: its log position.
+        until_ms: when it may be too old.
+        seen: log position before which the next look finds nothing that is shown.
+    """
+
+    offset: int
+    position: int
+    until_ms: int
+    seen: int
+
+
 class TopicRetention:
     """Finds the first shown offsets of one log. Used by one thread at a time.
 
     Args:
         log: the log.
         segment_bytes: size at which its segments are sealed.
+        max_age_ms: age in ms at which messages of other topics are not shown any more; 0: they go with their segment.
 
     Attributes:
-        rules: those of the topics that have some, by their ids, as of the last look.
+        rules: those of the topics that have some of their own, by their ids, as of the last look.
         gone_before: log positions before which nothing of a topic is shown, roughly, by its id.
     """
 
-    def __init__(self, log: CommitLog, segment_bytes: int) -> None:
+    def __init__(self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0) -> None:
         self.rules: dict[int, RetentionRules] = {}
         self.gone_before: dict[int, int] = {}
         self._log = log
         self._segment_bytes = segment_bytes
+        self._max_age_ms = max_age_ms
         self._sizes: dict[int, TopicSizes] = {}
-
-        #: Log position at which the floor of a queue was found last: nothing before it is shown.
-        self._went_on_at: dict[tuple[QueueKey, RetentionRules], int] = {}
+        #: The floors that were found last: nothing before them is shown.
+        self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
+        self._truncations = 0
 
     def look(self, state: State, now_ms: int) -> None:
         """Show from now on what the rules of the topics keep."""
         topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(topic.retention))}
         self.rules = {topic_id: topic.retention for topic_id, topic in topics.items()}
         self._forget_sizes()
-        self._went_on_at = {
-            (queue, rules): at
-            for (queue, rules), at in self._went_on_at.items()
-            if self.rules.get(queue.topic_id) == rules
-        }
+        if self._truncations != self._log.truncations:  # offsets may be those of other messages now
+            self._truncations, self._found = self._log.truncations, {}
+        former, self._found = self._found, {}
         floors: dict[QueueKey, int] = {}
         self.gone_before = {}
-        for topic_id, topic in topics.items():
-            end = NOTHING_NEEDED
-            least = self._cut_by_size(topic_id, topic.retention.max_bytes)
+        for topic in (*topics.values(), *self._aged(state, now_ms)):
+            end, rules = NOTHING_NEEDED, topic.retention
+            if not rules.max_age_ms:
+                rules = RetentionRules(self._max_age_ms, rules.max_bytes)
+            least = self._cut_by_size(topic.topic_id, rules.max_bytes)
             for number in range(topic.queues):
-                queue = QueueKey(topic_id, number)
-                found = self._floor(queue, topic.retention, now_ms, least, state.end(queue).offset)
-                if found is not None:
-                    floors[queue], at = found
-                    end = min(end, at)
-            self.gone_before[topic_id] = end
+                queue = QueueKey(topic.topic_id, number)
+                found = former.get((queue, rules))
+                if found is None or least or now_ms >= found.until_ms:
+                    found = self._floor(queue, rules, now_ms, least, found.seen if found is not None else 0)
+                if found is None:
+                    continue
+                self._found[queue, rules] = found
+                if found.offset:
+                    floors[queue] = min(found.offset, state.end(queue).offset)
+                    end = min(end, found.position)
+            if topic.topic_id in self.rules:
+                self.gone_before[topic.topic_id] = end
         self._log.show_from(floors)
+
+    def _aged(self, state: State, now_ms: int) -> Iterator[Topic]:
+        """Yield the topics without rules of their own that have messages in segments where some may be over age.
+
+        Topics of groups go with their segments: dead letters, and messages that wait for another try.
+        """
+        rules, ids = RetentionRules(self._max_age_ms), set[int]()
+        for segment in self._log.segments if self._max_age_ms else ():
+            try:
+                ids |= self.sizes(segment).topics if segment.sealed else frozenset(segment.topics())
+                newest_ms = segment.newest_ms()
+            except DAMAGE:
+                continue
+            if newest_ms is not None and not rules.is_over_age(newest_ms, now_ms):
+                break  # all behind it is younger
+        for topic in state.topics.copy().values():
+            if topic.topic_id in ids - self.rules.keys() and not topic.compaction and not topic.name.startswith("%"):
+                yield topic
 
     def sizes(self, segment: Segment) -> TopicSizes:
         """Return the sizes of topics in a segment."""
@@ -73,32 +117,31 @@ class TopicRetention:
         there = {segment.start: segment for segment in self._log.segments}
         self._sizes = {start: sizes for start, sizes in self._sizes.items() if there.get(start) is sizes.segment}
 
-    def _floor(
-        self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, end: int
-    ) -> tuple[int, int] | None:
-        """Return the first offset of a queue that is shown, and its log position; None if all is."""
-        offset = position = 0
-        went_on_at = self._went_on_at.get((queue, rules), 0)
+    def _floor(self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, begin: int) -> _Floor | None:
+        """Find the floor of a queue from a log position on; None if a segment is damaged, which who reads it is told.
+
+        Messages before the log position `least` are not shown either.
+        """
+        oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
+        floor = _Floor(0, 0, now_ms + rules.max_age_ms, 0)
         segments = self._log.segments
         starts = [segment.start for segment in segments]
-        for segment in segments[max(bisect_right(starts, went_on_at) - 1, 0) :]:
+        for segment in segments[max(bisect_right(starts, begin) - 1, 0) :]:
             try:
                 last = segment.row_before(queue, 1 << 63)
                 if last is None:
                     continue
-                offset, position = last.last_offset + 1, NOTHING_NEEDED
                 if last.position < least or rules.is_over_age(last.stored_ms, now_ms):
+                    until_ms = now_ms + rules.max_age_ms
+                    floor = _Floor(last.last_offset + 1, NOTHING_NEEDED, until_ms, last.position)
                     continue
-                oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
                 first = max(segment.offset_at(queue, oldest_ms) or 0, segment.offset_from(queue, least) or 0)
                 row = segment.row_at(queue, first)
-            except DAMAGE:  # who reads it is told
+            except DAMAGE:
                 return None
-            if row is None:
-                continue
-            self._went_on_at[queue, rules] = row.position
-            return row.base_offset, row.position
-        return (min(offset, end), position) if offset else None
+            if row is not None:
+                return _Floor(row.base_offset, row.position, row.stored_ms + rules.max_age_ms, row.position)
+        return floor
 
     def _cut_by_size(self, topic_id: int, max_bytes: int) -> int:
         """Return the log position from which on the newest messages of a topic have about so many bytes."""

@@ -155,6 +155,21 @@ def _of_group(group: GroupDescription) -> list[ActivityProblem]:
     return [ActivityProblem(f"group {group.group} has no members, and a lag of {messages}", group.group)]
 
 
+def say_about_disk(status: BrokerStatus) -> list[str]:
+    """Return sentences about what a broker does since its disk is nearly full."""
+    found, report = list[str](), status.report
+    if report is not None and report.disk_filled_by_others:
+        found.append(f"broker {status.broker_name}: other files fill its disk, so it deletes nothing more early")
+    if report is not None and report.bytes_deleted_early:
+        found.append(f"broker {status.broker_name}: {say_deleted_early(report.bytes_deleted_early)}")
+    return found
+
+
+def say_deleted_early(size: int) -> str:
+    """Return a sentence about messages that a broker has deleted early since its start."""
+    return f"its disk was nearly full, and it deleted {size / (1 << 20):,.1f} MiB of messages before their time"
+
+
 def _of_broker(status: BrokerStatus) -> list[str]:
     name = f"broker {status.broker_name}" + (f", replica {status.broker_id}," if status.broker_id else "")
     if status.error is not None:
@@ -166,6 +181,7 @@ def _of_broker(status: BrokerStatus) -> list[str]:
         found.append(f"{name} stores nothing after a disk error: restart it")
     if about.disk_level != "normal":
         found.append(f"{name}: the disk is {about.disk_used:.0%} full ({about.disk_level})")
+    found += say_about_disk(status)
     role = about.replication
     if role.role == "undecided":
         found.append(f"{name} waits for its controller")

@@ -107,6 +107,8 @@ class BrokerReport:
         disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
         segments_deleted: files of the CommitLog that retention has deleted since the start.
         bytes_deleted: size of those files.
+        bytes_deleted_early: what a nearly full disk made it delete before its time.
+        disk_filled_by_others: other files fill the disk, so that it deletes nothing more early.
         retention_s: seconds for which messages are kept; 0 forever.
         retention_bytes: how much the CommitLog may use; 0 without a limit.
         replication: what it is among its replicas.
@@ -128,6 +130,8 @@ class BrokerReport:
     disk_level: str
     segments_deleted: int
     bytes_deleted: int
+    bytes_deleted_early: int
+    disk_filled_by_others: bool
     retention_s: float
     retention_bytes: int
     replication: ReplicationReport
@@ -272,6 +276,8 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
         disk_level=_DISK_LEVELS.get(answer.disk_level, "unknown"),
         segments_deleted=answer.segments_deleted,
         bytes_deleted=answer.bytes_deleted,
+        bytes_deleted_early=answer.bytes_deleted_early,
+        disk_filled_by_others=answer.disk_filled_by_others,
         retention_s=answer.retention_ms / 1000,
         retention_bytes=answer.retention_bytes,
         replication=replication_from_wire(answer.replication),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from minimq.routes.away import by_broker
@@ -74,6 +74,11 @@ class GroupQueueDescription:
         ahead = self.popped.settled_ahead if self.popped is not None else 0
         return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
 
+    @property
+    def lost(self) -> int:
+        """The number of offsets that were deleted before the group had read them."""
+        return 0 if self.committed_offset is None else max(self.min_offset - self.committed_offset, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberDescription:
@@ -122,6 +127,7 @@ class GroupDescription:
         expires_at: when the group will be deleted everywhere unless it is used; None if it is in use, or groups never
             expire.
         away: departed brokers that carry its topics, sorted by name, with the number of missing queues.
+        deleted_early: bytes that brokers with a nearly full disk have deleted before their time, by broker.
     """
 
     group: str
@@ -137,6 +143,7 @@ class GroupDescription:
     dead_letters: int = 0
     expires_at: datetime | None = None
     away: tuple[AwayBroker, ...] = ()
+    deleted_early: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -216,6 +223,11 @@ def group_from_wire(
         unanswered=dict(sorted(unanswered.items())),
         dead_letters=sum(answer.dead_letters for answer in answers.values()),
         expires_at=_expires_at(answers.values()),
+        deleted_early={
+            broker: answer.bytes_deleted_early
+            for broker, answer in sorted(answers.items())
+            if answer.bytes_deleted_early
+        },
         away=by_broker(broker for topic in sorted({queue.queue.topic for queue in queues}) for broker in away(topic)),
     )
 

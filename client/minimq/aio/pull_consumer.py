@@ -24,7 +24,7 @@ from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,11 +87,11 @@ class PullConsumer(ConsumerFace):
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
         self._reader.subscribe(topic, expression, where)
 
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+    async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
         async with self._turn:
             await self._reader.assign(queues)

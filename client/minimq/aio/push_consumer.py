@@ -69,6 +69,11 @@ class PushConsumer(ConsumerFace):
     ) -> None:
         await self.close()
 
+    @property
+    def is_ready(self) -> bool:
+        """True while it reads; see `minimq.PushConsumer.is_ready`."""
+        return self._reader.is_ready
+
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. See `minimq.PushConsumer.subscribe`."""
         self._reader.subscribe(topic, expression, where=where)

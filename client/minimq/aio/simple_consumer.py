@@ -75,7 +75,7 @@ class SimpleConsumer:
     ) -> None:
         await self.close()
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Subscribe to a topic; see `minimq.SimpleConsumer.subscribe`."""
         self._reader.subscribe(topic, expression, where)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from minimq.administration.activity import say_about_disk
 from minimq.administration.descriptions import BrokerStatus
 from minimq.cli.base import confirm, duration_of, option, output_option, show, show_json, size_of
 from minimq.cli.replica_rows import in_short, masters_of, replication_of, say_without_master
@@ -78,7 +79,8 @@ def status(nameserver: str, output: str) -> None:
     rows = [{**_row(item), **replication_of(item, masters)} for item in statuses]
     for conflict in conflicts:
         click.echo(f"name server {conflict.nameserver}: {conflict.reason}", err=True)
-    for sentence in say_without_master(statuses):
+    early = [sentence for item in statuses for sentence in say_about_disk(item)]
+    for sentence in (*say_without_master(statuses), *early):
         click.echo(sentence, err=True)
     if output == "json":
         show_json(rows)
@@ -218,6 +220,8 @@ def _row(item: BrokerStatus) -> Row:
         "disk_level": report.disk_level if report else None,
         "segments_deleted": report.segments_deleted if report else None,
         "bytes_deleted": report.bytes_deleted if report else None,
+        "bytes_deleted_early": report.bytes_deleted_early if report else None,
+        "disk_filled_by_others": report.disk_filled_by_others if report else None,
         "retention_s": report.retention_s if report else None,
         "retention_bytes": report.retention_bytes if report else None,
     }

@@ -186,7 +186,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
         nameserver, group=group, start=start, start_timeout_s=start_timeout, read_from_slaves=read_from_slaves
     )
     with stop_on_signal() as told, _last_commit(made) as consumer:
-        consumer.subscribe(topic, tags, where)
+        consumer.subscribe(topic, tags, where=where)
         route = check_allowed(
             nameserver,
             topic,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minimq.administration.activity import say_deleted_early
 from minimq.cli.away import away_to_json, tell_away, tell_left_out
 from minimq.cli.base import TIME_HELP, duration_of, offset_or_start_of, option, output_option, show_json
 from minimq.cli.completion import complete_groups, complete_topics
@@ -21,6 +22,7 @@ from minimq.cli.queue_name import parse_queue
 from minimq.cli.table import Row, Table, show_table
 from minimq_common.errors import GroupNotFound, Unavailable
 from minimq_common.names import check_group
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -163,6 +165,10 @@ def _describe(admin: Admin, name: str, *, all_queues: bool, output: str, clears:
         click.clear()
     _tell_unanswered([found])
     tell_away(found.away, "not counted")
+    for broker, size in found.deleted_early.items():
+        click.echo(f"broker {broker}: {say_deleted_early(size)}", err=True)
+    if lost := sum(queue.lost for queue in found.queues):
+        click.echo(f"{count_of(lost, 'offset')} of its topics went before the group had read them", err=True)
     if output == "json":
         show_json(group_to_json(found))
     else:

@@ -28,6 +28,8 @@ def group_to_json(found: GroupDescription) -> Row:
         "in_flight": found.in_flight,
         "retrying": found.retrying,
         "dead_letters": found.dead_letters,
+        "lost": sum(queue.lost for queue in found.queues),
+        "deleted_early": dict(found.deleted_early),
         "expires_at": found.expires_at,
         "deciding_broker": found.deciding_broker,
         "unanswered": dict(found.unanswered),

@@ -19,6 +19,7 @@ import click
 from minimq.cli.base import option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.names import check_address
 
 #: Every command, in the order of the help, and its module.
 _COMMANDS = {
@@ -166,6 +167,12 @@ def _naming_the_default(callback: Callable[..., Any] | None) -> Callable[..., An
 
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
+        try:
+            for address in nameserver.split(","):
+                check_address(address.strip())
+        except InvalidArgument as error:
+            is_set = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
+            raise error.with_message(f"{'MINIMQ_NAMESERVER' if is_set else '--nameserver'}: {error.message}") from None
         context.obj = nameserver
         context.meta[_NAMESERVER] = True  # overrides the credentials
 

@@ -149,7 +149,11 @@ def create(
         )
     from minimq.administration.compaction import Compaction
 
-    rules = Compaction(min_lag, tombstone_time, dirty_ratio) if compact else None
+    try:
+        rules = Compaction(min_lag, tombstone_time, dirty_ratio) if compact else None
+    except InvalidArgument as error:
+        text = error.message.replace("tombstone_s", "--tombstone-time").replace("min_lag_s", "--min-lag")
+        raise error.with_message(text) from None
     with _admin(nameserver) as admin:
         is_new = admin.create_topic(name, permission=PERMISSIONS[permission], compaction=rules, **settings)
         _tell(admin, name, "created" if is_new else "exists already, unchanged")

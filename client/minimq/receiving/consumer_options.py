@@ -19,6 +19,9 @@ from minimq_common.security.credentials import CredentialsArgument
 #: Ten seconds to two hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
+#: Deliveries of a message after which it becomes a dead letter, unless consumers are told otherwise.
+MAX_TRIES = 16
+
 #: Called with queues that a consumer has gained or lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 
@@ -97,9 +100,9 @@ class ConsumerOptions:
         max_in_hand_bytes: maximum bytes of bodies of one queue in flight to listeners.
         max_in_hand_span: maximum distance in offsets between the first unfinished message of a queue and the last one
             delivered, which limits what is reread after a crash. Not for orderly consumers.
-        max_tries: retries of a message before it becomes a dead letter; None for 16, and for no limit in an orderly
-            consumer.
-        retry_delays_s: seconds before each of these retries; the last value applies to all further retries. The same
+        max_tries: deliveries of a message, the first one included, after which it becomes a dead letter; None for 16,
+            and for no limit in an orderly consumer.
+        retry_delays_s: seconds before each retry; the last value applies to all further retries. The same
             for all members of a group.
         local_retry_s: seconds before a message that could not be sent to the retry topic is redelivered to the
             listener.
@@ -166,8 +169,8 @@ class ConsumerOptions:
                 f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "
                 f"{self.heartbeat_interval_s}"
             )
-        if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 0):
-            raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 0 on, or None")
+        if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 1):
+            raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 1 on, or None")
         if self.hold_s * 1000 > DAY_MS:
             raise InvalidArgument(f"hold_s is {self.hold_s}: it must be at most {DAY_MS // 1000}, a day")
         if not 0.01 <= self.suspend_s <= 30:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions
+from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries
 from minimq.receiving.listener import Verdict, described
 from minimq.receiving.received import ReceivedMessage
@@ -58,7 +58,7 @@ class DeliveryOutcomes:
         self._orderly = orderly
         self._pause_s = options.suspend_s if orderly else options.local_retry_s
         #: None: without end.
-        self._max_tries = len(RETRY_DELAYS_S) if options.max_tries is None and not orderly else options.max_tries
+        self._max_tries = MAX_TRIES if options.max_tries is None and not orderly else options.max_tries
         self.sender = RetrySender(
             client,
             group=group,
@@ -115,7 +115,7 @@ class DeliveryOutcomes:
             reason: why it has failed, for dead letters.
             is_final: no further try will help.
         """
-        tries = delivery.messages[0].reconsume_times
+        tries = 1 + delivery.messages[0].reconsume_times
         used_up = is_final or (self._max_tries is not None and tries >= self._max_tries)
         if self.retry_topic is None and used_up:
             log.error(

@@ -126,6 +126,11 @@ class MessageDispatcher:
         return []
 
     @property
+    def is_ready(self) -> bool:
+        """See `PushConsumer.is_ready`."""
+        return self._calls is not None and self._broken is None and not self._is_closed
+
+    @property
     def filtered_messages(self) -> int:
         """Number of messages that came here but were filtered out."""
         return self._reader.filtered_messages

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from minimq.receiving.consumer_options import RETRY_DELAYS_S, ConsumerOptions, invisible_ms
+from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions, invisible_ms
 from minimq.receiving.listener import Verdict
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_delivery import PoppedDelivery
@@ -23,8 +23,8 @@ _AGAIN_S = 0.5
 
 
 def most_tries(options: ConsumerOptions) -> int:
-    """Return the number of consumption attempts after which a message is a dead letter."""
-    return 1 + (len(RETRY_DELAYS_S) if options.max_tries is None else options.max_tries)
+    """Return the number of deliveries after which a message is a dead letter."""
+    return MAX_TRIES if options.max_tries is None else options.max_tries
 
 
 class PoppedOutcomes:

@@ -24,7 +24,7 @@ from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +104,7 @@ class PullConsumer(ConsumerFace):
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
 
         Args:
@@ -118,8 +118,10 @@ class PullConsumer(ConsumerFace):
         """
         self._reader.subscribe(topic, expression, where)
 
-    def assign(self, queues: Iterable[MessageQueue]) -> None:
+    def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues, from the group's committed offsets on, regardless of other members.
+
+        `consumer.assign(admin.route("orders").queues)` reads all queues of a topic.
 
         Raises:
             InvalidArgument: topics were subscribed to, or the consumer is for broadcasting.

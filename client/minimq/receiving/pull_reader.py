@@ -27,7 +27,7 @@ from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.start_position import Start, offset_or_start
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, QueueData
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class PullReader(Consumer):
             raise InvalidArgument("subscribe and assign exclude each other")
         self._subscribe(topic, expression, where)
 
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+    async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
         self._check_open()
         if self._filters:

@@ -46,7 +46,7 @@ class PushConsumer(ConsumerFace):
 
     A *concurrent* consumer calls the listener from several threads concurrently, even with messages of one queue.
     Failed messages are sent to the topic `%RETRY%group`, where they wait longer each time, and count as finished here;
-    after `max_tries` retries they go to `%DLQ%group`. Both topics are created when they are first needed.
+    after `max_tries` deliveries they go to `%DLQ%group`. Both topics are created when they are first needed.
 
     An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
     `suspend_s`, then the same messages are redelivered, one after the other; no other message overtakes them.
@@ -142,6 +142,11 @@ class PushConsumer(ConsumerFace):
             # The second Ctrl-C, of somebody who does not wait for calls of the listener: the first one goes on its way.
             if not isinstance(error, KeyboardInterrupt):
                 raise
+
+    @property
+    def is_ready(self) -> bool:
+        """True while it reads: it was started, the group has taken it in, and it is not closed."""
+        return self._reader.is_ready
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.

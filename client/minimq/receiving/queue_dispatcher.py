@@ -104,6 +104,11 @@ class QueueDispatcher(Consumer):
         self._broken: BaseException | None = None
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
+    @property
+    def is_ready(self) -> bool:
+        """See `PushConsumer.is_ready`."""
+        return self._dispatcher.is_alive() and self._broken is None and not self._stop.is_set() and self.is_member
+
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Read a topic as well; before the start."""
         self._subscribe(topic, expression, where)

@@ -39,6 +39,7 @@ class Failed(NamedTuple):
         reason: why it failed, for a dead letter.
         tries: how often somebody had it, this time included unless it was not looked at.
         is_final: it is a dead letter, however few tries it had.
+        is_wanted: somebody decided so, which is no error.
     """
 
     message: ReceivedMessage
@@ -46,6 +47,7 @@ class Failed(NamedTuple):
     reason: str = TRIES_USED_UP
     tries: int | None = None
     is_final: bool = False
+    is_wanted: bool = False
 
     @property
     def attempts(self) -> int:
@@ -60,7 +62,7 @@ class RetrySender:
         client: makes the calls; not closed here.
         group: the consumer group.
         levels: how many waits there are: the queues of a new retry topic on each broker.
-        max_tries: how often a message is tried again before it is a dead letter.
+        max_tries: deliveries of a message after which it is a dead letter.
         timeout_s: seconds for a call to a broker, and for the tries to send to one.
     """
 
@@ -113,7 +115,7 @@ class RetrySender:
 
     def _place(self, item: Failed) -> tuple[str, int]:
         times = item.message.reconsume_times
-        if item.is_final or times >= self._max_tries:
+        if item.is_final or 1 + times >= self._max_tries:
             return dead_letter_topic(self._group), 0
         topic = retry_topic(self._group)
         return topic, level_of(times, item.level, self._queues[topic])
@@ -148,7 +150,8 @@ class RetrySender:
 
     def _log_dead_letter(self, failed: Failed) -> None:
         queue, offset = origin_of(failed.message)
-        log.error(
+        log.log(
+            logging.INFO if failed.is_wanted else logging.ERROR,
             "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s reason=%s",
             self._group,
             failed.message.topic,

@@ -41,7 +41,7 @@ class SimpleConsumer:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
         group: the consumer group; all of its consumers receive messages one by one.
         invisible_s: invisible duration in seconds, from 1 to 43200, which is 12 hours.
-        max_tries: tries after which a message becomes a dead letter.
+        max_tries: deliveries of a message, the first one included, after which it becomes a dead letter.
         start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
         free_on_close: redeliver unsettled messages to others as soon as this consumer closes or dies. With False, each
             message keeps its invisible duration, so that another process may settle it by its handle.
@@ -98,7 +98,7 @@ class SimpleConsumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Subscribe to a topic.
 
         Args:

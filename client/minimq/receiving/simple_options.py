@@ -21,7 +21,7 @@ class SimpleOptions:
 
     Attributes:
         invisible_s: invisible duration: seconds for which a message that is received is in no other hand.
-        max_tries: consumption attempts after which a message is a dead letter.
+        max_tries: deliveries of a message, the first one included, after which it is a dead letter.
         start: where a new group begins.
         free_on_close: let others have what is not settled as soon as the consumer closes or dies.
         request_timeout_s: seconds for which a settle is tried, and that a broker may take to answer.

@@ -375,7 +375,7 @@ class SimpleReader:
         receipts_of(chosen, self.group)
         # Messages that somebody else has got since are none of ours.
         await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
-        await self._bury(chosen, [Failed(message, None, why, message.tries) for message in chosen])
+        await self._bury(chosen, [Failed(message, None, why, message.tries, is_wanted=True) for message in chosen])
 
     async def send_to_dead_letters(self, failed: Sequence[Failed]) -> list[bool]:
         """Send copies of messages to the dead letters of the group; tell which of them are on disk."""

@@ -17,7 +17,7 @@ from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
-from minimq_common.batch_builder import BatchBuilder, bytes_of_bodies
+from minimq_common.batch_builder import BatchBuilder, lengths_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
@@ -157,12 +157,13 @@ class BulkSend:
     def _send_all(self, messages: Iterator[Message]) -> None:
         wanted = _FIRST_PART
         while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
-            size = bytes_of_bodies(part)
+            lengths = lengths_of_bodies(part)
+            size = sum(lengths)
             if size > 2 * self._options.batch_bytes:  # messages have suddenly become much larger
-                for message in part:
-                    self._add([message], len(message.body))
+                for message, length in zip(part, lengths, strict=True):
+                    self._add([message], [length])
             else:
-                self._add(part, size)
+                self._add(part, lengths)
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
@@ -192,14 +193,14 @@ class BulkSend:
             raise self._failed(failures)
         return receipts
 
-    def _add(self, messages: list[Message], size: int) -> None:
+    def _add(self, messages: list[Message], lengths: list[int]) -> None:
         start = self._count
         self._count += len(messages)
         precision_s, monotonic_s, time_s = self._options.delay_precision_s, time.monotonic(), time.time()
         if not self._is_bound and _are_alike(messages) and not self._find(messages[0].topic).key_queues:
             due = due_time(messages[0], precision_s, monotonic_s, time_s)
             shared = messages[0].topic, None, None, due and due.bucket
-            self._add_to(shared, messages, range(start, self._count), size, due)
+            self._add_to(shared, messages, range(start, self._count), lengths, due)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
@@ -214,16 +215,17 @@ class BulkSend:
         for destination, group in groups.items():
             chosen = [messages[index] for index in group]
             due = latest(dues[destination]) if destination in dues else None
-            self._add_to(destination, chosen, [start + index for index in group], bytes_of_bodies(chosen), due)
+            slots = [start + index for index in group]
+            self._add_to(destination, chosen, slots, [lengths[index] for index in group], due)
         if len(self._open) > _MOST_OPEN:
             self._send_open()
 
     def _add_to(
-        self, destination: Destination, messages: list[Message], slots: Slots, size: int, due: DueTime | None
+        self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], due: DueTime | None
     ) -> None:
-        """Add messages, whose bodies have `size` bytes together, to the open batch of their destination."""
+        """Add messages, whose bodies have these lengths, to the open batch of their destination."""
         topic, _, message_group, _ = destination
-        size += OVERHEAD_BYTES * len(messages)
+        size = sum(lengths) + OVERHEAD_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
             self._find(topic)
@@ -244,7 +246,7 @@ class BulkSend:
         batch.tickets.append(ticket)
         batch.size += size
         before = batch.records.size
-        batch.records.add(messages)
+        batch.records.add(messages, lengths)
         batch.slots.append(slots)
         grown = batch.records.size - before
         beside_bodies = grown + OVERHEAD_BYTES * len(messages) - size  # keys and properties

@@ -2206,6 +2206,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     DEAD_LETTERS_FIELD_NUMBER: builtins.int
     EXPIRES_MS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
+    BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
     assigned_by_server: builtins.bool
@@ -2213,6 +2214,8 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     """Messages that are stored here whose tries are used up."""
     expires_ms: builtins.int
     """When the group is deleted here unless somebody uses it, in ms since 1970; not set when it is not to be deleted."""
+    bytes_deleted_early: builtins.int
+    """As in GetStatusResponse."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -2234,9 +2237,10 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         dead_letters: builtins.int = ...,
         expires_ms: builtins.int | None = ...,
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
+        bytes_deleted_early: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "queues", b"queues", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "queues", b"queues", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
@@ -2597,6 +2601,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     BYTES_DELETED_FIELD_NUMBER: builtins.int
     RETENTION_MS_FIELD_NUMBER: builtins.int
     RETENTION_BYTES_FIELD_NUMBER: builtins.int
+    BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
+    DISK_FILLED_BY_OTHERS_FIELD_NUMBER: builtins.int
     REPLICATION_FIELD_NUMBER: builtins.int
     ACCESS_VERSION_FIELD_NUMBER: builtins.int
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
@@ -2628,6 +2634,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     retention_ms: builtins.int
     """For how long messages are kept, and how much; 0 stands for ever, and without a limit."""
     retention_bytes: builtins.int
+    bytes_deleted_early: builtins.int
+    """Of what was deleted, bytes that a nearly full disk made it delete before their time."""
+    disk_filled_by_others: builtins.bool
+    """The disk is nearly full of other files: nothing more is deleted early, since that would not help."""
     access_version: builtins.int
     """The users and rules by which it goes; 0 without access control."""
     access_digest: builtins.str
@@ -2659,13 +2669,15 @@ class GetStatusResponse(google.protobuf.message.Message):
         bytes_deleted: builtins.int = ...,
         retention_ms: builtins.int = ...,
         retention_bytes: builtins.int = ...,
+        bytes_deleted_early: builtins.int = ...,
+        disk_filled_by_others: builtins.bool = ...,
         replication: global___ReplicationStatus | None = ...,
         access_version: builtins.int = ...,
         access_digest: builtins.str = ...,
         access_only_reports: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

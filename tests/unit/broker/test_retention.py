@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
-from minimq_broker.core.retention import Reason, RetentionRules, SegmentFacts, expired, is_outdated
+from minimq_broker.core.retention import Reason, RetentionRules, SegmentFacts, early_bytes, expired, is_outdated
 from minimq_broker.core.rewriting_plan import SegmentRest
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
@@ -74,6 +74,21 @@ def test_what_the_disk_needs_back_goes_though_it_is_young() -> None:
     segments = row_of(*[NOW_MS] * 5)
     assert starts(segments, RetentionRules(), excess=1) == [0]
     assert starts(segments, RetentionRules(), excess=101) == [0, 100]
+
+
+@pytest.mark.parametrize(
+    ("excess", "grown", "early"),
+    [
+        (0, 500, 0),
+        (1, 500, 1),
+        (400, 500, 400),
+        (401, 500, 0),  # all old segments together do not make enough room
+        (1, 49, 0),  # somebody else has filled the disk since
+        (300, 50, 100),
+    ],
+)
+def test_a_disk_that_others_fill_gets_nothing_back(excess: int, grown: int, early: int) -> None:
+    assert early_bytes(excess, row_of(*[NOW_MS] * 5), grown) == early
 
 
 def test_what_went_for_its_age_counts_for_the_disk() -> None:

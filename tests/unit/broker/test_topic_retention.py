@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from minimq_broker.core.retention import RetentionRules
 from minimq_broker.store.topic_retention import TopicRetention
 from minimq_broker.store.topic_sizes import TopicSizes
 from support.chance import SEED
@@ -55,6 +56,33 @@ def test_by_age(stores: Stores) -> None:
     set_rules(store, "a")
     look(store)
     assert first(store, "a") == 0
+
+
+def test_by_the_age_that_the_broker_keeps(stores: Stores) -> None:
+    """What has no rules of its own is shown as long as that; what a group has waiting, and compacted state, stays."""
+    store = stores.open(segment_bytes=SEGMENT_BYTES, retention=RetentionRules(max_age_ms=5_000))
+    for topic in ("a", "own", "%DLQ%g"):
+        store.create_topic(topic, 2)
+    set_rules(store, "own", age_ms=9_000)
+    sent: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    chance = random.Random(SEED)
+    for number in range(200):
+        stores.clock.now_ms += chance.randrange(100, 2_000)
+        queue = chance.randrange(2)
+        if chance.random() < 0.8:
+            sent[queue].append((store.append("a", queue, b"%d" % number, bytes(3_000)), stores.clock.now_ms))
+        store.append("own", 0, b"%d" % number)
+        store.append("%DLQ%g", 0, b"%d" % number)
+        if chance.random() < 0.3:
+            continue
+        look(store)
+        for each, found in sent.items():
+            shown = [offset for offset, stored_ms in found if stored_ms + 5_000 > stores.clock.now_ms]
+            end = found[-1][0] + 2 if found else 0  # two messages a batch
+            assert first(store, "a", each) == (shown[0] if shown else end)
+        assert first(store, "%DLQ%g") == 0
+    assert len(store.store.log.segments) > 3
+    assert 190 <= first(store, "own") < 200
 
 
 def test_by_size(stores: Stores) -> None:

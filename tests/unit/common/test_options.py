@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_address
 from minimq_common.options import check_limits, from_command_line, option
 
 
@@ -103,6 +104,18 @@ def test_wrong_usage_ends_with_status_2_and_names_the_flag(args: list[str], said
     assert result.exit_code == 2
     assert said in result.output
     assert args[0] in result.output
+
+
+def test_an_error_names_the_option_whose_value_it_quotes_and_the_variable_that_was_set() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Options, "__post_init__", lambda self: check_address(self.listen))
+        quoted = run("--listen", "nowhere")[1].output
+        assert "--listen: 'nowhere' is not an address: write HOST:PORT" in quoted
+        assert "(MINIMQ_TEST" not in quoted
+        assert "--listen: 'no' is not" in (output := run(MINIMQ_TEST_LISTEN="no")[1].output)
+        assert "(MINIMQ_TEST_LISTEN)" in output
+    output = run(MINIMQ_TEST_EXPIRE_AFTER="0")[1].output
+    assert "--expire-after is 0.0: it must be at least 1 (MINIMQ_TEST_EXPIRE_AFTER)" in output
 
 
 def test_the_help_says_everything() -> None:
