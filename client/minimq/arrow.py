@@ -64,6 +64,7 @@ def read(  # noqa: PLR0913 - by name
         TopicNotFound: no broker has the topic.
         Unavailable: a broker that carries queues of the topic is away, or no name server answers.
         OffsetOutOfRange: while reading, messages were deleted before they were read.
+        TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.
         MiniMQError: while reading, nothing came for `options.patience_s` seconds.
     """
@@ -119,5 +120,5 @@ def _pieces(
     reader: RangeReader, part: QueueRange, columns: ArrowColumns, tags: Collection[str]
 ) -> Iterator[pa.RecordBatch]:
     asked = tags if len(tags) <= _MOST_TAGS else ()
-    with closing(reader.read(part.queue, part.start, part.end, asked, part.term)) as batches:
+    with closing(reader.read(part.queue, part.start, part.end, asked, part.term, part.topic_id)) as batches:
         yield from columns.pieces(batches, part.start, part.end)

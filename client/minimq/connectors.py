@@ -29,7 +29,7 @@ from minimq.sending.transactions import TransactionCommitter
 from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
 from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
 from minimq_common.compression import Compression
-from minimq_common.model import TopicRoute
+from minimq_common.model import TopicId, TopicRoute
 from minimq_common.moments import timestamp_ms
 from minimq_common.names import ONE_TIME_TRANSACTIONS
 from minimq_common.record_origins import RecordOrigin, RecordOrigins
@@ -55,6 +55,7 @@ __all__ = [
     "Section",
     "StagedPart",
     "TagFilter",
+    "TopicId",
     "TopicRoute",
     "Transaction",
     "TransactionCommitter",

@@ -6,6 +6,7 @@
     │   └── Closed
     ├── ServerError             a broker or a name server refused
     │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
+    │   │   └── TopicRecreated
     │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
     │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
     │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
@@ -137,6 +138,17 @@ class TopicNotFound(ServerError):
             f"topic {topic} is on no broker: create it with `minimq topic create {topic}`, or, if it exists, "
             "start the broker that carries it"
         )
+
+
+class TopicRecreated(TopicNotFound):
+    """The topic was deleted and created again since its offsets were looked up, so they belong to other messages."""
+
+    code = "TOPIC_RECREATED"
+
+    @classmethod
+    def of(cls, topic: str) -> Self:
+        """Return the error for a read whose offsets belong to the deleted topic."""
+        return cls(f"topic {topic} was deleted and created again since this read was planned")
 
 
 class TopicUnavailable(ServerError):

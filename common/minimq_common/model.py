@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,18 @@ PERMISSIONS: Mapping[str, Permission] = {
 def permission_name(permission: int) -> str:
     """Return a permission as people write it: read-write, read, write or none."""
     return next((name for name, value in PERMISSIONS.items() if value == permission), "none")
+
+
+class TopicId(NamedTuple):
+    """Identifies one creation of a topic at one broker: a topic that is deleted and created again gets another id.
+
+    Attributes:
+        number: log position at which the broker created the topic.
+        created_ms: creation time. Tells apart equal numbers of a broker that has lost its disk.
+    """
+
+    number: int
+    created_ms: int
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):

@@ -156,6 +156,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "tag_hashes": Items(MAX_TAGS),
         "term": TERM,
     },
+    "TopicId": {"number": COUNT, "created_ms": COUNT},
     "StoredBatch": {"batch": FRAME_BYTES},
     "PullFrame": {
         "batches": FRAME_ITEMS,

@@ -102,12 +102,7 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
         first = {} if pushed.first_ms is None else lookup.first_stored_at(pushed.first_ms, read)
         end = {} if pushed.end_ms is None else lookup.first_stored_at(pushed.end_ms, read)
         cut = (
-            OffsetRange(
-                part.queue,
-                max(part.start, first.get(part.queue, part.start)),
-                min(part.end, end.get(part.queue, part.end)),
-                part.term,
-            )
+            part.cut(max(part.start, first.get(part.queue, part.start)), min(part.end, end.get(part.queue, part.end)))
             for part in ranges
         )
         return [part for part in cut if part.start < part.end]

@@ -68,7 +68,7 @@ class Lookup:
                 QueueName(queue.topic, queue.broker_name, queue.queue_id): StoredOffsets(
                     first=about.first,
                     end=about.end,
-                    topic_id=TopicId(about.topic_id, about.created_ms),
+                    topic_id=TopicId(*about.topic_id),
                     is_shown=about.is_shown,
                     from_slave=about.from_slave,
                     term=about.term,

@@ -43,12 +43,7 @@ class QueueName(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """Tells a topic at its broker from one of the same name that was made before it.
-
-    Attributes:
-        number: grows with the topics that a broker makes, until it loses its disk.
-        created_ms: when the topic was made, by the clock of the broker.
-    """
+    """Identifies one creation of a topic at one broker; see `minimq.connectors.TopicId`."""
 
     number: int = 0
     created_ms: int = 0
@@ -60,7 +55,7 @@ class StoredOffsets(NamedTuple):
     Attributes:
         first: first offset that is stored.
         end: the offset that the next message gets.
-        topic_id: of its topic at its broker; another one after the topic was deleted and made again.
+        topic_id: of its topic at its broker.
         is_shown: whether consumers see it; one that is hidden by now may hold messages all the same.
         from_slave: whether a slave told, which may not have all.
         term: of the log of which that was told; 0 when it is not known.
@@ -158,15 +153,28 @@ class Subscription:
 
 
 class OffsetRange(NamedTuple):
-    """The offsets of a queue from `start` up to but not including `end`, as the log had them in a term; 0: in any."""
+    """The offsets of a queue from `start` up to but not including `end`.
+
+    Attributes:
+        queue: of this topic and broker.
+        start: first offset.
+        end: the one after the last.
+        term: of the log in which the range was found; 0: any.
+        topic_id: of the topic in which the range was found.
+    """
 
     queue: QueueName
     start: int
     end: int
     term: int = 0
+    topic_id: TopicId = TopicId()
 
     def __len__(self) -> int:
         return self.end - self.start
+
+    def cut(self, start: int, end: int) -> OffsetRange:
+        """Return the part from `start` up to but not including `end`."""
+        return OffsetRange(self.queue, start, end, self.term, self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +224,9 @@ def plan_ranges(
                 f"queue {queue} would be read from offset {start} to {ends[queue]}, backwards: startingOffsets or "
                 "startingTimestamp is after endingOffsets or endingTimestamp"
             )
-    ranges = [OffsetRange(queue, starts[queue], ends[queue], bounds[queue].term) for queue in sorted(bounds)]
+    ranges = [
+        OffsetRange(queue, starts[queue], ends[queue], at.term, at.topic_id) for queue, at in sorted(bounds.items())
+    ]
     return [part for part in ranges if part.start < part.end]
 
 
@@ -301,7 +311,7 @@ def split_ranges(
 
 def _cut(part: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [part.start + len(part) * number // count for number in range(count + 1)]
-    return (OffsetRange(part.queue, start, end, part.term) for start, end in pairwise(edges))
+    return (part.cut(start, end) for start, end in pairwise(edges))
 
 
 def group_ranges(

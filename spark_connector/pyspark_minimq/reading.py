@@ -12,8 +12,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicRoute
+from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute
 from pyspark_minimq.connections import range_reader
+from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.schema import arrow_schema, with_table_columns
@@ -96,13 +97,29 @@ def _pieces(
     reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range, batch by batch. Raises as `read` does."""
-    if columns.are_known and not reader.is_compacted(part.queue[0]):  # nothing has to be fetched
-        start, end = _stored(reader, part, strict=options.fail_on_data_loss)
-        yield from columns.count(MessageQueue(*part.queue), start, end)
-        return
-    # Closed when Spark needs no more, which ends the pull at the broker.
-    with closing(_stored_batches(reader, part, options)) as batches:
-        yield from columns.pieces(batches, part.start, part.end)
+    try:
+        if columns.are_known and not reader.is_compacted(part.queue.topic):  # nothing has to be fetched
+            start, end = _stored(reader, part, strict=options.fail_on_data_loss)
+            yield from columns.count(MessageQueue(*part.queue), start, end)
+            return
+        # Closed when Spark needs no more, which ends the pull at the broker.
+        with closing(_stored_batches(reader, part, options)) as batches:
+            yield from columns.pieces(batches, part.start, part.end)
+    except (errors.TopicNotFound, errors.QueueNotFound) as error:
+        if options.fail_on_data_loss:
+            raise _lost(error.message) from None
+        if not isinstance(error, errors.TopicRecreated) and not _is_deleted(part, options):
+            raise
+        log.warning("offsets %d to %d of queue %s are lost: %s", part.start, part.end - 1, part.queue, error.message)
+
+
+def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
+    """Tell whether the broker itself says that a queue is gone: a route may lack brokers that are away."""
+    connection = options.connection
+    with closing(QueueFinder(connection.nameserver, credentials=connection.credentials)) as finder:
+        found = finder.find((), [part.queue.carrier])
+    about = found.queues.get(MessageQueue(*part.queue))
+    return part.queue.carrier not in found.failures and (about is None or about.topic_id != TopicId(*part.topic_id))
 
 
 def _stored_batches(
@@ -111,15 +128,15 @@ def _stored_batches(
     """Yield the batches of a range that may hold what is wanted.
 
     Raises:
-        OffsetOutOfRange: messages are no longer stored, and `failOnDataLoss` is set; otherwise the others are read.
+        MinimqSparkError: messages are no longer stored, and `failOnDataLoss` is set; otherwise the others are read.
         MiniMQError: a batch is damaged, or its broker is gone.
     """
     queue = MessageQueue(*part.queue)
     tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
-    start, end, term = part.start, part.end, part.term
+    start, end, term, topic_id = part.start, part.end, part.term, TopicId(*part.topic_id)
     while start < end:
         try:
-            with closing(reader.read(queue, start, end, tags, term)) as batches:
+            with closing(reader.read(queue, start, end, tags, term, topic_id)) as batches:
                 for batch in batches:
                     yield batch
                     start = batch.end_offset
@@ -128,7 +145,7 @@ def _stored_batches(
             if options.fail_on_data_loss:
                 raise _lost(error.message) from None
             log.warning("reading what is left: %s", error.message)
-            first, last = reader.bounds(queue)
+            first, last = reader.bounds(queue, topic_id)
             left = max(start, first), min(end, last)
             if left == (start, end) and not term:
                 raise  # the broker reports that all messages are there: this would repeat forever
@@ -138,10 +155,11 @@ def _stored_batches(
 
 def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
     """Return which offsets of a range are stored; all of them if it is strict. Raises as `_stored_batches` does."""
-    queue = MessageQueue(*part.queue)
-    with suppress(errors.OffsetOutOfRange), closing(reader.read(queue, part.start, part.start + 1)) as batches:
+    queue, topic_id = MessageQueue(*part.queue), TopicId(*part.topic_id)
+    probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
+    with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
         next(batches)  # which waits for a broker that is just not there
-    first, end = reader.bounds(queue)
+    first, end = reader.bounds(queue, topic_id)
     if strict and not first <= part.start <= part.end <= end:
         stored = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"
         lacking = part.start if part.start < first else max(part.start, end)
@@ -149,6 +167,7 @@ def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[in
     return max(part.start, first), min(part.end, end)
 
 
-def _lost(what: str) -> errors.OffsetOutOfRange:
-    remedy = "they were deleted after the query was planned; failOnDataLoss=false reads what is left"
-    return errors.OffsetOutOfRange(f"{what}: {remedy}")
+def _lost(what: str) -> MinimqSparkError:
+    return MinimqSparkError(
+        f"{what}: it was deleted after the query was planned; failOnDataLoss=false reads what is left"
+    )

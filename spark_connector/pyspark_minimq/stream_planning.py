@@ -35,7 +35,7 @@ class StreamOffset:
     Attributes:
         end: the first offset of each queue that is not part of the micro-batch.
         start: the first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
-        topic_ids: of the topics that are read.
+        topic_ids: of the topics to whose queues these offsets belong.
         behind: messages that there were after it when it was planned; None where that is not known.
     """
 
@@ -57,14 +57,16 @@ class StreamOffset:
                 "the release of minimq that wrote it, or begin with another checkpointLocation"
             )
         try:
+            end = _from_tree(value["end"])
+            topic_ids = {
+                Carrier(topic, broker): TopicId(*map(_whole, topic_id))
+                for topic, brokers in value["topic_ids"].items()
+                for broker, topic_id in brokers.items()
+            }
             return cls(
-                end=_from_tree(value["end"]),
+                end=end,
                 start=_from_tree(value["from"]) if "from" in value else None,
-                topic_ids={
-                    Carrier(topic, broker): TopicId(*map(_whole, topic_id))
-                    for topic, brokers in value["topic_ids"].items()
-                    for broker, topic_id in brokers.items()
-                },
+                topic_ids={queue.carrier: topic_ids[queue.carrier] for queue in end},
                 behind=_whole(value["behind"]) if "behind" in value else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -85,7 +87,10 @@ class StreamOffset:
     def ranges(self) -> list[OffsetRange]:
         """Return what the micro-batch holds, sorted; queues of which it has nothing are left out."""
         start = self.start or self.end
-        ranges = (OffsetRange(queue, start.get(queue, end), end) for queue, end in sorted(self.end.items()))
+        ranges = (
+            OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[queue.carrier])
+            for queue, end in sorted(self.end.items())
+        )
         return [part for part in ranges if part.start < part.end]
 
 
@@ -194,7 +199,7 @@ def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) 
         return (
             first,
             end,
-            [f"queue {queue}, read up to offset {at}, was deleted and made anew: it has {first} to {end}"],
+            [f"queue {queue}, read up to offset {at}, was deleted and created again: it has {first} to {end}"],
         )
     if bounds.from_slave:
         return at, max(at, end), []

@@ -19,7 +19,7 @@ import minimq.arrow
 from minimq import Admin, Compaction, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage, aio
 from minimq.arrow import MESSAGE_SCHEMA
 from minimq.connectors import RangeOptions
-from minimq.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, SendFailed, TopicNotFound
+from minimq.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, SendFailed, TopicNotFound, TopicRecreated
 from support.chance import SEED
 from support.reading import read_all
 from support.replicas import replicas, wait_for_master
@@ -115,6 +115,19 @@ def test_what_is_sent_later_does_not_come(cluster: LocalCluster, topic: str) -> 
         batches = minimq.arrow.read(topic, cluster.nameserver)
         producer.send_many([Message(topic, b"y")] * 10)
     assert sum(batch.num_rows for batch in batches) == 10
+
+
+def test_a_topic_that_is_created_again_is_not_read_as_the_one_before(
+    cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"old"))
+        batches = minimq.arrow.read(topic, cluster.nameserver)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=4)
+        producer.send_many([Message(topic, b"new")] * 100)
+    with pytest.raises(TopicRecreated):
+        list(batches)
 
 
 def test_polls_commit_as_polls_of_messages_do(cluster: LocalCluster, topic: str, group: str) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from minimq import Admin, Cluster, Message, MessageQueue, Producer
-from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
+from minimq.connectors import QueueFinder, RangeOptions, RangeReader, ReceivedBatch
 from minimq.local.local_cluster import LocalCluster
-from minimq_common.errors import Closed, DeadlineExceeded, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    TopicRecreated,
+    Unavailable,
+)
 from support.waiting import wait_until
 
 BATCH = 100
@@ -179,3 +188,28 @@ def test_a_silent_broker_is_asked_anew_and_given_up_in_the_end() -> None:
         own.brokers[0].resume()
         assert numbers(reader.read(queue, 0, 20_000)) == list(range(20_000))
         reader.close()
+
+
+def test_a_range_of_a_deleted_topic_is_not_read_from_the_next_of_its_name(
+    cluster: LocalCluster, reader: RangeReader, admin: Admin, topic: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    slowly = RangeReader(cluster.nameserver, RangeOptions(buffer_bytes=1))  # batch by batch
+    with closing(QueueFinder(cluster.nameserver)) as finder, closing(slowly):
+        fill(cluster.nameserver, queue, 5 * BATCH)
+        planned = finder.find([topic]).queues[queue].topic_id
+        admin.update_topic(topic, read_queues=8, write_queues=8)
+        assert numbers(reader.read(queue, 0, BATCH, topic_id=planned)) == list(range(BATCH))
+        under_way = slowly.read(queue, 0, 5 * BATCH, topic_id=planned)
+        assert next(under_way).base_offset == 0
+
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=1)  # the range is also of more queues than there are now
+        fill(cluster.nameserver, queue, 6 * BATCH)
+        last = MessageQueue(topic, "broker-a", 3)
+        for read in (under_way, reader.read(queue, 0, 1, topic_id=planned), reader.read(last, 0, 1, topic_id=planned)):
+            with pytest.raises(TopicRecreated, match=f"topic {topic} was deleted and created again since"):
+                list(read)
+        with pytest.raises(TopicRecreated):
+            reader.bounds(queue, planned)
+        assert len(numbers(reader.read(queue, 0, 6 * BATCH))) == 6 * BATCH

@@ -285,7 +285,7 @@ def test_a_topic_made_anew_ends_the_query_or_is_read_from_its_start(
 
     with pytest.raises(StreamingQueryException) as caught:
         streams.run(sink, assign=assign, startingOffsets="earliest")
-    reason = f"queue {queue}, read up to offset 50, was deleted and made anew: it has 0 to 70; failOnDataLoss=false"
+    reason = f"queue {queue}, read up to offset 50, was deleted and created again: it has 0 to 70; failOnDataLoss=false"
     assert reason in str(caught.value)
     streams.run(sink, assign=assign, startingOffsets="earliest", failOnDataLoss="false")
     assert sink.numbers == [*range(50), *range(1000, 1070)]

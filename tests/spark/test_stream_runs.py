@@ -76,7 +76,7 @@ def test_a_broker_that_lost_its_disk_has_another_topic_by_the_same_name(tmp_path
         admin.create_topic("t", queues=1)
         with Producer(own.nameserver) as producer:
             send(producer, queue, range(100))
-        reason = "queue t/broker-a/0, read up to offset 50, was deleted and made anew: it has 0 to 100"
+        reason = "queue t/broker-a/0, read up to offset 50, was deleted and created again: it has 0 to 100"
         assert reason in query.refusal(topic="t")
         assert reason in query.refusal(topic="t", available_now=True)
         assert query.run(topic="t", failOnDataLoss="false") == {queue: (0, 100)}

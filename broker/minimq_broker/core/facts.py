@@ -9,7 +9,7 @@ from minimq_broker.core.delays import BatchesRecalled, DueSkipped
 from minimq_broker.core.pop_runs import PopMoved
 from minimq_broker.core.retention import RetentionRules
 from minimq_common.errors import StoreError
-from minimq_common.model import Permission
+from minimq_common.model import Permission, TopicId
 
 
 class TopicCompaction(msgspec.Struct, frozen=True):
@@ -48,6 +48,11 @@ class Topic(msgspec.Struct, frozen=True):
     #: Rules of its own; without one that of the broker holds.
     retention_ms: int | msgspec.UnsetType = msgspec.UNSET
     retention_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def identity(self) -> TopicId:
+        """Its id, also among those of a log that was lost."""
+        return TopicId(self.topic_id, self.created_ms)
 
     @property
     def fifo(self) -> bool:

@@ -24,6 +24,7 @@ from minimq_common.errors import (
     MiniMQError,
     OffsetOutOfRange,
     SystemBusy,
+    TopicRecreated,
 )
 from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.model import Permission
@@ -328,8 +329,11 @@ class _Pull:
     def _queue(self) -> QueueKey:
         request = self._request
         state = self._engine.state
+        topic = state.topic(request.topic)
+        if request.HasField("topic_id") and topic.identity != (request.topic_id.number, request.topic_id.created_ms):
+            raise TopicRecreated.of(request.topic)
         queue = state.queue(request.topic, request.queue_id)
-        state.check_allowed(state.topic(request.topic), Permission.READ)
+        state.check_allowed(topic, Permission.READ)
         if request.HasField("lease"):
             lease = request.lease
             self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)

@@ -150,7 +150,7 @@ class BroadcastReader:
             place = queue.topic, queue.broker_name
             if place not in now:
                 try:
-                    now[place] = (await self._starts.bounds(queue)).topic_id
+                    now[place] = (await self._starts.bounds(queue)).topic_id.number
                 except MiniMQError as error:
                     log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
                     now[place] = read[queue]
@@ -159,10 +159,11 @@ class BroadcastReader:
     async def _first(self, queue: MessageQueue) -> Commit:
         """Return where to begin with a queue."""
         bounds = await self._starts.bounds(queue)
-        saved = self._offsets.get(queue, bounds.topic_id)
-        is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, bounds.topic_id)
+        topic_id = bounds.topic_id.number
+        saved = self._offsets.get(queue, topic_id)
+        is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, topic_id)
         if saved is not None:  # if it is not stored any more, `on_offset_reset` says so
-            return Commit(queue, saved.offset, topic_id=bounds.topic_id, term=saved.term)
+            return Commit(queue, saved.offset, topic_id=topic_id, term=saved.term)
         # A queue that came after the others is read from its beginning.
         offset = await self._starts.by_rule(queue, bounds) if is_new else bounds.first
-        return Commit(queue, offset, topic_id=bounds.topic_id, term=bounds.term)
+        return Commit(queue, offset, topic_id=topic_id, term=bounds.term)

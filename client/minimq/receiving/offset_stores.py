@@ -10,7 +10,7 @@ from minimq.connection.broker_calls import BrokerCalls
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, TopicId
 from minimq_proto.v1 import broker_pb2
 
 #: Offsets that one call records: a tenth of what brokers take.
@@ -110,13 +110,13 @@ class QueueBounds(NamedTuple):
     Attributes:
         first: first offset.
         end: the one after the last.
-        topic_id: of the topic at the broker of the queue: another one after it was deleted and made again.
+        topic_id: of the topic at the broker of the queue.
         term: the latest one in the log of which that is.
     """
 
     first: int
     end: int
-    topic_id: int
+    topic_id: TopicId
     term: int
 
 
@@ -132,7 +132,8 @@ async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float
     if not 0 <= queue.queue_id < len(described.queues):
         raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
     status = described.queues[queue.queue_id]
-    return QueueBounds(status.min_offset, status.max_offset, described.topic.topic_id, described.term)
+    topic_id = TopicId(described.topic.topic_id, described.topic.created_ms)
+    return QueueBounds(status.min_offset, status.max_offset, topic_id, described.term)
 
 
 class OffsetLookup:

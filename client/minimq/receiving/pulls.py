@@ -118,6 +118,8 @@ class Pulls:
             return
         request = _pull_request(reader.queue, pull)
         request.tag_hashes.extend(self._tag_hashes.get(reader.queue.topic, ()))
+        if reader.topic_id is not None:
+            request.topic_id.number, request.topic_id.created_ms = reader.topic_id
         if pull.epoch:
             request.lease.group = self._group
             request.lease.client_id = self._client_id

@@ -15,7 +15,7 @@ from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicRoute
+from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicId, TopicRoute
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_common.security.credentials import CredentialsArgument
@@ -36,23 +36,20 @@ class FoundQueue:
     Attributes:
         first: first offset that is stored.
         end: the offset that the next message will get.
-        topic_id: of its topic at its broker; a topic that was deleted and made again has another one.
+        topic_id: of its topic at its broker.
         is_shown: whether consumers see it.
         is_readable: whether the topic may be read there.
         from_slave: a slave said so, because its master does not answer: its end may be an earlier one.
         term: the latest one in the log of which that is.
-        created_ms: when the topic was made, by the clock of its broker: tells topics with one id apart, which a broker
-            makes that has lost its disk.
     """
 
     first: int
     end: int
-    topic_id: int
+    topic_id: TopicId
     is_shown: bool
     is_readable: bool
     from_slave: bool
     term: int = 0
-    created_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +280,10 @@ def _queues_of(
             FoundQueue(
                 first=status.min_offset,
                 end=status.max_offset,
-                topic_id=topic.topic_id,
+                topic_id=TopicId(topic.topic_id, topic.created_ms),
                 is_shown=status.queue_id < topic.read_queues,
                 is_readable=bool(topic.permission & Permission.READ),
                 from_slave=answer.from_slave,
                 term=answer.value.term,
-                created_ms=topic.created_ms,
             ),
         )

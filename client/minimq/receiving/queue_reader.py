@@ -26,7 +26,7 @@ from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
 from minimq.receiving.received import EncodedBatch, ReceivedMessage
 from minimq_common.epochs import granter
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, TopicId
 
 #: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
 _NO_ADVICE_S = 10.0
@@ -41,12 +41,14 @@ class QueueReader:
         lease: where to begin, and under which lease; one with the epoch 0 is none.
         options: how to fetch.
         end: the offset behind a range that is to be read; None to read on forever.
+        topic_id: in which the range was found; None: in any of that name.
         delay_ms: how long messages wait before they are handed out; see `ReadAhead`.
         check_texts: whether keys and properties are checked when a batch is opened.
 
     Attributes:
         queue: what is read.
         lease: the latest one.
+        topic_id: of the range.
         state: that of fetching.
         error: why nothing is fetched any more, until a seek or another lease.
         failure: why the latest pull failed that is tried again.
@@ -64,11 +66,13 @@ class QueueReader:
         options: FetchOptions,
         *,
         end: int | None = None,
+        topic_id: TopicId | None = None,
         delay_ms: int = 0,
         check_texts: bool = False,
     ) -> None:
         self.queue = queue
         self.lease = lease
+        self.topic_id = topic_id
         self.state: ReaderState = _IDLE
         self.error: MiniMQError | None = None
         self.failure: MiniMQError | None = None

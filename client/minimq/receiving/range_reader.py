@@ -28,8 +28,8 @@ from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.batch import tag_hash
-from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange
-from minimq_common.model import MessageQueue, TopicRoute
+from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
+from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 
 #: Waits between two tries, in seconds.
@@ -92,7 +92,13 @@ class RangeReader:
         self._when_dropped = WhenDropped(self, self._client.close)
 
     def read(
-        self, queue: MessageQueue, start: int, end: int, tags: Collection[str] = (), term: int = 0
+        self,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        tags: Collection[str] = (),
+        term: int = 0,
+        topic_id: TopicId | None = None,
     ) -> Generator[ReceivedBatch, None, None]:
         """Yield the batches that hold the offsets from `start` up to but not including `end`, in order.
 
@@ -109,18 +115,19 @@ class RangeReader:
             end: the offset behind the last one.
             tags: what is wanted; all when there are none.
             term: the term of the log in which the range was seen, 0: that in which the reading begins.
+            topic_id: the topic in which the range was found, None: the one that is there when the reading begins.
 
         Raises:
             OffsetOutOfRange: an offset of the range is not stored, `bounds` returns the stored ones; or a later master
-                does not
-                have all that was there in that term.
+                does not have all that was there in that term.
+            TopicRecreated: the topic with this id was deleted, and there is another one of its name.
             DamagedMessages: a batch is damaged; reading can go on at `next_offset`.
             TopicNotFound, QueueNotFound: there is no such queue.
             Closed: the reader was closed.
             MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
         lease = Grant(0, start, 0, term=term)  # none, as its epoch says
-        fetched = QueueReader(queue, lease, self._fetch_options, end=end)
+        fetched = QueueReader(queue, lease, self._fetch_options, end=end, topic_id=topic_id)
         reading = _Reading(self, fetched, end, tags)
         with self._lock:
             if self._closed:
@@ -133,14 +140,17 @@ class RangeReader:
             with self._lock:
                 self._readings.discard(reading)
 
-    def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+    def bounds(self, queue: MessageQueue, topic_id: TopicId | None = None) -> tuple[int, int]:
         """Return the first stored offset of a queue and the one that its next message will get.
 
         Raises:
+            TopicRecreated: the topic of the queue has another id than the given one.
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: its broker is not known or did not answer.
         """
         found = self._client.wait(lambda: queue_bounds(self.places, queue, self.options.answer_timeout_s))
+        if topic_id not in (None, found.topic_id):
+            raise TopicRecreated.of(queue.topic)
         return found.first, found.end
 
     def is_compacted(self, topic: str) -> bool:

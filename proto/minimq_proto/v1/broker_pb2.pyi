@@ -309,6 +309,7 @@ class PullRequest(google.protobuf.message.Message):
     LEASE_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     """Chosen by the client, unique in its stream."""
     cancel: builtins.bool
@@ -333,6 +334,10 @@ class PullRequest(google.protobuf.message.Message):
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Only batches that may hold one of these tags, by the hashes of `minimq_common.batch.tag_hash`; all when empty."""
 
+    @property
+    def topic_id(self) -> global___TopicId:
+        """The topic in which the offset was found. If it was deleted and created again, the pull fails."""
+
     def __init__(
         self,
         *,
@@ -347,11 +352,32 @@ class PullRequest(google.protobuf.message.Message):
         lease: global___Lease | None = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         term: builtins.int = ...,
+        topic_id: global___TopicId | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "tag_hashes", b"tag_hashes", "term", b"term", "topic", b"topic", "wait_ms", b"wait_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease", "topic_id", b"topic_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "lease", b"lease", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "pull_id", b"pull_id", "queue_id", b"queue_id", "tag_hashes", b"tag_hashes", "term", b"term", "topic", b"topic", "topic_id", b"topic_id", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PullRequest = PullRequest
+
+@typing.final
+class TopicId(google.protobuf.message.Message):
+    """One creation of a topic at one broker; both numbers as in `Topic`."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    CREATED_MS_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    created_ms: builtins.int
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        created_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_ms", b"created_ms", "number", b"number"]) -> None: ...
+
+global___TopicId = TopicId
 
 @typing.final
 class StoredBatch(google.protobuf.message.Message):

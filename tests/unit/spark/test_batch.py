@@ -9,9 +9,9 @@ from datetime import datetime
 import pytest
 
 from minimq import Credentials, MessageQueue
-from minimq.connectors import TopicRoute
+from minimq.connectors import TopicId, TopicRoute
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
-from pyspark_minimq import batch
+from pyspark_minimq import batch, planning
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connection_options import ConnectionOptions
 from pyspark_minimq.connections import range_reader
@@ -19,6 +19,8 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.schema import MESSAGE_SCHEMA
+
+ID = planning.TopicId(1, 10)
 
 
 class ScriptedFinder:
@@ -42,7 +44,7 @@ class ScriptedFinder:
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         queues = {
             MessageQueue(name, "a", queue): FoundQueue(
-                5, self.ends[queue], 1, queue < 2, self.is_readable, from_slave=False
+                5, self.ends[queue], TopicId(*ID), queue < 2, self.is_readable, from_slave=False
             )
             for name in topics
             for queue in range(3)
@@ -65,7 +67,7 @@ def planned(**options: str) -> list[OffsetRange]:
 
 
 def test_queues_that_consumers_do_not_see_are_left_out() -> None:
-    assert planned() == [OffsetRange(QueueName("t", "a", queue), 5, 10) for queue in range(2)]
+    assert planned() == [OffsetRange(QueueName("t", "a", queue), 5, 10, topic_id=ID) for queue in range(2)]
 
 
 def test_a_pattern_takes_whole_names_and_not_those_of_groups(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +79,7 @@ def test_a_pattern_takes_whole_names_and_not_those_of_groups(caplog: pytest.LogC
 
 
 def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
-    assert planned(assign='{"t": {"a": [2]}}') == [OffsetRange(QueueName("t", "a", 2), 5, 10)]
+    assert planned(assign='{"t": {"a": [2]}}') == [OffsetRange(QueueName("t", "a", 2), 5, 10, topic_id=ID)]
     with pytest.raises(MinimqSparkError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"):
         planned(assign='{"t": {"a": [1, 3]}}')
 
@@ -95,7 +97,7 @@ def test_messages_that_arrive_during_planning_are_not_part_of_the_query() -> Non
 
 def test_each_queue_has_a_time_of_its_own() -> None:
     times = '{"t": {"a": {"0": "1999-01-01T00:00Z", "1": 4102444800000}}}'
-    assert planned(startingOffsetsByTimestamp=times) == [OffsetRange(QueueName("t", "a", 0), 7, 10)]
+    assert planned(startingOffsetsByTimestamp=times) == [OffsetRange(QueueName("t", "a", 0), 7, 10, topic_id=ID)]
     assert [(part.start, part.end) for part in planned(endingOffsetsByTimestamp=times)] == [(5, 7), (5, 10)]
     with pytest.raises(MinimqSparkError, match="startingOffsetsByTimestamp has no time for queue t/a/1: name every"):
         planned(startingOffsetsByTimestamp='{"t": {"a": {"0": 5}}}')

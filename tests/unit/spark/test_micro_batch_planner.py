@@ -14,7 +14,7 @@ import pytest
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from minimq.routes import retries
-from minimq_common.model import AwayBroker
+from minimq_common.model import AwayBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
@@ -47,7 +47,7 @@ class World:
             raise self.failure
         names = set(topics)
         queues = {
-            queue: FoundQueue(self.first, end, 1, is_shown=True, is_readable=True, from_slave=False)
+            queue: FoundQueue(self.first, end, TopicId(1, 10), is_shown=True, is_readable=True, from_slave=False)
             for queue, end in self.ends.items()
             if queue.topic in names and ("t", queue.broker_name) not in self.silent
         }

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from pyspark_minimq.options import parse_stream_options
-from pyspark_minimq.planning import QueueName
+from pyspark_minimq.planning import QueueName, TopicId
 from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.schema import MESSAGE_SCHEMA
 from pyspark_minimq.stream import MinimqStreamReader
 from pyspark_minimq.stream_planning import StreamOffset
 
 T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
+IDS = {T0.carrier: TopicId(1, 10)}
 
 
 def reader(**options: str) -> MinimqStreamReader:
@@ -39,7 +40,7 @@ def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
 
 def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
     def sizes(**options: str) -> list[int]:
-        start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 5}, {T0: 0, T1: 5})
+        start, end = StreamOffset({T0: 0, T1: 5}, topic_ids=IDS), StreamOffset({T0: 100, T1: 5}, {T0: 0, T1: 5}, IDS)
         planned = partitions(start, end, **options)
         return [len(part) for partition in planned for part in partition.ranges]
 
@@ -50,7 +51,7 @@ def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:
 
 def test_small_queues_share_a_task_unless_more_tasks_are_wanted() -> None:
     def sizes(**options: str) -> list[list[int]]:
-        start, end = StreamOffset({T0: 0, T1: 5}), StreamOffset({T0: 100, T1: 9}, {T0: 0, T1: 5})
+        start, end = StreamOffset({T0: 0, T1: 5}, topic_ids=IDS), StreamOffset({T0: 100, T1: 9}, {T0: 0, T1: 5}, IDS)
         planned = partitions(start, end, **options)
         return [list(map(len, partition.ranges)) for partition in planned]
 

@@ -67,9 +67,10 @@ def test_a_checkpoint_of_another_version_is_refused() -> None:
 
 
 def test_a_micro_batch_says_itself_what_it_holds() -> None:
-    assert DONE.ranges() == [OffsetRange(A0, 10, 15), OffsetRange(A1, 0, 3)]
-    assert StreamOffset({A0: 15}).ranges() == []
-    assert StreamOffset({A0: 15, B0: 2}, {A0: 20, B0: 2}).ranges() == []
+    ids = {AT_A: ID_7, AT_B: ID_9}
+    assert DONE.ranges() == [OffsetRange(A0, 10, 15, topic_id=ID_7), OffsetRange(A1, 0, 3, topic_id=ID_7)]
+    assert StreamOffset({A0: 15}, topic_ids=ids).ranges() == []
+    assert StreamOffset({A0: 15, B0: 2}, {A0: 20, B0: 2}, ids).ranges() == []
 
 
 def test_where_a_stream_begins() -> None:
@@ -128,13 +129,13 @@ def test_a_slave_may_have_less_than_was_read() -> None:
         (
             StoredOffsets(0, 40, ID_8),
             (0, 40),
-            "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40",
+            "queue t/a/0, read up to offset 15, was deleted and created again: it has 0 to 40",
         ),
         # of a broker that has lost its disk and numbers topics from the beginning
         (
             StoredOffsets(0, 40, TopicId(7, 71)),
             (0, 40),
-            "queue t/a/0, read up to offset 15, was deleted and made anew: it has 0 to 40",
+            "queue t/a/0, read up to offset 15, was deleted and created again: it has 0 to 40",
         ),
     ],
 )
@@ -244,6 +245,7 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
         {"from": {"t": {"b": {"0": 1.5}}}},
         {"topic_ids": {"t": {"b": [1, 2, 3]}}},
         {"topic_ids": []},
+        {"topic_ids": {}},
     ],
 )
 def test_offsets_of_a_damaged_checkpoint_are_refused(changes: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from minimq.receiving.range_reader import RangeOptions
 from minimq.routes.away import describe_away
 from minimq.routes.retries import with_retries
 from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound, Unavailable
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, TopicId
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_topic
 
@@ -24,12 +24,13 @@ _MOST_OFFSET: Final = (1 << 63) - 1
 
 
 class QueueRange(NamedTuple):
-    """Offsets of one queue, from `start` up to but not including `end`, seen in a term of its log."""
+    """Offsets of one queue, from `start` up to but not including `end`, seen in a term of its log and in a topic."""
 
     queue: MessageQueue
     start: int
     end: int
     term: int
+    topic_id: TopicId
 
 
 def planned(
@@ -57,7 +58,7 @@ def planned(
         first = _offsets(finder, found, start, "start")
         last = _offsets(finder, found, end, "end")
     return [
-        QueueRange(queue, first[queue], last[queue], about.term)
+        QueueRange(queue, first[queue], last[queue], about.term, about.topic_id)
         for queue, about in sorted(found.items())
         if first[queue] < last[queue]
     ]
