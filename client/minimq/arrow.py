@@ -62,7 +62,8 @@ def read(  # noqa: PLR0913 - by name
     Raises:
         InvalidArgument: a column, a tag, a queue or a bound is wrong.
         TopicNotFound: no broker has the topic.
-        Unavailable: a broker that carries queues of the topic is away, or no name server answers.
+        Unavailable, DeadlineExceeded: a broker that carries queues to read is away, or it or every name server does not
+            answer for `options.patience_s` seconds.
         OffsetOutOfRange: while reading, messages were deleted before they were read.
         TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.

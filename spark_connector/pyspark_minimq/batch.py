@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from minimq.connectors import QueueFinder
 from pyspark_minimq import reading
-from pyspark_minimq.connections import range_reader
+from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions
@@ -69,9 +68,9 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
         spare_collector()
         if self._pushed.excludes_all:
             return []
-        with closing(QueueFinder(options.connection.nameserver, credentials=options.connection.credentials)) as finder:
+        with closing(queue_finder(options.connection, options.timeout_s)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
-            bounds = lookup.with_retries(lambda: lookup.whole(partial=not options.fail_on_data_loss))
+            bounds = lookup.whole(partial=not options.fail_on_data_loss)
             starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))
             ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
             if options.newest:

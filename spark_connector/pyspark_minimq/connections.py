@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from minimq import ProducerOptions
-from minimq.connectors import RangeOptions, RangeReader, RecordsSender, TransactionCommitter
+from minimq.connectors import QueueFinder, RangeOptions, RangeReader, RecordsSender, TransactionCommitter
 from pyspark_minimq.connection_options import ConnectionOptions
 
 T = TypeVar("T")
+
+#: Seconds after which a broker that was asked for its queues counts as silent.
+_FINDER_TIMEOUT_S: Final = 5.0
 
 #: By process as well, because a forked process inherits this dictionary but must not use the connections in it.
 _kept: dict[Hashable, object] = {}
@@ -30,6 +33,17 @@ def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader
     answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
     options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
     return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
+
+
+def queue_finder(connection: ConnectionOptions, timeout_s: float) -> QueueFinder:
+    """Return a new finder for a plan; raises as for a reader.
+
+    Args:
+        connection: the cluster, and the user that asks it.
+        timeout_s: seconds that a plan waits in all: one broker may take no longer.
+    """
+    answer_timeout_s = min(_FINDER_TIMEOUT_S, timeout_s)
+    return QueueFinder(connection.nameserver, timeout_s=answer_timeout_s, credentials=connection.credentials)
 
 
 def records_sender(connection: ConnectionOptions, options: ProducerOptions) -> RecordsSender:

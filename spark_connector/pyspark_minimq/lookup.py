@@ -54,9 +54,12 @@ class Lookup:
 
         Raises:
             MinimqSparkError: a topic may not be read.
-            MiniMQError: no name server answers.
+            MiniMQError: no name server answers, or a broker refuses to.
         """
         found = self._finder.find(topics, known)
+        for (topic, broker), error in found.failures.items():
+            if not error.retriable:
+                raise error.with_message(f"topic {topic} cannot be looked up on {broker}: {error.message}")
         for queue, about in found.queues.items():
             if not about.is_readable:
                 raise MinimqSparkError(
@@ -76,7 +79,10 @@ class Lookup:
                 for queue, about in found.queues.items()
             },
             absent=frozenset(Carrier(*carrier) for carrier in found.absent),
-            silent={Carrier(*carrier): error.message for carrier, error in found.failures.items()},
+            silent={
+                Carrier(*carrier): f"{carrier[1]}: does not answer ({error.message})"
+                for carrier, error in found.failures.items()
+            },
             away={Carrier(*carrier): describe_away([away], "not read")[0] for carrier, away in found.away.items()},
         )
 
@@ -88,36 +94,42 @@ class Lookup:
         """Return the bounds of all queues to read.
 
         Args:
-            partial: whether those of brokers that are away may be missing, with a warning.
+            partial: whether those of brokers that are away, or silent for `readTimeout`, may be missing; it warns.
 
         Raises:
             MinimqSparkError: a topic may not be read, or a queue that was chosen does not exist.
             TopicNotFound: a topic does not exist.
-            MiniMQError: a server does not answer, or is away.
+            MiniMQError: a server does not answer, or is away, for `readTimeout`.
         """
+        try:
+            return self.with_retries(lambda: self._whole(without_away=partial))
+        except errors.Unavailable:
+            if not partial:
+                raise
+            return self._whole(without_away=True, without_silent=True)
+
+    def _whole(self, *, without_away: bool, without_silent: bool = False) -> dict[QueueName, StoredOffsets]:
         topics = self.names()
         if not topics:
             log.warning("subscribePattern %r matches no topic: there is nothing to read", self._subscription.pattern)
         sight = self.look(topics)
-        self.check(sight, partial=partial)
+        self.check(sight, partial=without_silent or (without_away and not sight.silent))
         for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
-            for carrier, text in sight.away.items():
+            for carrier, text in sight.unseen.items():
                 if carrier.topic == topic:
                     raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
             raise errors.TopicNotFound.nowhere(topic)
-        missing = {queue for queue in self._subscription.queues if queue.carrier in sight.away}
+        missing = {queue for queue in self._subscription.queues if queue.carrier in sight.unseen}
         self._subscription.check(sight.bounds.keys() | missing)
         return self._subscription.chosen(sight.bounds)
 
     def check(self, sight: LookupResult, *, partial: bool) -> None:
-        """Raise `Unavailable` when brokers did not answer or are away, or warn of the latter; see `whole`."""
-        for (topic, broker), reason in sight.silent.items():
-            raise errors.Unavailable(f"topic {topic} cannot be looked up on {broker}: {reason}")
-        away = self._subscription.out_of_sight(sight)
-        what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in away.items())
-        if away and not partial:
+        """Raise `Unavailable` when brokers that are to be read did not answer or are away; warn if that may be."""
+        unseen = self._subscription.unseen(sight.unseen)
+        what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in unseen.items())
+        if unseen and not partial:
             raise errors.Unavailable(f"{what}; start it again, or read the others with failOnDataLoss=false")
-        if away:
+        if unseen:
             log.warning("reading what is there: %s", what)
 
     def offsets_at(self, position: Position, bounds: Mapping[QueueName, StoredOffsets]) -> Offsets:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from minimq import MessageQueue, MiniMQError, errors
-from minimq.connectors import QueueFinder, after_waiting
-from pyspark_minimq.connections import range_reader
+from minimq.connectors import after_waiting
+from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
@@ -58,8 +58,8 @@ class MicroBatchPlanner:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._subscription = options.read.subscription
-        self.finder = QueueFinder(options.read.connection.nameserver, credentials=options.read.connection.credentials)
         self._timeout_s = options.read.timeout_s
+        self.finder = queue_finder(options.read.connection, self._timeout_s)
         self._lookup = Lookup(self.finder, self._subscription, self._timeout_s)
         self._names: list[str] = []
         self._initial: StreamOffset | None = None
@@ -79,7 +79,7 @@ class MicroBatchPlanner:
         if self._initial is None:
             read = self._options.read
             if self._frozen is None:
-                bounds = self._lookup.with_retries(lambda: self._lookup.whole(partial=not read.fail_on_data_loss))
+                bounds = self._lookup.whole(partial=not read.fail_on_data_loss)
             else:
                 self._check(self._frozen, None)
                 bounds = self._subscription.chosen(self._frozen.bounds)
@@ -90,10 +90,10 @@ class MicroBatchPlanner:
     def freeze(self) -> None:
         """Take no notice of what comes after this moment.
 
-        Brokers that are away are waited for; what they have is for the next run, if they do not come.
+        Brokers that are away or silent are waited for; what they have is for the next run, if they do not come.
 
         Raises:
-            MiniMQError: a broker does not answer for as long as is waited.
+            MiniMQError: no name server answers for `readTimeout`.
         """
         try:
             self._frozen = self._lookup.with_retries(partial(self._look_at_all, partly=False))
@@ -102,7 +102,7 @@ class MicroBatchPlanner:
 
     def _look_at_all(self, *, partly: bool) -> LookupResult:
         sight = self._look(frozenset())
-        self._lookup.check(sight, partial=partly)
+        self._lookup.check(sight, partial=partly and bool(sight.bounds or not sight.silent))
         return sight
 
     def advance(self, done: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
@@ -171,9 +171,8 @@ class MicroBatchPlanner:
             return LookupResult({}, silent=dict.fromkeys(read, error.message)), error
         if sight.bounds or sight.absent or not sight.silent:
             return sight, None
-        (topic, broker), reason = next(iter(sight.silent.items()))
-        text = f"topic {topic} cannot be looked up, on {broker} and all others: {reason}"
-        return sight, errors.Unavailable(text)
+        carrier, reason = next(iter(sight.silent.items()))
+        return sight, errors.Unavailable(f"topic {carrier.topic}: no broker answers: {reason}")
 
     def _look(self, read: Set[Carrier]) -> LookupResult:
         """Return what brokers tell of the topics that are wanted and of those that have been read."""
@@ -199,7 +198,7 @@ class MicroBatchPlanner:
         if self._is_checked or not (is_new or self._options.read.fail_on_data_loss):
             return  # what was lost in an earlier run is not in the checkpoint any more
         read = done.end if done is not None else {}
-        unseen = sight.silent.keys() | sight.away.keys()
+        unseen = sight.unseen
         known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in unseen}
         for topic in sorted(set(self._subscription.names()) - known):
             raise errors.TopicNotFound.nowhere(topic)
@@ -225,8 +224,8 @@ class MicroBatchPlanner:
     # ---- Telling --------------------------------------------------------------------------------
 
     def _tell_away(self, sight: LookupResult) -> None:
-        """Warn of brokers that have gone, once each time."""
-        away = self._subscription.out_of_sight(sight)
+        """Warn of brokers that have gone or do not answer, once each time."""
+        away = self._subscription.unseen(sight.unseen)
         for carrier, text in away.items():
             if carrier not in self._away:  # the text changes with time
                 log.warning("reading what is there: topic %s: %s", carrier.topic, text)

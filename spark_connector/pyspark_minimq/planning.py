@@ -76,7 +76,7 @@ class LookupResult:
     Attributes:
         bounds: of all queues.
         absent: brokers which say that they do not have the topic any more.
-        silent: brokers that did not answer, with the reason.
+        silent: brokers that are registered and did not answer, each with a sentence that says why.
         away: brokers that carry queues and have gone, each with a sentence that says since when, and how many queues.
     """
 
@@ -84,6 +84,11 @@ class LookupResult:
     absent: frozenset[Carrier] = frozenset()
     silent: Mapping[Carrier, str] = field(default_factory=dict)
     away: Mapping[Carrier, str] = field(default_factory=dict)
+
+    @property
+    def unseen(self) -> dict[Carrier, str]:
+        """Brokers that may carry queues of which nothing is known."""
+        return {**self.silent, **self.away}
 
     @property
     def told(self) -> set[Carrier]:
@@ -135,10 +140,10 @@ class Subscription:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
-    def out_of_sight(self, sight: LookupResult) -> dict[Carrier, str]:
-        """Return the absent brokers that carry queues to read, sorted."""
+    def unseen(self, missing: Mapping[Carrier, str]) -> dict[Carrier, str]:
+        """Return those of some brokers that carry queues to read, sorted."""
         chosen = {queue.carrier for queue in self.queues}
-        return {carrier: text for carrier, text in sorted(sight.away.items()) if not chosen or carrier in chosen}
+        return {carrier: text for carrier, text in sorted(missing.items()) if not chosen or carrier in chosen}
 
     def _matches(self, topic: str) -> bool:
         assert self.pattern is not None

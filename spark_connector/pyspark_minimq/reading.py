@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
 from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute
-from pyspark_minimq.connections import range_reader
+from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
@@ -115,8 +115,7 @@ def _pieces(
 
 def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
     """Tell whether the broker itself says that a queue is gone: a route may lack brokers that are away."""
-    connection = options.connection
-    with closing(QueueFinder(connection.nameserver, credentials=connection.credentials)) as finder:
+    with closing(queue_finder(options.connection, options.timeout_s)) as finder:
         found = finder.find((), [part.queue.carrier])
     about = found.queues.get(MessageQueue(*part.queue))
     return part.queue.carrier not in found.failures and (about is None or about.topic_id != TopicId(*part.topic_id))

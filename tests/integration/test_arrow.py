@@ -19,7 +19,15 @@ import minimq.arrow
 from minimq import Admin, Compaction, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage, aio
 from minimq.arrow import MESSAGE_SCHEMA
 from minimq.connectors import RangeOptions
-from minimq.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, SendFailed, TopicNotFound, TopicRecreated
+from minimq.errors import (
+    InvalidArgument,
+    OffsetOutOfRange,
+    QueueNotFound,
+    SendFailed,
+    TopicNotFound,
+    TopicRecreated,
+    TransportError,
+)
 from support.chance import SEED
 from support.reading import read_all
 from support.replicas import replicas, wait_for_master
@@ -128,6 +136,18 @@ def test_a_topic_that_is_created_again_is_not_read_as_the_one_before(
         producer.send_many([Message(topic, b"new")] * 100)
     with pytest.raises(TopicRecreated):
         list(batches)
+
+
+def test_a_broker_that_hangs_stops_only_reads_of_its_queues() -> None:
+    options = RangeOptions(patience_s=1.0, answer_timeout_s=0.5)
+    with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
+        admin.create_topic("t", queues=1)
+        here = MessageQueue("t", "broker-a", 0)
+        producer.send(Message("t", b"x"), queue=here)
+        own.server("broker-b").pause()
+        with pytest.raises(TransportError, match="topic t cannot be read as a whole: broker-b: "):
+            minimq.arrow.read("t", own.nameserver, options=options)
+        assert minimq.arrow.read_table("t", own.nameserver, queues=[here], options=options).num_rows == 1
 
 
 def test_polls_commit_as_polls_of_messages_do(cluster: LocalCluster, topic: str, group: str) -> None:

@@ -201,18 +201,29 @@ def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topi
 def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
+        with Producer(own.nameserver) as producer:
+            producer.send(Message("orders", b"here"), queue=MessageQueue("orders", "broker-a", 0))
         minimq = Minimq(own.nameserver)
         minimq("group", "reset-offset", "billing", "orders", "--to", "earliest", "--new")
         own.server("broker-b").pause()
-        for arguments in (("group", "describe", "billing"), ("group", "list")):
+        for arguments, shown in (
+            (("group", "describe", "billing"), b"billing: 0 members"),
+            (("group", "list"), b"Group"),
+            (("topic", "describe", "orders"), b"orders: 1 message\n"),
+        ):
             with minimq.running(*arguments) as showing:
                 output, said = showing.communicate(timeout=30)
             assert showing.returncode == 0
-            assert output.startswith(b"billing: 0 members" if "describe" in arguments else b"Group")
-            assert said.startswith(b"broker broker-b does not answer, its queues are missing: ")
+            assert output.startswith(shown)
+            assert said.startswith(b"broker-b: does not answer, its queues are not counted (")
             assert said.count(b"\n") == 1
         [row] = minimq.json("group", "list")
         assert list(row["unanswered"]) == ["broker-b"]
+        assert list(minimq.json("topic", "describe", "orders")["unanswered"]) == ["broker-b"]
+        with minimq.running("consume", "orders", "--group", "audit", "--exit-at-end") as consuming:
+            output, said = consuming.communicate(timeout=60)
+        assert (output, consuming.returncode) == (b"here\n", 1)
+        assert b"broker-b: does not answer, its queues are not read (" in said
 
 
 def test_topics_that_minimq_makes_itself_are_listed_only_when_asked_for(

@@ -126,3 +126,28 @@ def test_a_stream_goes_on_while_the_only_name_server_is_away(spark: SparkSession
             assert sorted(rows) == [b"%d" % number for number in range(8)]
         finally:
             query.stop()
+
+
+@pytest.fixture
+def hanging(two: LocalCluster) -> Iterator[LocalCluster]:
+    """The same with a broker-b that is registered and does not answer."""
+    two.server("broker-b").pause()
+    yield two
+    two.server("broker-b").resume()
+
+
+def test_a_broker_that_hangs_is_away_after_the_read_timeout(
+    spark: SparkSession, hanging: LocalCluster, tmp_path: Path
+) -> None:
+    rows: list[int] = []
+    source = spark.readStream.format("minimq").options(nameserver=hanging.nameserver, topic="t", readTimeout="2s")
+    loaded = source.option("startingOffsets", "earliest").load()
+    writer = loaded.writeStream.foreachBatch(lambda frame, _: rows.append(frame.count()))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    assert sum(rows) == ON_EACH
+
+    with pytest.raises(Exception, match=r"MinimqSparkError: topic t: broker-b: does not answer \(") as caught:
+        load(spark, hanging, readTimeout="2s").collect()
+    assert "; start it again, or read the others with failOnDataLoss=false (waited 2 s" in str(caught.value)
+    assert load(spark, hanging, readTimeout="2s", failOnDataLoss="false").count() == ON_EACH

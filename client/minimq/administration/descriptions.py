@@ -71,7 +71,7 @@ class TopicDescription:
         settings: one item for each broker, sorted by broker name.
         queues: all queues, sorted.
         away: brokers that carry it and have gone, sorted by name: what they store is not counted here.
-        unanswered: why brokers did not answer, by broker name; `Admin.describe_topics` goes on without them.
+        unanswered: why brokers did not answer, by broker name: what they store is not counted here.
     """
 
     topic: str

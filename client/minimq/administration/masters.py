@@ -256,13 +256,19 @@ class Masters:
         Raises:
             MiniMQError: one of them cannot be asked, so it is not known whether it carries the topic.
         """
-        request = broker_pb2.DescribeTopicRequest(topic=topic)
-        answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
-        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        answers, failures = self.describe_each(topic, masters)
         raise_failures(
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
         )
         return answers
+
+    def describe_each(
+        self, topic: str, masters: Mapping[str, str]
+    ) -> tuple[dict[str, broker_pb2.DescribeTopicResponse], dict[str, MiniMQError]]:
+        """Return what those masters say that carry a topic, and the failures of others, by broker name."""
+        request = broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        return answers, {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
 
     def offsets_at(
         self, queues: Collection[MessageQueue], timestamp_ms: int, addresses: Mapping[str, str]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
+from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.routes.away import check_route
-from minimq_common.errors import TopicNotFound
+from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
@@ -38,20 +39,24 @@ class TopicDescriber:
     def describe_topic(self, name: str) -> TopicDescription:
         """Return the settings of a topic and where its queues begin and end. Slaves are asked where there is no master.
 
-        What is on brokers that have gone is missing: `away` of the answer names them, as name servers remember them.
+        The queues of other brokers are missing: `away` of the answer names those that have gone, as name servers
+        remember them, and `unanswered` those that do not answer within the timeout of this `Admin`.
 
         Raises:
             TopicNotFound: no broker carries it.
             TopicUnavailable: all brokers that carry it are away.
-            MiniMQError: a broker failed; the text says which.
+            MiniMQError: a broker refused to answer, or none that may carry it answers; the text says which.
         """
         check_topic(name)
-        answers = self._masters.describe(name, self._masters.find_readable())
+        masters = self._masters.find_readable()
+        answers, failures = self._masters.describe_each(name, masters)
+        if not answers or any(error.answered for error in failures.values()):
+            raise_failures(f"topic {name} cannot be looked up", failures, masters, "see to these brokers")
         away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
         if not answers:
             check_route(TopicRoute(name, (), {}, away))
             raise TopicNotFound.nowhere(name)
-        return topic_from_wire(name, answers, away)
+        return topic_from_wire(name, answers, away, {broker: error.message for broker, error in failures.items()})
 
     def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
         """Return the descriptions of several topics, with parallel calls, in the order of their names.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +19,20 @@ def tell_away(away: Iterable[AwayBroker], lacking: str) -> None:
 
     for line in describe_away(away, lacking):
         click.echo(line, err=True)
+
+
+def tell_unanswered(unanswered: Mapping[str, str], lacking: str) -> None:
+    """Report on stderr the queues of brokers that are registered and do not answer."""
+    for line in describe_unanswered(unanswered, lacking):
+        click.echo(line, err=True)
+
+
+def describe_unanswered(unanswered: Mapping[str, str], lacking: str) -> list[str]:
+    """Return a line for each broker that does not answer, from the reason and what does not happen to its queues."""
+    return [
+        f"{broker}: does not answer, its queues are {lacking} ({reason})"
+        for broker, reason in sorted(unanswered.items())
+    ]
 
 
 def tell_left_out(away: Iterable[AwayBroker], consequence: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.administration.activity import say_deleted_early
-from minimq.cli.away import away_to_json, tell_away, tell_left_out
+from minimq.cli.away import away_to_json, tell_away, tell_left_out, tell_unanswered
 from minimq.cli.base import TIME_HELP, duration_of, offset_or_start_of, option, output_option, show_json
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.group_delete import delete
@@ -297,6 +297,4 @@ def _in_short(row: Row) -> Row:
 
 def _tell_unanswered(found: Iterable[GroupDescription]) -> None:
     """Report the brokers that did not answer, each once."""
-    reasons = {broker: reason for item in found for broker, reason in item.unanswered.items()}
-    for broker, reason in sorted(reasons.items()):
-        click.echo(f"broker {broker} does not answer, its queues are missing: {reason}", err=True)
+    tell_unanswered({broker: reason for item in found for broker, reason in item.unanswered.items()}, "not counted")

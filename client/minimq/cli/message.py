@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import tell_away
+from minimq.cli.away import tell_away, tell_unanswered
 from minimq.cli.base import TIME_HELP, check_allowed, option, output_option, show, show_json, stop_on_signal
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_lines import as_line, message_lines, message_row, trace_lines, trace_row
@@ -198,6 +198,7 @@ def tail(nameserver: str, *, topic: str, last: int, tags: str, where: str | None
         described = admin.describe_topic(topic)
         starts = starts_of(admin, described.queues, None, None, last)
     tell_away(described.away, "not read")
+    tell_unanswered(described.unanswered, "not read")
     ends = {item.queue: item.max_offset for item in described.queues}
     with stop_on_signal() as told, PullConsumer(nameserver) as consumer:
         lines = MessageOutput(sys.stdout.fileno(), as_json if output == "json" else as_line, told)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import tell_away
+from minimq.cli.away import tell_away, tell_unanswered
 from minimq.cli.base import TIME_HELP, check_allowed, option, start_of, stop_on_signal
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
@@ -109,6 +109,7 @@ def peek(  # noqa: PLR0913 - the flags of the command
             return
     if not output.count:
         click.echo("no messages", err=True)
-    if described.away and not chosen:
+    if (described.away or described.unanswered) and not chosen:
         tell_away(described.away, "not read")
+        tell_unanswered(described.unanswered, "not read")
         sys.exit(1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minimq.cli.away import describe_unanswered
 from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.words import count_of
 
@@ -62,6 +63,7 @@ class StoredEnds:
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
         from minimq.admin import Admin
+        from minimq.routes.away import describe_away
 
         self._nameserver = nameserver
         self._topic = topic
@@ -74,8 +76,13 @@ class StoredEnds:
             description = admin.describe_topic(topic)
         #: The brokers of which one has to take the consumer into the group.
         self._brokers = {queue.broker_name for queue in readable}
-        #: The brokers that were away then, so that the ends of their queues are unknown.
-        self._away_first = description.away
+        #: Of the brokers that were away or did not answer then, so that the ends of their queues are unknown.
+        self._unknown = [
+            *describe_away(description.away, "not read"),
+            *describe_unanswered(
+                {broker: why for broker, why in description.unanswered.items() if broker in self._brokers}, "not read"
+            ),
+        ]
         #: The brokers that are away now.
         self._away: dict[str, AwayBroker] = {}
         #: The queues with messages left to read, with their ends.
@@ -99,10 +106,7 @@ class StoredEnds:
 
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
-        from minimq.routes.away import describe_away
-
-        first = describe_away(self._away_first, "not read")
-        lines = [*first, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
+        lines = [*self._unknown, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
         if not self._consumer.is_member:
             lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
         return lines

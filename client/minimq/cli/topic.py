@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minimq.cli.away import away_to_json, tell_away, tell_left_out
+from minimq.cli.away import away_to_json, tell_away, tell_left_out, tell_unanswered
 from minimq.cli.base import confirm, option, output_option, show, show_json
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.progress import progress_line
@@ -328,7 +328,7 @@ def list_topics(nameserver: str, with_own: bool, output: str) -> None:
 def describe(nameserver: str, name: str, output: str) -> None:
     """Show the settings of a topic, and the first offset and the end of each queue.
 
-    Brokers of the topic that are away are named on stderr; their messages are not counted.
+    Brokers of the topic that are away or do not answer are named on stderr; their messages are not counted.
 
     Example: minimq topic describe orders
     """
@@ -360,6 +360,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
         for item in description.queues
     ]
     tell_away(description.away, "not counted")
+    tell_unanswered(description.unanswered, "not counted")
     if output == "json":
         show_json(
             {
@@ -371,6 +372,7 @@ def describe(nameserver: str, name: str, output: str) -> None:
                 ],
                 "queues": queues,
                 "away": away_to_json(description.away),
+                "unanswered": dict(description.unanswered),
             }
         )
         return

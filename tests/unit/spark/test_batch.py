@@ -11,7 +11,7 @@ import pytest
 from minimq import Credentials, MessageQueue
 from minimq.connectors import TopicId, TopicRoute
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
-from pyspark_minimq import batch, planning
+from pyspark_minimq import connections, planning
 from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.connection_options import ConnectionOptions
 from pyspark_minimq.connections import range_reader
@@ -29,7 +29,7 @@ class ScriptedFinder:
     is_readable = True
     ends = (10, 10, 10)
 
-    def __init__(self, nameserver: str | None, credentials: Credentials | None) -> None:
+    def __init__(self, nameserver: str | None, timeout_s: float, credentials: Credentials | None) -> None:
         pass
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class ScriptedFinder:
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "QueueFinder", ScriptedFinder)
+    monkeypatch.setattr(connections, "QueueFinder", ScriptedFinder)
 
 
 def planned(**options: str) -> list[OffsetRange]:

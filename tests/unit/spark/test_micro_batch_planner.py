@@ -71,7 +71,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(micro_batch_planner, "QueueFinder", lambda *_, **__: made)
+    monkeypatch.setattr(micro_batch_planner, "queue_finder", lambda *_: made)
     for module in (micro_batch_planner, retries):
         monkeypatch.setattr(module, "time", made)
     return made
@@ -199,8 +199,43 @@ def test_a_silent_broker_is_waited_for(world: World) -> None:
     while world.now - began < 59:
         assert query.advance() is None
     world.now += 2
-    with pytest.raises(errors.Unavailable, match="topic t cannot be looked up, on a and all others: not reached"):
+    with pytest.raises(errors.Unavailable, match=r"topic t: no broker answers: a: does not answer \(not reached\)"):
         query.advance()
+
+
+def test_a_silent_broker_is_away_after_the_read_timeout(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
+    reason = r"topic t: b: does not answer \(has not answered in time\)"
+    began = world.now
+    with pytest.raises(errors.Unavailable, match=reason + r"; .* failOnDataLoss=false \(waited 20 s, as readTimeout"):
+        Query(readTimeout="20s")
+    assert world.now - began == pytest.approx(20)
+    began = world.now
+    query = Query(startingOffsets="earliest", failOnDataLoss="false", readTimeout="20s")
+    assert world.now - began == pytest.approx(20)
+    assert re.search(reason, caplog.text)
+    assert query.advance() == {0: (0, 10)}
+
+
+def test_what_is_available_now_does_not_need_a_silent_broker(world: World) -> None:
+    query = Query(startingOffsets="earliest", readTimeout="10s")
+    assert query.advance() == {0: (0, 10)}
+    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
+    world.ends[T0] = 20
+    began = world.now
+    query.planner.freeze()
+    assert world.now - began == pytest.approx(10)
+    assert query.advance() == {0: (10, 20)}
+    assert query.advance() is None
+    world.silent[("t", "a")] = errors.DeadlineExceeded("has not answered in time")
+    with pytest.raises(errors.Unavailable, match="does not answer"):
+        query.planner.freeze()
+
+
+def test_a_refusal_is_no_silence(world: World) -> None:
+    world.silent = {("t", "b"): errors.AccessDenied("no right")}
+    with pytest.raises(errors.AccessDenied, match="topic t cannot be looked up on b: no right"):
+        Query(failOnDataLoss="false")
 
 
 def broker_away(queues: int) -> AwayBroker:

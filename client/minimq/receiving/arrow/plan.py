@@ -46,13 +46,14 @@ def planned(
     Raises:
         InvalidArgument: a bound is wrong.
         TopicNotFound, QueueNotFound: there is no such topic, or none of these queues.
-        Unavailable: a broker that carries queues of the topic, or every name server, is away for `options.patience_s`.
+        Unavailable, DeadlineExceeded: a broker that carries queues to read, or every name server, is away or silent for
+            `options.patience_s`.
         MiniMQError: a broker refused.
     """
     check_topic(topic)
     finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
     with closing(finder):
-        found = with_retries(lambda _: _found(finder, topic), options.patience_s, option="patience_s")
+        found = with_retries(lambda _: _found(finder, topic, queues), options.patience_s, option="patience_s")
         if queues is not None:
             found = _chosen(found, topic, queues)
         first = _offsets(finder, found, start, "start")
@@ -64,13 +65,15 @@ def planned(
     ]
 
 
-def _found(finder: QueueFinder, topic: str) -> dict[MessageQueue, FoundQueue]:
+def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | None) -> dict[MessageQueue, FoundQueue]:
     findings: Findings = finder.find([topic])
-    for error in findings.failures.values():
-        raise error
-    if findings.away:
-        told = describe_away(findings.away.values(), "not read")[0]
-        raise Unavailable(f"topic {topic} cannot be read as a whole: {told}")
+    wanted = None if queues is None else {queue.broker_name for queue in queues}
+    for (_, broker), error in findings.failures.items():
+        if wanted is None or broker in wanted:
+            raise error.with_message(f"topic {topic} cannot be read as a whole: {broker}: {error.message}")
+    away = [broker for broker in findings.away.values() if wanted is None or broker.broker_name in wanted]
+    if away:
+        raise Unavailable(f"topic {topic} cannot be read as a whole: {describe_away(away, 'not read')[0]}")
     found = {queue: about for queue, about in findings.queues.items() if about.is_shown}
     if not found:
         raise TopicNotFound(f"topic {topic} does not exist: see `minimq topic list`")
