@@ -153,11 +153,6 @@ class Lookup:
         # Messages that came after the bounds were looked up are not part of the query, and those before are gone.
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
-    def first_stored_at(self, time_ms: int, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, int]:
-        """Return the first offset of each queue that was stored at a time (ms since 1970) or later, or its end."""
-        found = self._finder.offsets_at([MessageQueue(*queue) for queue in bounds], max(time_ms, 0))
-        return {queue: found[MessageQueue(*queue)] for queue in bounds}
-
     def commit(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
         """Record how far a group is. Returns what could not be recorded, with the reason.
 

@@ -34,7 +34,6 @@ OPTIONS = (
     Option("endingOffsetsByTimestamp", "", None),
     Option("endingTimestamp", "", None),
     Option("newest", "false", None),
-    Option("pushFilters", "false", None),
     Option("failOnDataLoss", "true", "true"),
     Option("readTimeout", "60s", "60s"),
     Option("minPartitions"),
@@ -64,7 +63,6 @@ class ReadOptions:
         min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: most messages in one partition.
         newest: of each key of a compacted topic the newest message alone; batch queries only.
-        pushes_filters: let Spark hand filters down, where its session allows it; batch queries only.
         fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
             planned, instead of reading the others.
         timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
@@ -79,7 +77,6 @@ class ReadOptions:
     min_records_per_partition: int
     max_records_per_partition: int
     newest: bool
-    pushes_filters: bool
     fail_on_data_loss: bool
     timeout_s: float
 
@@ -172,7 +169,6 @@ def _common(values: Values) -> ReadOptions:
         min_records_per_partition=values.required("minRecordsPerPartition", option_values.count),
         max_records_per_partition=values.required("maxRecordsPerPartition", option_values.count),
         newest=values.get("newest", option_values.flag) or False,
-        pushes_filters=values.get("pushFilters", option_values.flag) or False,
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
         timeout_s=values.required("readTimeout", option_values.time_above_zero),
     )

@@ -165,14 +165,14 @@ class OffsetRange(NamedTuple):
         start: first offset.
         end: the one after the last.
         term: of the log in which the range was found; 0: any.
-        topic_id: of the topic in which the range was found.
+        topic_id: of the topic in which the range was found; None: any.
     """
 
     queue: QueueName
     start: int
     end: int
     term: int = 0
-    topic_id: TopicId = TopicId()
+    topic_id: TopicId | None = None
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -107,7 +107,7 @@ def _pieces(
             yield from columns.pieces(batches, part.start, part.end)
     except (errors.TopicNotFound, errors.QueueNotFound) as error:
         if options.fail_on_data_loss:
-            raise _lost(error.message) from None
+            raise MinimqSparkError(f"{error.message}; failOnDataLoss=false reads what is left") from None
         if not isinstance(error, errors.TopicRecreated) and not _is_deleted(part, options):
             raise
         log.warning("offsets %d to %d of queue %s are lost: %s", part.start, part.end - 1, part.queue, error.message)
@@ -118,7 +118,7 @@ def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
     with closing(queue_finder(options.connection, options.timeout_s)) as finder:
         found = finder.find((), [part.queue.carrier])
     about = found.queues.get(MessageQueue(*part.queue))
-    return part.queue.carrier not in found.failures and (about is None or about.topic_id != TopicId(*part.topic_id))
+    return part.queue.carrier not in found.failures and (about is None or about.topic_id != _topic_id(part))
 
 
 def _stored_batches(
@@ -132,7 +132,7 @@ def _stored_batches(
     """
     queue = MessageQueue(*part.queue)
     tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
-    start, end, term, topic_id = part.start, part.end, part.term, TopicId(*part.topic_id)
+    start, end, term, topic_id = part.start, part.end, part.term, _topic_id(part)
     while start < end:
         try:
             with closing(reader.read(queue, start, end, tags, term, topic_id)) as batches:
@@ -154,7 +154,7 @@ def _stored_batches(
 
 def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
     """Return which offsets of a range are stored; all of them if it is strict. Raises as `_stored_batches` does."""
-    queue, topic_id = MessageQueue(*part.queue), TopicId(*part.topic_id)
+    queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
         next(batches)  # which waits for a broker that is just not there
@@ -166,7 +166,11 @@ def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[in
     return max(part.start, first), min(part.end, end)
 
 
+def _topic_id(part: OffsetRange) -> TopicId | None:
+    return None if part.topic_id is None else TopicId(*part.topic_id)
+
+
 def _lost(what: str) -> MinimqSparkError:
     return MinimqSparkError(
-        f"{what}: it was deleted after the query was planned; failOnDataLoss=false reads what is left"
+        f"{what}: they were deleted after the query was planned; failOnDataLoss=false reads what is left"
     )

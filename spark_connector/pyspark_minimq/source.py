@@ -60,11 +60,11 @@ class MinimqDataSource(DataSource):
         Raises:
             MinimqSparkError: an option or a column is wrong.
         """
-        from pyspark_minimq.batch import batch_reader
+        from pyspark_minimq.batch import MinimqBatchReader
         from pyspark_minimq.options import parse_read_options
         from pyspark_minimq.schema import checked_projection
 
-        return batch_reader(parse_read_options(self.options), checked_projection(schema))
+        return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
 
     @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

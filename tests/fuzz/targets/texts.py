@@ -180,7 +180,7 @@ _READ_KEYS: Final = (
         "endingOffsets",
     ),
     *("endingTimestamp", "failOnDataLoss", "readTimeout", "minPartitions", "minRecordsPerPartition"),
-    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "pushFilters"),
+    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
     *("maxRecordsPerPartition", "consumerGroup"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "nameserver", "none"),
 )

@@ -63,7 +63,6 @@ def test_defaults() -> None:
         min_records_per_partition=100_000,
         max_records_per_partition=1_000_000,
         newest=False,
-        pushes_filters=False,
         fail_on_data_loss=True,
         timeout_s=60.0,
     )

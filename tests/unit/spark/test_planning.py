@@ -16,6 +16,7 @@ from pyspark_minimq.planning import (
     Offsets,
     QueueName,
     StoredOffsets,
+    TopicId,
     group_ranges,
     plan_ranges,
     split_ranges,
@@ -29,6 +30,10 @@ def plan(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool
     return plan_ranges(BOUNDS, starting, ending, fail_on_data_loss=strict)
 
 
+def planned(queue: QueueName, start: int, end: int, term: int = 0) -> OffsetRange:
+    return OffsetRange(queue, start, end, term, TopicId())
+
+
 def refusal(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
     with pytest.raises(MinimqSparkError) as caught:
         plan(starting, ending, strict=strict)
@@ -39,11 +44,11 @@ def refusal(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: b
 
 
 def test_everything_is_read_by_default_and_empty_queues_are_left_out() -> None:
-    assert plan() == [OffsetRange(A0, 10, 20), OffsetRange(B0, 0, 5)]
+    assert plan() == [planned(A0, 10, 20), planned(B0, 0, 5)]
 
 
 def test_each_queue_has_its_own_start_and_end() -> None:
-    assert plan({A0: 15, A1: EARLIEST, B0: LATEST}, {A0: 18, A1: LATEST, B0: LATEST}) == [OffsetRange(A0, 15, 18)]
+    assert plan({A0: 15, A1: EARLIEST, B0: LATEST}, {A0: 18, A1: LATEST, B0: LATEST}) == [planned(A0, 15, 18)]
 
 
 def test_a_queue_without_an_offset_is_named() -> None:
@@ -64,14 +69,14 @@ def test_an_offset_that_is_not_stored_is_refused_with_those_that_are(offset: int
 
 def test_what_is_there_is_read_when_loss_is_no_failure() -> None:
     wide = plan({A0: 0, A1: 0, B0: 3}, {A0: 100, A1: 7, B0: 100}, strict=False)
-    assert wide == [OffsetRange(A0, 10, 20), OffsetRange(B0, 3, 5)]
-    assert plan({A0: 0, A1: 0, B0: 0}, {A0: 5, A1: 0, B0: 5}, strict=False) == [OffsetRange(B0, 0, 5)]
+    assert wide == [planned(A0, 10, 20), planned(B0, 3, 5)]
+    assert plan({A0: 0, A1: 0, B0: 0}, {A0: 5, A1: 0, B0: 5}, strict=False) == [planned(B0, 0, 5)]
 
 
 def test_a_part_knows_in_which_term_its_queue_was_looked_up() -> None:
     bounds = {A0: StoredOffsets(0, 20, term=3), B0: StoredOffsets(0, 5, term=7)}
     ranges = plan_ranges(bounds, EARLIEST, LATEST, fail_on_data_loss=True)
-    assert ranges == [OffsetRange(A0, 0, 20, 3), OffsetRange(B0, 0, 5, 7)]
+    assert ranges == [planned(A0, 0, 20, 3), planned(B0, 0, 5, 7)]
     parts = split_ranges(ranges, max_records=10)
     assert {(part.queue, part.term) for part in parts} == {(A0, 3), (B0, 7)}
 
