@@ -8,7 +8,7 @@ from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.routes.away import check_route
-from minimq_common.errors import MiniMQError, TopicNotFound
+from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
