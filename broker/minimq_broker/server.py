@@ -19,13 +19,12 @@ from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
-from minimq_broker.services.clock import now_ms
+from minimq_broker.services.clock import lease_clock, now_ms
 from minimq_broker.services.compactor import Compactor
 from minimq_broker.services.deletion_clock import DeletionClock, boot_id
 from minimq_broker.services.due_timer import DueTimer

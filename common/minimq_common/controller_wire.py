@@ -25,6 +25,7 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
         log_id=replica_set.log_id,
         successor=replica_set.successor,
         common_end=replica_set.common_end,
+        wait_ms=round(replica_set.wait_s * 1000),
     )
 
 
@@ -50,6 +51,7 @@ def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
         log_id=message.log_id,
         successor=message.successor if message.HasField("successor") else None,
         common_end=message.common_end,
+        wait_s=message.wait_ms / 1000,
     )
     check_record(record)
     return record

@@ -5,6 +5,7 @@ Pure, and without a lease of its own: `replica_set.py` says when an authority ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -26,6 +27,11 @@ def takeover_after(lease_s: float) -> float:
     return lease_s * (1 + _MARGIN)
 
 
+def _wait_after(lease_s: float) -> float:
+    """Return how long a master waits for the confirmations that a former one may have, in seconds: whole milliseconds."""
+    return math.ceil(1000 * takeover_after(lease_s)) / 1000
+
+
 def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
     """Return the first record of a replica set, with the reporter as its master; None unless it may found one."""
     if not report.founds or report.resigns:
@@ -44,6 +50,7 @@ def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
         addresses={report.replica_id: report.address},
         log_term=report.last_term,
         log_id=report.log_id,
+        wait_s=_wait_after(lease_s) if report.last_term else 0.0,  # the records were lost, a master may be serving
     )
 
 
@@ -120,7 +127,7 @@ def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
 
 
 def elect(
-    replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None
+    replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None, has_stopped: bool = False
 ) -> ReplicaSet | None:
     """Return the record with a new master, or None if there is no candidate.
 
@@ -132,6 +139,7 @@ def elect(
         replica_set: the record as it is.
         alive: the latest report of each replica that has been heard of lately.
         lease_s: the length of leases from now on, if it is another.
+        has_stopped: the present master had begun its term, and has said that it serves no more.
     """
     reports = {report.replica_id: report for report in alive if not report.resigns}
     winner = None if replica_set.successor is None else reports.get(replica_set.successor)
@@ -141,6 +149,8 @@ def elect(
             return None
         winner = min(candidates, key=lambda report: (-report.last_term, -report.log_end, report.replica_id))
     # If the record was put back to an old copy, a later term was given out. It must not have two beginnings in logs.
+    # Whoever has begun a term has waited until nobody served in an older one; its next process serves after that one.
+    is_next_run = winner.replica_id == replica_set.master_id and winner.last_term >= replica_set.term
     known = [each.last_term for each in reports.values() if each.log_id and each.log_id == replica_set.log_id]
     return replace(
         replica_set,
@@ -157,4 +167,5 @@ def elect(
         log_term=winner.last_term,
         successor=None,
         common_end=min(replica_set.common_end, winner.log_end),
+        wait_s=0.0 if has_stopped or is_next_run else max(_wait_after(replica_set.lease_s), replica_set.wait_s),
     )

@@ -62,6 +62,8 @@ def check_record(record: ReplicaSet) -> None:
     _check_range(what, "version", record.version, 1, _MAX_VERSION)
     _check_range(what, "min_in_sync", record.min_in_sync, 1, MAX_REPLICAS)
     _check_range(what, "common_end", record.common_end, 0, _MAX_NUMBER)
+    if not 0 <= record.wait_s <= 2 * MAX_LEASE_S:
+        raise InvalidArgument(f"{what} has a wait of {record.wait_s} s: it is at most {2 * MAX_LEASE_S:g} s")
     if not 0 < record.lease_s <= MAX_LEASE_S:
         raise InvalidArgument(f"{what} has a lease of {record.lease_s} s: it is above 0, and at most {MAX_LEASE_S:g} s")
     if len(record.addresses) > MAX_REPLICAS:

@@ -58,6 +58,7 @@ class ReplicaLiveness:
             self._takeover_after_s = takeover_after(replica_set.lease_s)
             self._lease_over_at = now + self._takeover_after_s
             self._common_end = replica_set.common_end
+            self._has_stopped = False
         elif replica_set.sync:  # what every member has is never less than it was
             self._common_end = max(self._common_end, replica_set.common_end)
         else:
@@ -94,8 +95,10 @@ class ReplicaLiveness:
         self.measure(replica_set, report)
         if report.resigns and replica_set.is_master(report.replica_id, report.run):
             self._lease_over_at = now
+            self._has_stopped = leads_term(replica_set, report)
         elif renews_lease(replica_set, report):
             self._lease_over_at = now + self._takeover_after_s
+            self._has_stopped = False
 
     def measure(self, replica_set: ReplicaSet, report: ReplicaReport) -> None:
         """Note up to where every member has the log, if it is the master who reports; it need not live any more."""
@@ -150,7 +153,8 @@ class ReplicaLiveness:
                 # Who is no member is promoted by hand, whatever it has.
                 if self._heard[replica_id].has_all or replica_id not in replica_set.in_sync
             ]
-            return elect(replace(replica_set, common_end=self._common_end), fit, lease_s=lease_s)
+            known = replace(replica_set, common_end=self._common_end)
+            return elect(known, fit, lease_s=lease_s, has_stopped=self._has_stopped)
         return None
 
     def _candidates(self, replica_set: ReplicaSet, now: float) -> list[_Heard]:

@@ -12,7 +12,9 @@ too: a process that was started anew does not go on in the term of its forerunne
 **No two masters at one time.** The master holds a *lease* of `lease_s` seconds, renewed by every report.
 
 * The master counts from the moment just before it *sends* a report that is answered with itself as the master. Once
-  the lease is over it acknowledges nothing and serves nobody, until a later report is answered.
+  the lease is over it acknowledges nothing and serves nobody, until a later report is answered, unless all replicas
+  that could be elected confirm its term to it: `minimq_broker.core.term_lease` says why that is safe, and why the next
+  master waits `wait_s` for that.
 * The authority counts from the moment at which it *received* the report: `elect` may be called only
   `takeover_after(lease_s)` later, a tenth more than the lease. (With etcd every replica counts for itself, from the
   moment at which it *saw* the report; its election holds only if no other report has come since.)
@@ -115,6 +117,8 @@ class ReplicaSet:
         successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
             is renewed no more.
         common_end: up to where every member has the log, as the master had said when the record changed last.
+        wait_s: for how long the master confirms no older term before it serves, in seconds, since a former master may
+            be serving with such confirmations; 0 if none can be.
     """
 
     cluster: str
@@ -132,6 +136,7 @@ class ReplicaSet:
     log_id: str = ""
     successor: int | None = None
     common_end: int = 0
+    wait_s: float = 0.0
 
     @property
     def key(self) -> tuple[str, str]:

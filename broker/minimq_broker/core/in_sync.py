@@ -160,6 +160,11 @@ class InSync:
         self._asked |= frozenset(members)
 
     @property
+    def electable(self) -> frozenset[int]:
+        """All who are in the record, or may be by now."""
+        return self.members | self._asked
+
+    @property
     def is_in_doubt(self) -> bool:
         """True if somebody counts only because nobody knows what became of a question: another one has to settle it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from minimq_broker.core.in_sync import InSync
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.term_history import LogPlace
 from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, state_frames
-from minimq_broker.replication.frames import HEARTBEAT_S, SILENCE_S
+from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import Kept
@@ -35,6 +36,7 @@ _FAR_BEHIND_BYTES = 16 << 20
 _RETRY_S = 0.5
 #: How long the last write may take when the stream ends, in seconds.
 _DRAIN_S = 0.5
+_MICROSECONDS = 1_000_000
 
 
 class FollowerHello(NamedTuple):
@@ -50,6 +52,23 @@ class FollowerHello(NamedTuple):
         return bool(self.log_id and log_id and self.log_id != log_id)
 
 
+class FeedCalls(NamedTuple):
+    """The calls of a feed to its master.
+
+    Attributes:
+        moved: called when the slave has synced more, has come or has gone.
+        record: records offsets that were kept at the slave.
+        ask: returns the number of the next frame, which the slave has to confirm, in seconds of a clock; None if it has
+            not.
+        confirmed: called with the number that the slave has confirmed.
+    """
+
+    moved: Callable[[], None]
+    record: Callable[[Sequence[Kept]], Awaitable[None]]
+    ask: Callable[[], float | None] = lambda: None
+    confirmed: Callable[[float], None] = lambda number: None
+
+
 class Feed:
     """Feeds one slave. Lives on one event loop.
 
@@ -58,9 +77,9 @@ class Feed:
         in_sync: notified of the slave's progress.
         slave: who it is.
         position: up to where its log is the same; None when it has to copy everything.
-        moved: called when the slave has synced more, has come or has gone.
-        record: records offsets that were kept at the slave.
+        calls: what is called.
         unsent: has room for sent data.
+        lease_s: the lease of the master, in seconds: several frames are sent in that time.
     """
 
     def __init__(
@@ -69,11 +88,14 @@ class Feed:
         in_sync: InSync,
         slave: FollowerHello,
         position: int | None,
-        moved: Callable[[], None],
-        record: Callable[[Sequence[Kept]], Awaitable[None]],
+        calls: FeedCalls,
         unsent: Unsent,
+        lease_s: float = math.inf,
     ) -> None:
         self._store = store
+        self._calls = calls
+        self._heartbeat_s = heartbeat_s(lease_s)
+        self._asked_at = -math.inf
         self._unsent = unsent
         self._in_sync = in_sync
         self.slave = slave
@@ -83,8 +105,6 @@ class Feed:
         #: Up to where entries are missing in the copy, since they were left out by rewritings.
         self._complete_from = 0
         self._copied_to = store.end
-        self._moved = moved
-        self._record = record
         self._handed_over: asyncio.Queue[replication_pb2.ReplicaRequest] = asyncio.Queue()
         self._offsets_number = 0  # those up to it are recorded
         self._loop = asyncio.get_running_loop()
@@ -147,7 +167,7 @@ class Feed:
             log.warning("replication: slave is silent id=%d seconds=%s", self._replica_id, SILENCE_S)
         finally:
             self._in_sync.detach(self._replica_id, self._loop.time())
-            self._moved()
+            self._calls.moved()
             for task in (*tasks, recorder):
                 task.cancel()
             try:
@@ -167,7 +187,9 @@ class Feed:
             if request is None:
                 return
             self._in_sync.acknowledged(self._replica_id, request.synced, self._loop.time())
-            self._moved()
+            if request.confirms:
+                self._calls.confirmed(request.confirms / _MICROSECONDS)
+            self._calls.moved()
             if request.offsets:
                 self._handed_over.put_nowait(request)
 
@@ -198,7 +220,7 @@ class Feed:
         outage, message = OutageLog(log), "replication: offsets of a slave not recorded yet id=%d reason=%s"
         while True:
             try:
-                await self._record(rows)
+                await self._calls.record(rows)
             except MiniMQError as error:
                 outage.failed(message, self._replica_id, error, cause=error)
             except Exception as error:  # noqa: BLE001 - they must not be left behind
@@ -241,7 +263,7 @@ class Feed:
         while self._position == self._store.end:
             self._more.clear()
             is_new = self._told != (self._store.confirmed, self._store.end, self._offsets_number)
-            left = self._told_at + (_TELL_CONFIRMED_S if is_new else HEARTBEAT_S) - self._loop.time()
+            left = self._told_at + (_TELL_CONFIRMED_S if is_new else self._heartbeat_s) - self._loop.time()
             if left <= 0:
                 return
             with contextlib.suppress(TimeoutError):
@@ -273,6 +295,8 @@ class Feed:
             frame.confirmed, frame.end = self._store.confirmed, self._store.end
             frame.offsets_number = self._offsets_number
             self._told, self._told_at = (frame.confirmed, frame.end, frame.offsets_number), now
+            if now - self._asked_at >= self._heartbeat_s / 2 and (number := self._calls.ask()) is not None:
+                frame.asked_at, self._asked_at = int(number * _MICROSECONDS), now
             self._in_sync.told(self._replica_id, frame.end, now)
             return frame
 

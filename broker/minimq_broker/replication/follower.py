@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
+from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.segment_repair import SegmentRepair
+from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.jobs import ReplicaJob
@@ -65,6 +67,7 @@ class Follower:
     Args:
         engine: the engine whose store receives the entries.
         master: the master.
+        confirmations: knows what this replica confirms.
         outage: logs when there is no master; one that outlasts this one knows when that began.
         security: of the connection.
     """
@@ -73,10 +76,12 @@ class Follower:
         self,
         engine: Engine,
         master: MasterRef,
+        confirmations: Confirmations,
         outage: OutageLog | None = None,
         security: ChannelSecurity = PLAIN,
     ) -> None:
         self.master = master
+        self.confirmations = confirmations
         self._security = security
         self._engine = engine
         self._loop = asyncio.get_running_loop()
@@ -88,6 +93,8 @@ class Follower:
         #: The last reported end of the master's log; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
+        #: No process listens at the address of the master: it has ended.
+        self.master_has_ended = False
         self._found_at = self._lost_at = self._loop.time()
 
     @property
@@ -148,6 +155,7 @@ class Follower:
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
         if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
             self._lost_at = self._loop.time()
+        self.master_has_ended = isinstance(cause, Unavailable) and rpc.NOTHING_LISTENS in str(cause)
         message = "replication: stream broken, trying again master=%s reason=%s"
         if isinstance(cause, _EXPECTED):
             self._outage.failed(message, self.master.address, cause, cause=cause)
@@ -283,6 +291,8 @@ class _Intake:
         self._pending_bytes = 0
         self._settled = asyncio.Event()  # something was written, or failed
         self._news = asyncio.Event()  # there is something to acknowledge
+        #: `asked_at` of the latest frame that is not confirmed yet, and when it was received; 0 if there is none.
+        self._asked_at, self._received_at = 0, 0.0
         #: The latest numbers of kept offsets that the master was told, and that it has recorded.
         self._handed_over = self._recorded = 0
         self._failure: Exception | None = None
@@ -319,6 +329,9 @@ class _Intake:
             self._position += job.size
             self._engine.writes.take(job)
         self._follower.master_end = frame.end
+        if frame.asked_at:
+            self._asked_at, self._received_at = frame.asked_at, lease_clock()
+            self._news.set()
         if frame.offsets_number > self._recorded:
             await self._engine.offsets.handed_over(frame.offsets_number)
             self._recorded = frame.offsets_number
@@ -357,6 +370,9 @@ class _Intake:
     def _acknowledgement(self) -> replication_pb2.ReplicaRequest:
         """Return the synced position, and the next offsets to hand over."""
         request = replication_pb2.ReplicaRequest(synced=self._synced)
+        follower = self._follower
+        if self._asked_at and follower.confirmations.confirm(follower.master.term, self._received_at):
+            request.confirms, self._asked_at = self._asked_at, 0
         kept = self._engine.offsets.kept(after=self._handed_over)[:_OFFSETS_AT_ONCE]
         if kept:
             request.offsets_number = self._handed_over = kept[-1].number

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 #: After this time without a word the stream is over, in seconds; either side sends more often.
 SILENCE_S = 3.0
 HEARTBEAT_S = 0.5
+#: A master sends so many frames in the time of its lease, which slaves confirm.
+_FRAMES_PER_LEASE = 6
 #: But a broker may have to read much from its disk before its first frame.
 FIRST_WORD_S = 30.0
+
+
+def heartbeat_s(lease_s: float) -> float:
+    """Return the longest time between two frames of a master with such a lease, in seconds."""
+    return min(HEARTBEAT_S, lease_s / _FRAMES_PER_LEASE)
 
 
 async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> replication_pb2.ReplicaFrame:

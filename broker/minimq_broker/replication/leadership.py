@@ -6,13 +6,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
 from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
+from minimq_broker.core.term_lease import TermLease
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
-from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
+from minimq_broker.replication.feed import Context, Feed, FeedCalls, FollowerHello, go_on
+from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
@@ -57,7 +60,7 @@ class Leadership:
         self._controller = controller
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._lease_until = lease_until
+        self._lease = TermLease(record.lease_s, lease_until)
         self._ended = False
         self._feeds: dict[int, Feed] = {}
         #: Of whom it was said that another has their id, or that their log is that of another broker.
@@ -88,11 +91,10 @@ class Leadership:
         Args:
             to_sender: it is about a batch, which a synchronous master stores only at enough replicas.
         """
-        if self._ended or lease_clock() >= self._lease_until:
+        if self._ended or lease_clock() >= self._until:
             return NotMaster(
-                f"this broker may no longer be the master of {self.record.broker_name}: "
-                "its controller does not "
-                "answer, or another replica was elected; look up the route and retry"
+                f"this broker may no longer be the master of {self.record.broker_name}: another was elected, or its "
+                "controller does not answer and not all replicas in sync confirm it; look up the route and retry"
             )
         if to_sender and not self.has_enough:
             return NotEnoughReplicas(
@@ -110,15 +112,32 @@ class Leadership:
 
     @property
     def lease_left_s(self) -> float:
-        """For how long the lease holds, in seconds."""
-        return max(self._lease_until - lease_clock(), 0.0)
+        """For how long this broker may serve if it hears from nobody, in seconds; if alone, always a lease."""
+        return 0.0 if self._ended else min(max(self._until - lease_clock(), 0.0), self.record.lease_s)
+
+    @property
+    def by_replicas_s(self) -> float:
+        """For how long this broker has served without its controller, in seconds; 0 if it does not."""
+        now = lease_clock()
+        return now - self._lease.controller_until if self._lease.controller_until <= now < self._until else 0.0
+
+    @property
+    def _until(self) -> float:
+        return self._lease.until(self.in_sync.electable - {self._own_id})
 
     # ---- what becomes of it ---------------------------------------------------------------------
 
     def renew(self, record: ReplicaSet, lease_until: float) -> None:
         """Take over an answer of the controller that names this broker as the master of this term."""
-        self._lease_until = max(self._lease_until, lease_until)
+        self._lease.renew(lease_until)
         self._take(record)
+
+    def ending(self) -> None:
+        """Take note that the controller has chosen a successor: this broker serves until the end of its lease."""
+        self._lease.ending()
+
+    def _ask(self) -> float | None:
+        return None if self._ended else self._lease.ask(lease_clock())
 
     def _take(self, record: ReplicaSet) -> None:
         if record.term != self.term or record.version <= self.record.version:
@@ -191,11 +210,11 @@ class Leadership:
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
         self._check_term(follow)
-        record = self._engine.offsets.take_over
         self._introduce(slave)
-        feed = Feed(
-            self._store, self.in_sync, slave, self._meeting_point(follow), self._moved, record, self._engine.unsent
-        )
+        confirmed = partial(self._lease.confirmed, replica_id)
+        calls = FeedCalls(self._moved, self._engine.offsets.take_over, self._ask, confirmed)
+        point, unsent = self._meeting_point(follow), self._engine.unsent
+        feed = Feed(self._store, self.in_sync, slave, point, calls, unsent, self.record.lease_s)
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)
@@ -279,6 +298,10 @@ class Leadership:
 
     def _wanted(self) -> frozenset[int] | None:
         """Return whom the controller is to record; None when there is nothing to ask for."""
+        if (
+            lease_clock() >= self._lease.controller_until
+        ):  # who is asked for in vain counts until the controller is back
+            return None
         wanted = self.in_sync.wanted(self._loop.time())
         return wanted if wanted != self.in_sync.members or self.in_sync.is_in_doubt else None
 
@@ -324,8 +347,3 @@ class Leadership:
 
     def _not_recorded(self, level: int, wanted: frozenset[int], error: Exception) -> None:
         self._outage.failed(_NOT_RECORDED, sorted(wanted), error, cause=error, level=level)
-
-
-def lease_clock() -> float:
-    """Return seconds on a clock that includes sleep of the machine, if there is one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -48,6 +48,7 @@ class ReplicationView:
             status.master_address = record.master_address
             status.sync, status.min_in_sync = record.sync, record.min_in_sync
             status.in_sync.extend(sorted(record.in_sync))
+        status.controller_silent_ms = round(roles.controller_silent_s * 1000)
         self._tell_role(status, roles)
         return status
 
@@ -56,6 +57,7 @@ class ReplicationView:
         if roles.leadership is not None:
             status.role = broker_pb2.BROKER_ROLE_MASTER
             status.lease_ms = round(roles.leadership.lease_left_s * 1000)
+            status.by_replicas_ms = round(roles.leadership.by_replicas_s * 1000)
             for replica_id, progress in roles.leadership.progress().items():
                 replica = status.replicas.add(
                     replica_id=replica_id,

@@ -17,11 +17,13 @@ from dataclasses import replace
 
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
-from minimq_broker.replication.leadership import Leadership, lease_clock
+from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.replication.replica_identity import ReplicaIdentity
+from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
 from minimq_common.election import takeover_after
@@ -88,6 +90,9 @@ class RoleKeeper:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._lease_until = 0.0
+        self._confirmations = Confirmations(lease_clock())
+        #: When the last report that was answered had been sent, and since when reports have not been answered.
+        self._answered_at, self._silent_since = -math.inf, math.inf
         #: The latest possible end of a master's lease, from the last answer of the controller: it cannot be renewed
         #: without an answer.
         self._master_until = 0.0
@@ -119,6 +124,11 @@ class RoleKeeper:
             return 0
         own_id = self.own.replica_id
         return own_id if self.record is None else shown_id_of_slave(own_id, self.record.master_id)
+
+    @property
+    def controller_silent_s(self) -> float:
+        """For how long the controller has not answered, in seconds; 0 while it does."""
+        return max(lease_clock() - self._silent_since, 0.0)
 
     def lowest_needed(self) -> int:
         """Return the log position from which others need entries of this broker."""
@@ -203,6 +213,8 @@ class RoleKeeper:
             try:
                 # A disk that has failed needs another master.
                 report = self._report(resigns=self._engine.handle.log_status.has_failed)
+                if report.resigns and self.leadership is not None:
+                    self.leadership.end()  # its successor does not wait
                 answer = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
                 record = answer.record
@@ -211,17 +223,24 @@ class RoleKeeper:
                     self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
                     await asyncio.sleep(_RETRY_S)
                     continue
+                self._answered_at, self._silent_since = sent_at, math.inf
                 self._look_for_set(record)
                 if record is not None:
                     self._master_until = lease_clock() + takeover_after(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
                 if record is None or report.resigns:  # such answers are not held back
                     await asyncio.sleep(_RETRY_S)
+            except TermEnding as error:
+                if self.leadership is not None:
+                    self.leadership.ending()
+                self._outage.failed(_NO_ANSWER, error, cause=error, level=logging.INFO)
+                await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
-                level = logging.INFO if isinstance(error, TermEnding) else logging.WARNING
-                self._outage.failed(_NO_ANSWER, error, cause=error, level=level)
+                self._silent_since = min(self._silent_since, sent_at)
+                self._outage.failed(_NO_ANSWER, error, cause=error, level=logging.WARNING)
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - without reports this broker would never get a role
+                self._silent_since = min(self._silent_since, sent_at)
                 self._outage.crashed(_NO_ANSWER, repr(error), cause=error)
                 await asyncio.sleep(_RETRY_S)
 
@@ -255,6 +274,7 @@ class RoleKeeper:
                 self.leadership.renew(record, self._lease_until)
             else:
                 self.leadership.end()
+        self._confirmations.accept(record.term)
         if self.follower is not None and self.follower.master.term != record.term:
             self.follower.end()
         self._news.set()
@@ -287,7 +307,13 @@ class RoleKeeper:
         """Carry out a record, unless that is done."""
         if record.is_master(self.own.replica_id, self.own.run):
             if self.leadership is None or self.leadership.term != record.term:
-                await self._lead(record)
+                await self._end_role()
+                left_s = self._confirmations.leads_from(record.wait_s) - lease_clock()
+                if left_s > 0:
+                    await asyncio.sleep(min(left_s, _LOOK_S))
+                    self._news.set()
+                else:
+                    await self._lead(record)
         elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected
             await self._end_role()
         else:
@@ -296,12 +322,17 @@ class RoleKeeper:
                 await self._follow(master)
 
     async def _look_after_groups(self, record: ReplicaSet) -> None:
-        """Serve groups as a slave while there is no master, and no longer: that it is not found here is not enough."""
-        follower = self.follower
+        """Serve groups as a slave while there is no master, and no longer.
+
+        That it is not found here is not enough, nor that the controller does not hear from it: it may be serving. So
+        its process must have ended, and the controller must say that there is no other master.
+        """
+        follower, now = self.follower, lease_clock()
         if follower is None:
             return
-        is_lost = follower.lost_s > record.lease_s * _ALONE_AFTER and lease_clock() >= self._master_until
-        is_alone = is_lost and not self._engine.handle.is_closed
+        is_lost = follower.lost_s > record.lease_s * _ALONE_AFTER and now >= self._master_until
+        is_known = follower.master_has_ended and now < self._answered_at + record.lease_s
+        is_alone = is_lost and is_known and not self._engine.handle.is_closed
         offsets = self._engine.offsets
         if is_alone and not offsets.keeps:
             stand_in = await offsets.begin()
@@ -328,7 +359,6 @@ class RoleKeeper:
                 await asyncio.sleep(_RETRY_S)
 
     async def _lead(self, record: ReplicaSet) -> None:
-        await self._end_role()
         try:
             self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
@@ -349,7 +379,7 @@ class RoleKeeper:
         await self._end_role()
         await self._engine.follow()
         self._damage.begin_to_follow()
-        self.follower = Follower(self._engine, master, self._master_outage, self._security)
+        self.follower = Follower(self._engine, master, self._confirmations, self._master_outage, self._security)
         self.follower.start()
         log.info("roles: following term=%d master=%s", master.term, master.address)
         self._begin(master.term)

@@ -12,7 +12,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.starts import Beginning, GroupBeginnings
-from minimq_common.errors import InvalidArgument, MiniMQError, QueueNotFound, SystemBusy, TopicNotFound
+from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
@@ -26,6 +26,8 @@ Tell = Callable[[str, str, broker_pb2.SessionEvent], None]
 #: Maximum number of queues of this broker that one member may request, and that all members of all groups may.
 MAX_OF_MEMBER = 20_000
 MAX_WANTED = 300_000
+#: Time between two tries to grant queues while this broker may not, in seconds.
+_RETRY_S = 0.1
 
 
 class _QueueRequest(NamedTuple):
@@ -264,14 +266,23 @@ class LeaseKeeper:
             events = [await self._news.get()]
             while not self._news.empty():
                 events.append(self._news.get_nowait())
-            try:
-                # The last commit of a former owner may still be in flight to the disk; the new owner starts behind it.
-                await self._engine.offsets.settle()
-            except MiniMQError as error:
-                log.warning("lease: granted though nothing can be written reason=%s", error)
+            await self._settle()
             async for part in slices(events):
                 for event in part:
                     self._bring_safely(event)
+
+    async def _settle(self) -> None:
+        """Wait until this broker may grant, and for the last commits of former owners: new owners start behind them."""
+        while True:
+            try:
+                await self._engine.offsets.settle()
+            except NotMaster:  # another broker may be granting; this one may be its master again
+                await asyncio.sleep(_RETRY_S)
+            except MiniMQError as error:
+                log.warning("lease: granted though nothing can be written reason=%s", error)
+                return
+            else:
+                return
 
     def _bring_safely(self, event: LeaseEvent) -> None:
         try:

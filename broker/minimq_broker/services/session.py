@@ -161,6 +161,7 @@ class SessionService:
         try:
             request: broker_pb2.SessionRequest | LargeRequest | None = first
             while request is not None:
+                self._engine.offsets.check()  # leases are trusted as long as this broker answers
                 if isinstance(request, LargeRequest):
                     async with self._turn:
                         await self._handle(session, await request.open())

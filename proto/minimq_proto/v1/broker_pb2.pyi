@@ -2759,6 +2759,8 @@ class ReplicationStatus(google.protobuf.message.Message):
     CONNECTED_FIELD_NUMBER: builtins.int
     BEHIND_BYTES_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
+    CONTROLLER_SILENT_MS_FIELD_NUMBER: builtins.int
+    BY_REPLICAS_MS_FIELD_NUMBER: builtins.int
     role: global___BrokerRole.ValueType
     replica_id: builtins.int
     term: builtins.int
@@ -2774,6 +2776,12 @@ class ReplicationStatus(google.protobuf.message.Message):
     connected: builtins.bool
     """Of a slave: whether it follows, and how much of the master's log it has not; not set when it does not know."""
     behind_bytes: builtins.int
+    controller_silent_ms: builtins.int
+    """For how long the controller has not answered; 0 while it does."""
+    by_replicas_ms: builtins.int
+    """Of a master: for how long it has been serving without its controller, because all replicas in sync confirm its term;
+    0 while the controller renews its lease, or it does not serve.
+    """
     @property
     def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -2796,9 +2804,11 @@ class ReplicationStatus(google.protobuf.message.Message):
         connected: builtins.bool = ...,
         behind_bytes: builtins.int | None = ...,
         replicas: collections.abc.Iterable[global___ReplicaStatus] | None = ...,
+        controller_silent_ms: builtins.int = ...,
+        by_replicas_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_behind_bytes", b"_behind_bytes", "behind_bytes", b"behind_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_behind_bytes", b"_behind_bytes", "behind_bytes", b"behind_bytes", "confirmed", b"confirmed", "connected", b"connected", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "master_address", b"master_address", "master_id", b"master_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "sync", b"sync", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_behind_bytes", b"_behind_bytes", "behind_bytes", b"behind_bytes", "by_replicas_ms", b"by_replicas_ms", "confirmed", b"confirmed", "connected", b"connected", "controller_silent_ms", b"controller_silent_ms", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "master_address", b"master_address", "master_id", b"master_id", "min_in_sync", b"min_in_sync", "replica_id", b"replica_id", "replicas", b"replicas", "role", b"role", "sync", b"sync", "term", b"term"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_behind_bytes", b"_behind_bytes"]) -> typing.Literal["behind_bytes"] | None: ...
 
 global___ReplicationStatus = ReplicationStatus

@@ -51,6 +51,7 @@ class ReplicaSet(google.protobuf.message.Message):
     LOG_TERM_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
     COMMON_END_FIELD_NUMBER: builtins.int
+    WAIT_MS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     term: builtins.int
@@ -64,6 +65,7 @@ class ReplicaSet(google.protobuf.message.Message):
     log_term: builtins.int
     log_id: builtins.str
     common_end: builtins.int
+    wait_ms: builtins.int
     @property
     def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Sorted."""
@@ -88,9 +90,10 @@ class ReplicaSet(google.protobuf.message.Message):
         log_term: builtins.int = ...,
         log_id: builtins.str = ...,
         common_end: builtins.int = ...,
+        wait_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_successor", b"_successor", "successor", b"successor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "log_id", b"log_id", "log_term", b"log_term", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_successor", b"_successor", "addresses", b"addresses", "broker_name", b"broker_name", "cluster", b"cluster", "common_end", b"common_end", "in_sync", b"in_sync", "lease_ms", b"lease_ms", "log_id", b"log_id", "log_term", b"log_term", "master_id", b"master_id", "master_run", b"master_run", "min_in_sync", b"min_in_sync", "successor", b"successor", "sync", b"sync", "term", b"term", "version", b"version", "wait_ms", b"wait_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_successor", b"_successor"]) -> typing.Literal["successor"] | None: ...
 
 global___ReplicaSet = ReplicaSet

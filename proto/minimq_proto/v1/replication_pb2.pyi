@@ -172,9 +172,14 @@ class ReplicaRequest(google.protobuf.message.Message):
     SYNCED_FIELD_NUMBER: builtins.int
     OFFSETS_FIELD_NUMBER: builtins.int
     OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
+    CONFIRMS_FIELD_NUMBER: builtins.int
     synced: builtins.int
     """In all others: the log is on the disk of the replica up to here. Said at least once a second."""
     offsets_number: builtins.int
+    confirms: builtins.int
+    """`asked_at` of the latest frame that is confirmed: no replica that is elected later serves before the lease of the master,
+    counted from when it was sent, is over. Not set without a new one.
+    """
     @property
     def follow(self) -> global___Follow: ...
     @property
@@ -194,9 +199,10 @@ class ReplicaRequest(google.protobuf.message.Message):
         synced: builtins.int = ...,
         offsets: collections.abc.Iterable[global___KeptOffset] | None = ...,
         offsets_number: builtins.int = ...,
+        confirms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "offsets", b"offsets", "offsets_number", b"offsets_number", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "offsets", b"offsets", "offsets_number", b"offsets_number", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "snapshot", "fetch"] | None: ...
 
 global___ReplicaRequest = ReplicaRequest
@@ -316,6 +322,7 @@ class ReplicaFrame(google.protobuf.message.Message):
     LOG_ID_FIELD_NUMBER: builtins.int
     ARCHIVED_FIELD_NUMBER: builtins.int
     ARCHIVED_END_FIELD_NUMBER: builtins.int
+    ASKED_AT_FIELD_NUMBER: builtins.int
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
@@ -331,6 +338,10 @@ class ReplicaFrame(google.protobuf.message.Message):
     """In the first of a stream from a master: what tells its log from those of other brokers."""
     archived_end: builtins.bool
     """No more dead letters follow."""
+    asked_at: builtins.int
+    """Microseconds on a clock of the master, when this was sent: the replica is asked to confirm that it follows the term
+    still. Not set if it is not asked.
+    """
     @property
     def go_on(self) -> global___GoOn: ...
     @property
@@ -358,9 +369,10 @@ class ReplicaFrame(google.protobuf.message.Message):
         log_id: builtins.str = ...,
         archived: collections.abc.Iterable[global___ArchivedEntry] | None = ...,
         archived_end: builtins.bool = ...,
+        asked_at: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "asked_at", b"asked_at", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

@@ -11,7 +11,7 @@ import pytest
 
 from minimq_broker.core.in_sync import InSync, Patience
 from minimq_broker.replication import feed as feed_module
-from minimq_broker.replication.feed import Feed, FollowerHello
+from minimq_broker.replication.feed import Feed, FeedCalls, FollowerHello
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.standby_offsets import Kept
 from minimq_common.errors import NotEnoughReplicas
@@ -56,7 +56,7 @@ def test_what_comes_later_does_not_pass_by_what_was_refused(tmp_path: Path, monk
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         in_sync = InSync(0, {0}, Patience(), 0.0, sync=False)
-        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, lambda: None, record, engine.unsent)
+        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, FeedCalls(lambda: None, record), engine.unsent)
         frames = Frames()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
@@ -101,8 +101,7 @@ def test_nothing_of_a_feed_goes_on_when_it_has_ended(tmp_path: Path) -> None:
             InSync(0, {0}, Patience(), 0.0, sync=False),
             SLAVE,
             engine.store.end,
-            lambda: None,
-            record,
+            FeedCalls(lambda: None, record),
             engine.unsent,
         )
 

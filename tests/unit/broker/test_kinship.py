@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.engine import Engine
@@ -23,7 +24,7 @@ def test_a_term_that_began_with_another_entry_is_of_another_log(tmp_path: Path, 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine, 10)
-        store, follower = engine.store, Follower(engine, MasterRef(OWN, 1, "127.0.0.1:1"))
+        store, follower = engine.store, Follower(engine, MasterRef(OWN, 1, "127.0.0.1:1"), Confirmations(0))
         if knows == "nobody":
             store.state.log_id = ""
         log_id = store.state.log_id if knows == "both" else ""

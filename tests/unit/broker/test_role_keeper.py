@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.replication.leadership import lease_clock
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
 from support.replica import until
