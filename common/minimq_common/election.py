@@ -28,7 +28,7 @@ def takeover_after(lease_s: float) -> float:
 
 
 def _wait_after(lease_s: float) -> float:
-    """Return how long a master waits for the confirmations that a former one may have, in seconds: whole milliseconds."""
+    """Return how long the confirmations of a former master may last, in seconds, rounded up to milliseconds."""
     return math.ceil(1000 * takeover_after(lease_s)) / 1000
 
 

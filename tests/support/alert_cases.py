@@ -183,6 +183,12 @@ CASES = (
         quiet_at=30,
     ),
     Case(
+        "MinimqControllerSilent",
+        {f"minimq_broker_controller_silent_seconds{{{BROKER}}}": "0x30 90x90"},
+        "The controller has not answered broker-a-0:9911 for 1m 30s",
+        quiet_at=30,
+    ),
+    Case(
         "MinimqNoMaster",
         {f'minimq_nameserver_controller_lease_age_seconds{{{NAMESERVER}, broker="a", cluster="c"}}': "1x30 60x90"},
         "Broker a of cluster c has no master",

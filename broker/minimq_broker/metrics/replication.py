@@ -33,6 +33,11 @@ def replication_metrics(prefix: str, status: broker_pb2.ReplicationStatus, log_e
         "Bytes at the end of the log that are not confirmed by all replicas in sync.",
         max(0, log_end - status.confirmed),
     )
+    yield gauge(
+        f"{prefix}_controller_silent_seconds",
+        "Time for which the controller has not answered; 0 while it does.",
+        status.controller_silent_ms / 1000,
+    )
     if status.role == broker_pb2.BROKER_ROLE_MASTER:
         yield from _of_master(prefix, status)
     if status.role == broker_pb2.BROKER_ROLE_SLAVE:
@@ -52,7 +57,14 @@ def _of_master(prefix: str, status: broker_pb2.ReplicationStatus) -> Iterator[Me
         "Of a master: replicas that must be in sync before it accepts a message.",
         status.min_in_sync if status.sync else 1,
     )
-    yield gauge(f"{prefix}_lease_seconds", "Of a master: remaining time of its lease.", status.lease_ms / 1000)
+    yield gauge(
+        f"{prefix}_lease_seconds", "Of a master: time for which it may serve without an answer.", status.lease_ms / 1000
+    )
+    yield gauge(
+        f"{prefix}_by_replicas_seconds",
+        "Of a master: time for which it has been serving by the confirmations of its replicas, without its controller.",
+        status.by_replicas_ms / 1000,
+    )
     replicas = [(str(replica.replica_id), replica) for replica in status.replicas]
     yield gauges(
         f"{prefix}_replica_connected",

@@ -169,7 +169,10 @@ class ReplicationReport:
         min_in_sync: how many of them it takes then.
         in_sync: ids of the replicas that have all that is acknowledged.
         confirmed: log position up to which all of them have everything, and consumers can read.
-        lease_s: for how long the lease of the master holds, in seconds; None for others.
+        lease_s: for how long the master may serve if it hears from nobody, in seconds; None for others.
+        controller_silent_s: for how long its controller has not answered, in seconds; 0 while it does.
+        by_replicas_s: of a master: for how long it has been serving without its controller, since all replicas in sync
+            confirm it, in seconds; 0 if it does not.
         connected: of a slave: whether it follows its master now.
         behind_bytes: of a slave: how much of the log of the master it has not; None when that is not known.
         replicas: of a master: its slaves.
@@ -184,6 +187,8 @@ class ReplicationReport:
     in_sync: tuple[int, ...]
     confirmed: int
     lease_s: float | None
+    controller_silent_s: float
+    by_replicas_s: float
     connected: bool
     behind_bytes: int | None
     replicas: tuple[SlaveStatus, ...]
@@ -312,6 +317,8 @@ def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationRe
         in_sync=tuple(answer.in_sync),
         confirmed=answer.confirmed,
         lease_s=answer.lease_ms / 1000 if answer.role == broker_pb2.BROKER_ROLE_MASTER else None,
+        controller_silent_s=answer.controller_silent_ms / 1000,
+        by_replicas_s=answer.by_replicas_ms / 1000,
         connected=answer.connected,
         behind_bytes=answer.behind_bytes if answer.HasField("behind_bytes") else None,
         replicas=tuple(

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 _KEYS = (
     *("role", "replica", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
-    *("lease_s", "behind_bytes", "behind_s", "replicas", "problem"),
+    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes", "behind_s", "replicas", "problem"),
 )
+
+#: A controller that is silent for longer is reported, in seconds.
+_SILENT_S = 3.0
 
 
 def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
@@ -38,6 +41,8 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
         "in_sync": list(about.in_sync),
         "confirmed": about.confirmed,
         "lease_s": about.lease_s,
+        "controller_silent_s": about.controller_silent_s,
+        "by_replicas_s": about.by_replicas_s,
         "behind_bytes": seen.behind_bytes if seen else about.behind_bytes,
         "behind_s": seen.behind_s if seen else None,
         "replicas": [
@@ -107,7 +112,12 @@ def _problem(report: BrokerReport) -> str | None:
     if about.role == "slave" and not about.connected:
         problems.append("follows no master")
     if about.role == "master" and about.lease_s == 0:
-        problems.append("accepts no messages: its controller does not answer")
+        problems.append("accepts no messages: its controller does not answer, and not all in sync confirm it")
+    elif about.by_replicas_s:
+        since = duration_of(about.by_replicas_s)
+        problems.append(f"has no controller: serves for {since} since all in sync confirm it, none can be elected")
+    elif about.role != "undecided" and about.controller_silent_s > _SILENT_S:
+        problems.append(f"its controller has not answered for {duration_of(about.controller_silent_s)}")
     if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:
         problems.append(f"accepts no messages: {len(about.in_sync)} in sync, {about.min_in_sync} needed")
     gone = [str(replica.replica_id) for replica in about.replicas if not replica.connected]

@@ -19,6 +19,7 @@ from support.fake_broker import registered
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import (
+    LEASE_S,
     PATIENCE_S,
     find_master,
     replicas,
@@ -277,12 +278,11 @@ def test_with_a_slave_less_than_it_takes_groups_go_on_all_the_same(tmp_path: Pat
 
 
 @pytest.mark.fault
-def test_a_master_acknowledges_nothing_while_its_controller_hangs(tmp_path: Path) -> None:
-    with replicas(tmp_path) as cluster:
-        master, slave = cluster.brokers
+def test_a_master_goes_on_without_its_controller_while_all_in_sync_confirm_it(tmp_path: Path) -> None:
+    with replicas(tmp_path, slaves=2) as cluster:
+        master, slave, other = cluster.brokers
         [controller] = cluster.nameservers
-        send_to(master, b"before")
-        controller.pause()
+        wait_in_sync(cluster, *cluster.brokers)
 
         def is_refused() -> bool:
             try:
@@ -291,12 +291,50 @@ def test_a_master_acknowledges_nothing_while_its_controller_hangs(tmp_path: Path
                 return True
             return False
 
-        wait_until(is_refused, PATIENCE_S, what="the lease is over")
+        def by_replicas_s() -> float:
+            report = master.replication()
+            return report.by_replicas_s if report is not None else 0.0
+
+        controller.pause()
+        wait_until(lambda: by_replicas_s() > 2 * LEASE_S, PATIENCE_S, what="it goes on, though nothing is sent")
+        assert not is_refused()
+        report = slave.replication()
+        assert report is not None
+        assert report.controller_silent_s > 0
+        slave.pause()
+        wait_until(is_refused, PATIENCE_S, what="one of those that could be elected confirms it no more")
         report = master.replication()
         assert report is not None
-        assert report.lease_s == 0
+        assert (report.lease_s, report.by_replicas_s) == (0, 0)
+        slave.resume()
+        wait_until(lambda: not is_refused(), PATIENCE_S, what="all confirm it again")
+        other.pause()
+        wait_until(is_refused, PATIENCE_S, what="the other one does not")
         controller.resume()
         wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
+        wait_in_sync(cluster, master, slave)
+        other.resume()
+        wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+def test_a_master_that_is_alone_in_its_set_goes_on_without_its_controller(tmp_path: Path) -> None:
+    with replicas(tmp_path) as cluster:
+        master, slave = cluster.brokers
+        [controller] = cluster.nameservers
+        slave.kill()
+        wait_in_sync(cluster, master)
+        controller.pause()
+
+        def is_alone() -> bool:
+            report = master.replication()
+            return report is not None and report.by_replicas_s > 2 * LEASE_S
+
+        wait_until(is_alone, PATIENCE_S, what="its lease is over")
+        send_to(master, b"meanwhile")
+        controller.resume()
+        slave.start()
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
 
