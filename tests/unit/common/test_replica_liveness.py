@@ -8,7 +8,7 @@ import pytest
 from minimq_common.election import found, promote
 from minimq_common.errors import BrokerConflict
 from minimq_common.replica_liveness import ReplicaLiveness
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report
 
 LEASE_S = 10.0
@@ -63,6 +63,35 @@ def test_a_master_that_resigns_is_replaced_at_once() -> None:
     assert winner(call, 1, known) is None
     call.hear(known, report(resigns=True), 1)
     assert winner(call, 1, known) == 1
+
+
+@pytest.mark.parametrize(
+    ("resignation", "wait_s"),
+    [(report(last_term=1, resigns=True), 0), (report(resigns=True), 11.001), (None, 11.001)],
+    ids=["led", "had not begun", "silent"],
+)
+def test_the_next_master_waits_for_the_confirmations_of_one_that_may_be_serving(
+    resignation: ReplicaReport | None, wait_s: float
+) -> None:
+    call = ReplicaLiveness(record(), now=0)
+    known = replace(record(), in_sync=frozenset({0, 1}))
+    if resignation is not None:
+        call.hear(known, resignation, PATIENCE_S - 1)
+    call.hear(known, SLAVE, PATIENCE_S)
+    call.hear(known, replace(SLAVE, log_end=1), 2 * PATIENCE_S - 1)
+    elected = call.elect(known, 2 * PATIENCE_S)
+    assert elected is not None
+    assert (elected.master_id, elected.wait_s) == (1, wait_s)
+
+
+def test_the_next_run_of_a_master_that_had_begun_its_term_does_not_wait_and_another_does() -> None:
+    for last_term, wait_s in ((1, 0), (0, 11.001)):
+        known = replace(record(), in_sync=frozenset({0}))
+        call = ReplicaLiveness(known, now=0)
+        call.hear(known, report(run=7, last_term=last_term), PATIENCE_S)
+        elected = call.elect(known, PATIENCE_S)
+        assert elected is not None
+        assert elected.wait_s == wait_s
 
 
 def test_a_resignation_of_somebody_else_ends_no_lease() -> None:
