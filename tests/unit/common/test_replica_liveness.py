@@ -67,7 +67,7 @@ def test_a_master_that_resigns_is_replaced_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("resignation", "wait_s"),
-    [(report(last_term=1, resigns=True), 0), (report(resigns=True), 11.001), (None, 11.001)],
+    [(report(last_term=1, resigns=True), 0), (report(resigns=True), 11.0), (None, 11.0)],
     ids=["led", "had not begun", "silent"],
 )
 def test_the_next_master_waits_for_the_confirmations_of_one_that_may_be_serving(
@@ -85,7 +85,7 @@ def test_the_next_master_waits_for_the_confirmations_of_one_that_may_be_serving(
 
 
 def test_the_next_run_of_a_master_that_had_begun_its_term_does_not_wait_and_another_does() -> None:
-    for last_term, wait_s in ((1, 0), (0, 11.001)):
+    for last_term, wait_s in ((1, 0), (0, 11.0)):
         known = replace(record(), in_sync=frozenset({0}))
         call = ReplicaLiveness(known, now=0)
         call.hear(known, report(run=7, last_term=last_term), PATIENCE_S)
