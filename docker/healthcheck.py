@@ -8,6 +8,7 @@ A console that answers is healthy, whatever it reports about its cluster.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import ssl
 import sys
@@ -30,15 +31,17 @@ def main() -> None:
     """Exit with status 0 when the server serves, otherwise with 1 and the reason, which `docker inspect` shows."""
     listen = os.environ.get("MINIMQ_BROKER_LISTEN") or os.environ.get("MINIMQ_NAMESERVER_LISTEN")
     console_port = os.environ.get("MINIMQ_CONSOLE_PORT", "")
-    if listen:
+    if etcd := os.environ.get("ETCD_LISTEN_METRICS_URLS"):
+        check_etcd(int(etcd.rpartition(":")[2]))
+    elif listen:
         check_server(reachable(listen))
     elif console_port.isdecimal():  # not tcp://HOST:PORT, by which Kubernetes names a service minimq-console
         host = os.environ.get("MINIMQ_CONSOLE_HOST") or "127.0.0.1"
         check_console(reachable(f"{host}:{console_port}"))
     else:
         sys.exit(
-            "the health check does not know what to ask: set MINIMQ_BROKER_LISTEN, MINIMQ_NAMESERVER_LISTEN or "
-            "MINIMQ_CONSOLE_PORT"
+            "the health check does not know what to ask: set MINIMQ_BROKER_LISTEN, MINIMQ_NAMESERVER_LISTEN, "
+            "MINIMQ_CONSOLE_PORT or ETCD_LISTEN_METRICS_URLS"
         )
 
 
@@ -73,6 +76,21 @@ def check_server(address: str) -> None:
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         sys.exit(f"{address} is {status}")
     sys.stdout.write(f"{status}\n")
+
+
+def check_etcd(port: int) -> None:
+    """Ask the member of etcd that has its metrics at a port whether it has a leader and can write."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse().read().decode()
+    except (OSError, HTTPException) as error:
+        sys.exit(f"etcd does not answer at port {port}: {error}")
+    finally:
+        connection.close()
+    if json.loads(answer).get("health") != "true":
+        sys.exit(f"etcd is not healthy: {answer}")
+    sys.stdout.write("etcd is healthy\n")
 
 
 def expecting(names: Sequence[str]) -> Options:

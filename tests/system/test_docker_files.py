@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -30,6 +31,7 @@ from minimq_nameserver.options import NameServerOptions
 from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
 from support.process import process
+from support.waiting import wait_until
 
 COMPOSE_TEST = (ROOT / "docker" / "compose-test.sh").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -42,7 +44,10 @@ MONITORING = ("trust", "prometheus", "grafana")
 OURS = {name: service for name, service in SERVICES.items() if name not in MONITORING}
 #: What runs once, at the start.
 MAKING = ("secrets", "console-secrets")
-SERVERS = [name for name, service in SERVICES.items() if "profiles" not in service and name not in (*MAKING, "console")]
+RUNNING = [name for name, service in SERVICES.items() if "profiles" not in service and name not in (*MAKING, "console")]
+#: The members of the controller.
+ETCD = [name for name in RUNNING if name.startswith("etcd")]
+SERVERS = [name for name in RUNNING if name not in ETCD]
 #: Servers see it, and nothing else of the secrets.
 SECRETS = "secrets:/etc/minimq/secrets/server"
 BROKERS = [name for name in SERVERS if name.startswith("broker")]
@@ -65,9 +70,9 @@ def image_data_dir() -> str:
 
 
 def test_it_is_the_cluster_that_is_documented() -> None:
-    table = re.findall(r"^\| (?:name servers|broker)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
-    assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(SERVERS)
-    assert list(SERVICES) == ["secrets", *SERVERS, "console-secrets", "console", "client", "spark", *MONITORING]
+    table = re.findall(r"^\| (?:name servers|broker|etcd)[^|]*\|[^|]*\| (.*?) \|", document("docker.md"), re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+):\d+`", " ".join(table))) == set(RUNNING)
+    assert list(SERVICES) == ["secrets", *RUNNING, "console-secrets", "console", "client", "spark", *MONITORING]
     assert set(COMMANDS) == set(PYPROJECT["project"]["scripts"])
     assert {command_of(service) for service in (*SERVERS, "console", "client")} == set(COMMANDS)
 
@@ -87,16 +92,28 @@ def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
         known |= variables_of_the_console()
     elif service == "secrets":
         known = {f"MINIMQ_SECURE_INIT_{option.name}".upper() for option in secure.commands["init"].params}
+    elif service in ETCD:
+        known = options_of_etcd()
     elif service != "spark":
         known = variables(COMMANDS[command_of(service)])
     assert SERVICES[service]["environment"]
     assert SERVICES[service]["environment"].keys() <= known
 
 
+def options_of_etcd() -> set[str]:
+    """Return the variables that the etcd of this machine reads, which is Debian's as in the image."""
+    said = subprocess.run(["etcd", "--help"], capture_output=True, text=True, check=False)
+    return {
+        "ETCD_" + flag.upper().replace("-", "_")
+        for flag in re.findall(r"^\s+--([\w-]+)", said.stdout + said.stderr, re.M)
+    }
+
+
 def test_the_image_sets_variables_that_a_command_has() -> None:
     known = variables_of_the_console().union(*map(variables, COMMANDS.values()))
     check = (ROOT / "docker" / "healthcheck.py").read_text()
     assert {*re.findall(r"(MINIMQ_\w+)=", DOCKERFILE), *re.findall(r'"(MINIMQ_\w+)"', check)} <= known
+    assert "etcd-server" in DOCKERFILE
 
 
 @pytest.mark.parametrize("service", SERVERS)
@@ -112,8 +129,8 @@ def test_a_port_is_the_same_inside_and_outside(service: str, monkeypatch: pytest
 
 def test_no_two_servers_share_a_port_or_a_volume() -> None:
     ports = [port for service in SERVERS for port in SERVICES[service]["ports"]]
-    mounted = [volume for service in SERVERS for volume in SERVICES[service]["volumes"]]
-    assert mounted.count(f"{SECRETS}:ro") == len(SERVERS)
+    mounted = [volume for service in RUNNING for volume in SERVICES[service]["volumes"]]
+    assert mounted.count(f"{SECRETS}:ro") == len(RUNNING)
     volumes = [volume for volume in mounted if volume != f"{SECRETS}:ro"]
     assert len(set(ports)) == len(ports) == len(SERVERS)
     assert (
@@ -126,13 +143,11 @@ def test_no_two_servers_share_a_port_or_a_volume() -> None:
 @pytest.mark.parametrize("service", SERVERS)
 def test_what_a_server_keeps_is_on_a_volume_of_its_own(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_of(service, monkeypatch)
-    kept, volume = (
-        (options.data_dir, service) if isinstance(options, BrokerOptions) else (options.controller_dir, "controller")
-    )
-    own = [] if kept is None else [f"{volume}:{image_data_dir()}"]
+    kept = options.data_dir if isinstance(options, BrokerOptions) else options.controller_dir
+    own = [] if kept is None else [f"{service}:{image_data_dir()}"]
     assert SERVICES[service]["volumes"] == [*own, f"{SECRETS}:ro"]
     assert kept is None or str(kept) == image_data_dir()
-    assert kept is None or volume in COMPOSE["volumes"]
+    assert kept is None or service in COMPOSE["volumes"]
 
 
 @pytest.mark.parametrize("service", SERVERS)
@@ -178,15 +193,60 @@ def test_brokers_and_clients_know_the_name_servers_where_they_listen() -> None:
         assert set(told.split(",")) == listening
 
 
-def test_the_controller_is_the_name_server_that_has_a_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controller_is_an_etcd_of_three_members_that_takes_the_certificate_of_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(ETCD) == 3
     for broker in BROKERS:
         options = options_of(broker, monkeypatch)
         assert isinstance(options, BrokerOptions)
-        service, _, port = options.controller.partition(":")
-        controller = options_of(service, monkeypatch)
-        assert isinstance(controller, NameServerOptions)
-        assert controller.controller_dir is not None
-        assert controller.listen.endswith(f":{port}")
+        assert options.controller == "etcds://" + ",".join(f"{member}:2379" for member in ETCD)
+        secrets = options.secrets
+        assert secrets is not None
+        given = options.etcd_ca, options.etcd_certificate, options.etcd_key
+        assert given == (secrets / "ca.crt", secrets / "tls.crt", secrets / "tls.key")
+        assert set(ETCD) <= SERVICES[broker]["depends_on"].keys()
+    for member in ETCD:
+        service, given = SERVICES[member], SERVICES[member]["environment"]
+        assert service["command"] == ["etcd"]
+        assert service["volumes"] == [f"{member}:{image_data_dir()}", f"{SECRETS}:ro"]
+        assert given["ETCD_DATA_DIR"].startswith(image_data_dir() + "/")
+        assert (given["ETCD_NAME"], given["ETCD_ADVERTISE_CLIENT_URLS"]) == (member, f"https://{member}:2379")
+        assert f"{member}={given['ETCD_INITIAL_ADVERTISE_PEER_URLS']}" in given["ETCD_INITIAL_CLUSTER"].split(",")
+        assert given["ETCD_CLIENT_CERT_AUTH"] == given["ETCD_PEER_CLIENT_CERT_AUTH"] == "true"
+        assert "ports" not in service
+        assert member in SERVICES["secrets"]["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()
+
+
+@pytest.mark.system
+def test_the_members_of_the_controller_run_as_their_service_does_with_the_secrets_it_makes(tmp_path: Path) -> None:
+    """On this machine, where each listens at ports of its own."""
+    making = [word.replace("/etc/minimq", str(tmp_path)) for word in SERVICES["secrets"]["command"]]
+    assert CliRunner().invoke(command_minimq, making, env=SERVICES["secrets"]["environment"]).exit_code == 0
+    with socket.socket() as client, socket.socket() as peer, socket.socket() as health:
+        for one in (client, peer, health):
+            one.bind(("127.0.0.1", 0))
+        numbers = {"2379": client, "2380": peer, "2381": health}
+        ports = {number: str(one.getsockname()[1]) for number, one in numbers.items()}
+    variables = dict(SERVICES["etcd-1"]["environment"])
+    variables["ETCD_INITIAL_CLUSTER"] = variables["ETCD_INITIAL_CLUSTER"].partition(",")[0]
+    for name, value in variables.items():
+        here = value.replace("/etc/minimq", str(tmp_path)).replace(image_data_dir(), str(tmp_path))
+        here = re.sub(r"//(?:etcd-1|0\.0\.0\.0):(\d+)", lambda found: f"//127.0.0.1:{ports[found[1]]}", here)
+        variables[name] = here
+    with process("etcd", **variables):
+        checked = {"ETCD_LISTEN_METRICS_URLS": variables["ETCD_LISTEN_METRICS_URLS"]}
+        wait_until(lambda: check_health(checked).returncode == 0, 60, what="it is healthy")
+        assert check_health(checked).stdout == "etcd is healthy\n"
+        secrets, data = tmp_path / "secrets" / "server", tmp_path / "broker"
+        flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
+        command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
+        command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(data)]
+        with process(*command, "--controller", f"etcds://127.0.0.1:{ports['2379']}") as broker:
+            assert broker.stderr is not None
+            assert any("roles: leading" in line for line in broker.stderr)
+    dead = check_health(checked)
+    assert (dead.returncode, "etcd does not answer" in dead.stderr) == (1, True)
 
 
 def test_each_broker_has_a_slave_that_can_take_its_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +383,7 @@ def test_the_script_calls_commands_with_flags_they_have(arguments: list[str]) ->
 
 def test_the_script_is_valid_and_does_the_whole_round() -> None:
     assert {words[0] for words in calls()} >= {"topic", "produce", "consume", "cluster"}
-    assert f"servers={len(SERVERS)}\n" in COMPOSE_TEST
+    assert f"servers={len(RUNNING)}\n" in COMPOSE_TEST
     subprocess.run(["bash", "-n", str(ROOT / "docker" / "compose-test.sh")], check=True)
 
 

@@ -12,7 +12,16 @@ import pytest
 import minimq
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
-from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_manifests, started, variables
+from support.container_files import (
+    COMMANDS,
+    DOCKERFILE,
+    ROOT,
+    Document,
+    read_compose,
+    read_manifests,
+    started,
+    variables,
+)
 
 MANIFESTS = read_manifests()
 (KUSTOMIZATION,) = MANIFESTS.pop("kustomization.yaml")
@@ -29,7 +38,12 @@ def of_kind(kind: str) -> dict[str, Document]:
 SETS = of_kind("StatefulSet")
 SERVICES = of_kind("Service")
 CONFIG: dict[str, str] = of_kind("ConfigMap")["minimq"]["data"]
-PODS = [(name, number) for name, document in SETS.items() for number in range(document["spec"]["replicas"])]
+ETCD = "minimq-etcd"
+#: All pods but those of the controller.
+PODS = [
+    (name, number) for name, document in SETS.items() for number in range(document["spec"]["replicas"]) if name != ETCD
+]
+MEMBERS = [(ETCD, number) for number in range(SETS[ETCD]["spec"]["replicas"])]
 
 #: The version of each kind, and what a manifest of it may say besides what it is and how it is called.
 KINDS = {
@@ -132,7 +146,11 @@ def resolve(host: str) -> tuple[str, int]:
     """Return which pod a name stands for, by the records that headless services have."""
     for suffix in SEARCH:
         match = re.fullmatch(rf"([\w-]+)-(\d+)\.([\w-]+)\.{NAMESPACE}\.svc", host + suffix)
-        if match and (match[1], int(match[2])) in PODS and SETS[match[1]]["spec"]["serviceName"] == match[3]:
+        if (
+            match
+            and (match[1], int(match[2])) in (*PODS, *MEMBERS)
+            and SETS[match[1]]["spec"]["serviceName"] == match[3]
+        ):
             assert SERVICES[match[3]]["spec"]["clusterIP"] == "None"
             return match[1], int(match[2])
     raise AssertionError(f"no pod has the name {host}")
@@ -170,6 +188,9 @@ def test_a_pod_has_only_fields_that_are_meant(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_pod_sets_variables_that_its_command_has(name: str) -> None:
+    if name == ETCD:
+        assert environment_of(name, 0).keys() == {*read_compose()["services"]["etcd-1"]["environment"]}
+        return
     (command,) = container_of(name)["command"]
     assert {key for key in environment_of(name, 0) if key.startswith("MINIMQ_")} <= variables(COMMANDS[command])
     assert pod_of(name)["enableServiceLinks"] is False  # a service "minimq-broker" would set MINIMQ_BROKER_...
@@ -203,9 +224,40 @@ def test_a_broker_is_advertised_under_its_own_name_and_finds_the_others(
     assert reach(options.advertise) == (name, number)
     assert options.advertise.partition(":")[0].endswith(".svc")  # so that pods of other namespaces find it, too
     assert {reach(address) for address in options.nameservers} == {pod for pod in PODS if pod[0] == "minimq-nameserver"}
-    controller = options_of(*reach(options.controller), tmp_path, monkeypatch)
-    assert isinstance(controller, NameServerOptions)
-    assert controller.controller_dir is not None
+    members = options.controller.removeprefix("etcds://").split(",")
+    assert [reach(address) for address in members] == MEMBERS
+    secrets = options.secrets
+    assert secrets is not None
+    given = options.etcd_ca, options.etcd_certificate, options.etcd_key
+    assert given == (secrets / "ca.crt", secrets / "tls.crt", secrets / "tls.key")
+
+
+@pytest.mark.parametrize(("name", "number"), MEMBERS)
+def test_the_members_of_the_controller_find_each_other_and_ask_for_certificates(name: str, number: int) -> None:
+    given, container = environment_of(name, number), container_of(name)
+    cluster = dict(entry.split("=") for entry in given["ETCD_INITIAL_CLUSTER"].split(","))
+    assert cluster[given["ETCD_NAME"]] == given["ETCD_INITIAL_ADVERTISE_PEER_URLS"]
+    assert {reach(url.removeprefix("https://")) for url in cluster.values()} == set(MEMBERS)
+    assert reach(given["ETCD_ADVERTISE_CLIENT_URLS"].removeprefix("https://")) == (name, number)
+    assert given["ETCD_CLIENT_CERT_AUTH"] == given["ETCD_PEER_CLIENT_CERT_AUTH"] == "true"
+    ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
+    listens = {
+        "client": "ETCD_LISTEN_CLIENT_URLS",
+        "peer": "ETCD_LISTEN_PEER_URLS",
+        "metrics": "ETCD_LISTEN_METRICS_URLS",
+    }
+    assert {name: int(given[variable].rpartition(":")[2]) for name, variable in listens.items()} == ports
+    service = SERVICES[SETS[name]["spec"]["serviceName"]]["spec"]
+    assert {entry["name"]: entry["port"] for entry in service["ports"]} == ports
+    mounts = {entry["name"]: entry["mountPath"] for entry in container["volumeMounts"]}
+    assert mounts.keys() == {"secrets", "data"}
+    assert given["ETCD_DATA_DIR"].startswith(mounts["data"] + "/")
+    assert given["ETCD_CERT_FILE"] == f"{mounts['secrets']}/tls.crt"
+    (volume,) = pod_of(name)["volumes"]
+    assert volume["secret"] == {"secretName": "minimq-server", "defaultMode": 0o440}
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container[probe]["exec"] == {"command": CHECK}
+    assert "livenessProbe" not in container  # all would be restarted when two are down
 
 
 @pytest.mark.parametrize(("name", "number"), PODS)
@@ -230,7 +282,10 @@ def test_a_server_is_secured(name: str, number: int, tmp_path: Path, monkeypatch
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     assert f"create secret generic {volume['secret']['secretName']} --from-file=secrets/server" in page
     named = {host for line in re.findall(r"--host (\S+)", page) for host in line.strip("'").split(",")}
-    called = {options.advertise, *options.nameservers, options.controller} if isinstance(options, BrokerOptions) else ()
+    called: set[str] = set()
+    if isinstance(options, BrokerOptions):
+        members = options.controller.removeprefix("etcds://").split(",")
+        called = {options.advertise, *options.nameservers, *members}
     for address in called:
         host = address.partition(":")[0]
         assert {host, f"*.{host.partition('.')[2]}"} & named, host  # of a short name gRPC takes no pattern
@@ -272,8 +327,10 @@ def test_an_eviction_leaves_as_many_as_are_needed(name: str, tmp_path: Path, mon
         return
     assert budget is not None
     assert budget["spec"]["selector"]["matchLabels"] == labels_of(name)
-    options = options_of(name, 0, tmp_path, monkeypatch)
-    needed = options.min_in_sync if isinstance(options, BrokerOptions) else 1
+    needed = 2  # members of three that decide
+    if name != ETCD:
+        options = options_of(name, 0, tmp_path, monkeypatch)
+        needed = options.min_in_sync if isinstance(options, BrokerOptions) else 1
     assert replicas - budget["spec"]["maxUnavailable"] >= needed
 
 

@@ -71,12 +71,14 @@ def test_exactly_one_policy_is_about_a_server_in_both_directions(pod: str) -> No
         assert not policies_of(peer)  # others are left alone
 
 
-@pytest.mark.parametrize("pod", PODS)
+SERVERS = [pod for pod in PODS if "etcd" not in pod]
+
+
+@pytest.mark.parametrize("pod", SERVERS)
 def test_every_port_is_for_those_who_need_it_and_no_others(pod: str) -> None:
     assert ports(pod).keys() == {"grpc", "metrics"}
     for same_namespace in (True, False):
-        is_controller = "controller" in pod
-        assert may_come(pod, "grpc", CLIENT, same_namespace=same_namespace) is not is_controller
+        assert may_come(pod, "grpc", CLIENT, same_namespace=same_namespace)
         assert may_come(pod, "metrics", PROMETHEUS, same_namespace=same_namespace)
         for port, peer in (("grpc", PROMETHEUS), ("metrics", CLIENT), ("grpc", STRANGER), ("metrics", STRANGER)):
             assert not may_come(pod, port, peer, same_namespace=same_namespace)
@@ -84,9 +86,24 @@ def test_every_port_is_for_those_who_need_it_and_no_others(pod: str) -> None:
         assert not may_come(pod, port, None)
 
 
-@pytest.mark.parametrize("pod", PODS)
+def test_the_controller_is_for_brokers_and_its_members_for_each_other() -> None:
+    [member] = PODS.keys() - set(SERVERS)
+    for pod in PODS:
+        for port, who in (("client", "broker"), ("peer", "etcd")):
+            wanted = who in pod
+            assert may_come(member, port, labels(pod)) is may_go(pod, labels(member), ports(member)[port]) is wanted
+            assert not may_come(member, port, labels(pod), same_namespace=False)
+    for port in ports(member):
+        assert not may_come(member, port, None)
+        assert not may_come(member, port, CLIENT)
+        assert may_come(member, port, PROMETHEUS) is (port == "metrics")
+    assert may_go(member, None, 53)
+    assert not may_go(member, None, 443)
+
+
+@pytest.mark.parametrize("pod", SERVERS)
 def test_brokers_reach_all_servers_and_nobody_else(pod: str) -> None:
-    for other in PODS:
+    for other in SERVERS:
         port = ports(other)["grpc"]
         wanted = "broker" in pod
         assert may_go(pod, labels(other), port) is wanted
