@@ -291,7 +291,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     # ---- broker.proto: offsets ------------------------------------------------------------------
     "GetOffsetRequest": {"topic": TOPIC},
     "GetOffsetResponse": {},
-    "QueueOffset": {"topic": TOPIC, "epoch": COUNT, "term": TERM},
+    "QueueOffset": {"topic": TOPIC, "epoch": COUNT, "term": TERM, "tries": COUNT},
     "CommitOffsetsRequest": {"group": GROUP, "client_id": CLIENT_ID, "offsets": QUEUES},
     "CommitOffsetsResponse": {},
     "GetCommittedRequest": {"group": GROUP, "topic": TOPIC},
@@ -327,7 +327,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     },
     "MemberTopics": {"client_id": CLIENT_ID, "topics": TOPICS},
     "MemberQueues": {"client_id": CLIENT_ID, "queues": FRAME_ITEMS},
-    "QueueGranted": {"group": GROUP, "topic": TOPIC, "offset": COUNT},
+    "QueueGranted": {"group": GROUP, "topic": TOPIC, "offset": COUNT, "tries": COUNT, "suspects_end": COUNT},
     "QueueWanted": {"group": GROUP, "topic": TOPIC},
     "SessionRefused": {"group": GROUP},
     "ConflictOver": {"group": GROUP},

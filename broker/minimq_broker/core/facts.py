@@ -93,6 +93,20 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     topic_id: int
     queue_id: int
     offset: int
+    #: Deliveries of the message at the offset that did not end; None: as before, and none at a new offset.
+    tries: int | None = None
+    #: Of the lease under which the latest of them was made.
+    epoch: int = 0
+
+
+class Deliveries(msgspec.Struct, frozen=True, array_like=True):
+    """Deliveries of the message at a committed offset that did not end: its member died, or has it now.
+
+    `epoch` is that of the lease under which the latest of them was made.
+    """
+
+    tries: int
+    epoch: int
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):

@@ -20,6 +20,7 @@ from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
     CommittedOffset,
+    Deliveries,
     Fact,
     GroupAgreed,
     GroupDeleted,
@@ -71,6 +72,7 @@ class State:
             began it.
         moved: where committed offsets were changed last.
         forced: where committed offsets were set last, also back, by who asked for that.
+        deliveries: deliveries that did not end, of messages at committed offsets.
         popped: who has which messages of the queues that groups take messages from one by one.
         index: which groups have committed offsets and decided starts, and in which topics.
         used: when each group last began, committed, or changed its agreement, in ms since 1970; not known of a group
@@ -100,6 +102,7 @@ class State:
         self.committed: dict[tuple[str, int, int], int] = {}
         self.moved: dict[tuple[str, int, int], LogPlace] = {}
         self.forced: dict[tuple[str, int, int], LogPlace] = {}
+        self.deliveries: dict[tuple[str, int, int], Deliveries] = {}
         self.started: dict[tuple[str, int], int] = {}
         self.popped: dict[tuple[str, int, int], PopQueue] = {}
         self.index = GroupIndex()
@@ -325,12 +328,21 @@ class State:
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
             key = (group, item.topic_id, item.queue_id)
-            if forced or item.offset > self.committed.get(key, -1):
+            before = self.committed.get(key, -1)
+            if forced or item.offset > before or (item.offset == before and item.tries is not None):
+                self._deliver(key, Deliveries(item.tries, item.epoch) if item.tries else None)
+            if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
                 if self.popped.pop(key, None) is not None:  # the group goes on from there, and handles are void
                     self.changed.add(("popped", *key))
                 self._set(("moved", *key), self.moved, key, self.end_place)
                 self.index.add(*key)
+
+    def _deliver(self, key: tuple[str, int, int], deliveries: Deliveries | None) -> None:
+        if deliveries is not None:
+            self._set(("deliveries", *key), self.deliveries, key, deliveries)
+        elif self.deliveries.pop(key, None) is not None:
+            self.changed.add(("deliveries", *key))
 
     def _agree(self, group: str, agreement: GroupConfig | None) -> None:
         self.changed.add(("agreement", group))
@@ -357,6 +369,7 @@ class State:
             ("offset", self.committed),
             ("moved", self.moved),
             ("forced", self.forced),
+            ("deliveries", self.deliveries),
             ("popped", self.popped),
         )
         for queue_id in self.index.queue_ids(group, topic_id):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.facts import AccessSet, Topic
+from minimq_broker.core.facts import AccessSet, Deliveries, Topic
 from minimq_broker.core.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.staged_batches import StageKey, TransactionId
@@ -110,6 +110,7 @@ _ROWS: dict[str, _Row] = {
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
     "moved": _row_of(lambda state: state.moved, tuple[str, int, int], LogPlace),
     "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
+    "deliveries": _row_of(lambda state: state.deliveries, tuple[str, int, int], Deliveries),
     "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
     "used": _row_of(lambda state: state.used, str, int),
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from minimq_broker.core.deliveries import OwnedQueue, after_death, withdrawn
+from minimq_broker.core.facts import OffsetsCommitted
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.starts import Beginning, GroupBeginnings
@@ -100,6 +103,14 @@ class LeaseKeeper:
             await self._starts.decide(group, topic, beginning)
         if not self._engine.groups.is_member(group, client_id):
             return  # it was given up meanwhile
+        # A member that lost its leases and lives has not died of what it had.
+        former = [OwnedQueue(key.queue, wish.item.epoch) for wish in wishes if (key := self._find(group, wish.item))]
+        leases = self._engine.leases
+        await self._record_deliveries(
+            group,
+            [each for each in former if leases.owner(LeaseKey(group, each.queue)) != (client_id, each.epoch)],
+            withdrawn,
+        )
         absent = 0
         async for part in slices(wishes):
             if not self._engine.groups.is_member(group, client_id):
@@ -171,6 +182,7 @@ class LeaseKeeper:
 
     async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
+        await self.ended(group, client_id, queues)
         absent = 0
         async for part in slices(queues):
             for item in part:
@@ -190,6 +202,46 @@ class LeaseKeeper:
             absent += len(part) - len(found)
             self._wind()
         _log_absent(group, absent)
+
+    async def ended(
+        self,
+        group: str,
+        client_id: str,
+        queues: Sequence[broker_pb2.QueueEpoch] | None = None,
+        *,
+        died: bool = False,
+    ) -> None:
+        """Record what became of deliveries under leases that are about to end.
+
+        Args:
+            group: of the member.
+            client_id: the member.
+            queues: those that it returns; all of its own if None.
+            died: it ended without a word, and maybe because of what it was given.
+        """
+        leases = self._engine.leases
+        keys = (
+            leases.of_member(group, client_id) if queues is None else [key for key, _ in self._present(group, queues)]
+        )
+        owned = [
+            OwnedQueue(key.queue, owner[1])
+            for key in keys
+            if (owner := leases.owner(key)) is not None and owner[0] == client_id
+        ]
+        await self._record_deliveries(group, owned, after_death if died else withdrawn)
+
+    async def _record_deliveries(
+        self,
+        group: str,
+        owned: Sequence[OwnedQueue],
+        decide: Callable[[str, Sequence[OwnedQueue], State], OffsetsCommitted | None],
+    ) -> None:
+        async for part in slices(owned):
+            try:
+                if decide(group, part, self._engine.state) is not None:
+                    await self._engine.writes.record(partial(decide, group, tuple(part)), alone=False)
+            except MiniMQError as error:  # they count differently then, which harms nothing
+                log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
         """Take queues from a member that leaves its group; called before it is out of the member list.
@@ -314,9 +366,13 @@ class LeaseKeeper:
         # A queue that came after the group had started has no committed offset: it is read from its beginning. The pull
         # reports whether that offset is still stored, and what is missing.
         offset = self._engine.offsets.committed(group, queue) or 0
-        return broker_pb2.QueueGranted(
+        granted = broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )
+        deliveries = self._engine.state.deliveries.get((group, *queue))
+        if deliveries is not None:
+            granted.tries, granted.suspects_end = deliveries.tries, self._engine.store.queue_end(queue).offset
+        return granted
 
     def _topic_name(self, queue: QueueKey) -> str:
         name = self._engine.state.topic_name(queue.topic_id)

@@ -28,6 +28,12 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
             return end
 
 
+def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
+    if not client_id:
+        return CommittedOffset(*queue, item.offset)
+    return CommittedOffset(*queue, item.offset, item.tries, item.epoch)
+
+
 class OffsetService:
     """The calls of the broker that concern offsets."""
 
@@ -67,8 +73,7 @@ class OffsetService:
             for item, queue in zip(request.offsets, queues, strict=True):
                 self._check_owner(LeaseKey(group, queue), item, request.client_id)
         offsets = tuple(
-            CommittedOffset(queue.topic_id, queue.queue_id, item.offset)
-            for item, queue in zip(request.offsets, queues, strict=True)
+            _fact(item, queue, request.client_id) for item, queue in zip(request.offsets, queues, strict=True)
         )
         await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force))
         return broker_pb2.CommitOffsetsResponse()
@@ -82,7 +87,7 @@ class OffsetService:
             queue = self._engine.state.queue(item.topic, item.queue_id)
             self._check_owner(LeaseKey(group, queue), item, request.client_id)
             self._check_place(item, queue)
-            offsets.append(CommittedOffset(*queue, item.offset))
+            offsets.append(_fact(item, queue, request.client_id))
         check_new_group(self._engine, group)
         queues = [QueueKey(item.topic_id, item.queue_id) for item in offsets]
         check_new_offsets(self._engine.handle.any_store.state, group, queues)

@@ -176,6 +176,7 @@ class SessionService:
                     await session.events.few()
                     request = await anext(incoming, None)
         except TimeoutError:
+            session.is_silent = True
             log.warning(
                 "session: no heartbeat, or it reads nothing client=%s seconds=%s",
                 session.client_id,
@@ -229,7 +230,7 @@ class SessionService:
             if self._is_retired or self._sessions.find(session.user, session.client_id) is not None:
                 break
             is_member = self._engine.groups.is_member(group, session.client_id)
-            if await self._leave(group, session) and is_member:
+            if await self._leave(group, session, died=not session.is_silent) and is_member:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
         later = self._sessions.find(session.user, session.client_id)
         if later is not None:
@@ -311,15 +312,18 @@ class SessionService:
             for group in self._engine.groups.end_recovery():
                 self._changed(group)
 
-    async def _leave(self, group: str, session: Session) -> bool:
+    async def _leave(self, group: str, session: Session, *, died: bool = False) -> bool:
         """Remove a member from a group. Returns False if it reconnects meanwhile, in another session."""
         if not self._sessions.may_use(group, session):
             return False
         now = self._sessions.find(session.user, session.client_id)
-        while not self.leases.drop(group, session.client_id):
+        await self.leases.ended(group, session.client_id, died=died)
+        while not self._is_retired and self._sessions.find(session.user, session.client_id) is now:
+            if self.leases.drop(group, session.client_id):
+                break
             await asyncio.sleep(0)
-            if self._is_retired or self._sessions.find(session.user, session.client_id) is not now:
-                return False
+        else:
+            return False
         self._leave_at_once(group, session)
         return True
 

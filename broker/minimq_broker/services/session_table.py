@@ -25,6 +25,8 @@ class Session:
         #: Whose it is: other users have clients of their own by the same id.
         self.user = user
         self.connected = True
+        #: It ended for want of heartbeats: the client may live, and be cut off or stopped.
+        self.is_silent = False
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
         self.events = SessionEvents()

@@ -124,6 +124,14 @@ class Commits:
         if errors:
             raise errors[0]
 
+    async def record_delivery(self, progress: Progress, tries: int) -> None:
+        """Record that messages are about to be delivered alone, each for so many times; raises as `record`."""
+        with self._lock:
+            for queue, offset in progress.offsets.items():
+                if (reader := self._readers.get(queue)) is not None:
+                    reader.deliver_alone(offset, tries)
+        await self.record(progress)
+
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record where the reader is in all queues, as `progress_of_all` has returned it.
 

@@ -22,6 +22,7 @@ from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.fetcher_callbacks import FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import QueueEvent
@@ -328,7 +329,7 @@ class Consumer:
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 
-    def _begins(self, queue: MessageQueue, offset: int) -> None:
+    def _begins(self, queue: MessageQueue, lease: Grant) -> None:
         """Note that a queue is about to be read for the group."""
 
     def _lost(self, queues: Sequence[MessageQueue]) -> None:

@@ -37,6 +37,7 @@ class DeliveryOutcomes:
     Attributes:
         retry_topic: where messages wait; None for a consumer that has none.
         sender: sends them there.
+        max_tries: retries of a message before it is a dead letter; None: without end.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class DeliveryOutcomes:
         self._orderly = orderly
         self._pause_s = options.suspend_s if orderly else options.local_retry_s
         #: None: without end.
-        self._max_tries = MAX_TRIES if options.max_tries is None and not orderly else options.max_tries
+        self.max_tries = MAX_TRIES if options.max_tries is None and not orderly else options.max_tries
         self.sender = RetrySender(
             client,
             group=group,
             levels=len(options.retry_delays_s),
-            max_tries=self._max_tries or 0,
+            max_tries=self.max_tries or 0,
             timeout_s=options.request_timeout_s,
         )
         self._retry_worker = RetryWorker(
@@ -82,6 +83,10 @@ class DeliveryOutcomes:
     def begin(self, delivery: Delivery) -> bool:
         """Note that the listener is about to be called; return whether it is to be, and not another member's."""
         if not self._in_flight.begin(delivery, time.monotonic()):
+            return False
+        if delivery.gives_up:
+            if self._in_flight.answered(delivery):
+                self._retry_worker.put(delivery, None, delivery.gives_up, is_final=True)
             return False
         if delivery.queue.topic != self.retry_topic or delivery.messages[0].topic not in self._topics_of_others():
             return True
@@ -116,7 +121,7 @@ class DeliveryOutcomes:
             is_final: no further try will help.
         """
         tries = 1 + delivery.messages[0].reconsume_times
-        used_up = is_final or (self._max_tries is not None and tries >= self._max_tries)
+        used_up = is_final or (self.max_tries is not None and tries >= self.max_tries)
         if self.retry_topic is None and used_up:
             log.error(
                 "consumer: passed over after %s tries group=%s queue=%s messages=%s",
@@ -132,7 +137,7 @@ class DeliveryOutcomes:
             self._try_here(delivery, delivery.messages)
 
     def _try_here(self, delivery: Delivery, messages: Sequence[ReceivedMessage]) -> None:
-        again = [tried_again(message) for message in messages]
+        again = messages if delivery.gives_up else [tried_again(message) for message in messages]
         self._in_flight.put_aside(delivery, again, time.monotonic() + self._pause_s)
 
     def _returned(self, delivery: Delivery, left: list[ReceivedMessage]) -> None:

@@ -132,7 +132,7 @@ class Fetcher:
                 self._carry_out(reader, decisions)
                 return
         self._lose([queue])
-        self._callbacks.begins(queue, grant.offset)
+        self._callbacks.begins(queue, grant)
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:

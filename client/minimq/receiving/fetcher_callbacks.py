@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import QueueEvent
 from minimq_common.errors import MiniMQError
@@ -17,7 +18,7 @@ class FetcherCallbacks:
 
     Attributes:
         lease_over: gets a queue, its epoch and the reason when its broker does not know the lease.
-        begins: gets a queue that is about to be read, and its first offset.
+        begins: gets a queue that is about to be read, and its lease.
         lost: gets queues that were taken away.
         announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
             of those gained.
@@ -26,7 +27,7 @@ class FetcherCallbacks:
     """
 
     lease_over: Callable[[MessageQueue, int, MiniMQError], None]
-    begins: Callable[[MessageQueue, int], None]
+    begins: Callable[[MessageQueue, Grant], None]
     lost: Callable[[Sequence[MessageQueue]], None]
     announce: Callable[[QueueEvent, list[MessageQueue]], None]
     offset_reset: Callable[[OffsetReset], None]

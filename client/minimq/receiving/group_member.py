@@ -222,6 +222,8 @@ class GroupMember:
                     granted.topic_id,
                     granted.given_back,
                     self._sessions.address(name),
+                    tries=granted.tries,
+                    suspects_end=granted.suspects_end,
                 )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":

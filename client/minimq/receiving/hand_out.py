@@ -149,6 +149,13 @@ class HandOut:
             reader = self._readers.get(queue)
             return reader is not None and reader.is_trusted(time.monotonic(), self._until(queue))
 
+    def has_any(self, queues: Collection[MessageQueue]) -> bool:
+        """Tell whether there are messages of some of these queues."""
+        with self._lock:
+            now = time.monotonic()
+            readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
+            return any(reader.may_hand_out(now, self._until(reader.queue)) for reader in readers)
+
     def is_current(self, queue: MessageQueue) -> bool:
         """Tell whether the latest `take` was of this queue, and nobody has sought or begun it anew since."""
         with self._lock:

@@ -14,10 +14,34 @@ from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
 
+class Suspects(NamedTuple):
+    """Messages that members that died may have had in their hands: one of them may be why, so each is delivered alone.
+
+    Attributes:
+        first: offset of the first of them.
+        tries: deliveries of that one to members that died.
+        end: offset behind the last of them.
+    """
+
+    first: int
+    tries: int
+    end: int
+
+    def tries_of(self, offset: int) -> int:
+        """Return how often a message was delivered to a member that died; 0 if it is no suspect."""
+        if offset >= self.end:
+            return 0
+        return self.tries if offset == self.first else min(self.tries, 1)
+
+
+_NONE = Suspects(0, 0, 0)
+
+
 class _QueueWork:
     """One queue from when it was granted until it left."""
 
-    def __init__(self, offset: int, number: int) -> None:
+    def __init__(self, offset: int, number: int, suspects: Suspects) -> None:
+        self.suspects = suspects
         self.ranges = ProcessQueue(offset)
         #: One that was granted later has a larger one.
         self.number = number
@@ -34,6 +58,7 @@ class Delivery:
         began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
         given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
         hangs: it was reported that the listener hangs.
+        gives_up: why the messages are to become dead letters in place of a call; "" for a call.
         following: is to be made when this one is finished; None when there is none.
     """
 
@@ -43,6 +68,7 @@ class Delivery:
         self.began_at: float | None = None
         self.given_up = False
         self.hangs = False
+        self.gives_up = ""
         self.following: Delivery | None = None
         self._first = first
         self._work = work
@@ -83,6 +109,8 @@ class InFlightDeliveries:
         #: Those of which nothing is to be taken now. Brought up to date with each change of one: to look at all of them
         #: for each batch takes more time than the batch.
         self._blocked: set[MessageQueue] = set()
+        #: Queues that may have suspects.
+        self._suspect: set[MessageQueue] = set()
         #: The latest number of a queue when `blocked` was asked for last, and now.
         self._seen = self._latest = 0
         self._active: dict[Delivery, None] = {}
@@ -93,10 +121,10 @@ class InFlightDeliveries:
 
     # ---- queues ---------------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int) -> None:
+    def start(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
         """Begin to account for a queue that is read from an offset on."""
         with self._changed:
-            self._grant(queue, offset)
+            self._grant(queue, offset, suspects)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
         """Forget what is in flight of a queue that has shrunk; return where to read again, None if it has left."""
@@ -114,6 +142,7 @@ class InFlightDeliveries:
             for queue in queues:
                 self._queues.pop(queue, None)
                 self._blocked.discard(queue)
+                self._suspect.discard(queue)
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Release queues without an active call; return their commit positions.
@@ -128,6 +157,7 @@ class InFlightDeliveries:
                     gone[queue] = work.ranges.commit_position
                     del self._queues[queue]
                     self._blocked.discard(queue)
+                    self._suspect.discard(queue)
             return gone
 
     def blocked(self) -> frozenset[MessageQueue]:
@@ -135,6 +165,17 @@ class InFlightDeliveries:
         with self._changed:
             self._seen = self._latest
             return frozenset(self._blocked)
+
+    def suspects(self) -> dict[MessageQueue, Suspects]:
+        """Return the queues with messages that are to be delivered alone, and these."""
+        if not self._suspect:
+            return {}
+        with self._changed:
+            for queue in [*self._suspect]:
+                work = self._queues[queue]
+                if work.ranges.commit_position >= work.suspects.end:
+                    self._suspect.discard(queue)
+            return {queue: self._queues[queue].suspects for queue in self._suspect}
 
     def offsets(self, positions: Callable[[], Mapping[MessageQueue, int]]) -> dict[MessageQueue, int]:
         """Return the commit positions of all queues; only by the thread that takes messages.
@@ -159,10 +200,14 @@ class InFlightDeliveries:
             work = self._queues.get(queue)
             return (work.ranges.messages, work.ranges.size) if work else (0, 0)
 
-    def _grant(self, queue: MessageQueue, offset: int) -> None:
+    def _grant(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
         self._latest += 1
-        self._queues[queue] = _QueueWork(offset, self._latest)
+        self._queues[queue] = _QueueWork(offset, self._latest, suspects)
         self._blocked.discard(queue)
+        if suspects.tries:
+            self._suspect.add(queue)
+        else:
+            self._suspect.discard(queue)
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
         """Bring up to date whether something of a queue may be taken."""
@@ -262,6 +307,8 @@ class InFlightDeliveries:
             self._update(delivery.queue, delivery.work)
             # Others: a thread that hangs may still have this one.
             again = [Delivery(delivery.queue, message.queue_offset, [message], delivery.work) for message in messages]
+            for one in again:
+                one.gives_up = delivery.gives_up
             if self._one_at_a_time:
                 for one, following in itertools.pairwise(again):
                     one.following = following

@@ -45,6 +45,8 @@ class Grant(NamedTuple):
         given_back: how often this member had given the queue back when it asked.
         address: of the broker that has granted it, where alone it holds; empty where there are no leases.
         term: the latest one in the log of which the offset is; 0 when it is to be taken as it is.
+        tries: deliveries of the message at the offset to members that died.
+        suspects_end: above 0 of these, messages before this offset may have been in their hands, too.
     """
 
     epoch: int
@@ -53,6 +55,8 @@ class Grant(NamedTuple):
     given_back: int = 0
     address: str = ""
     term: int = 0
+    tries: int = 0
+    suspects_end: int = 0
 
 
 class Ask(NamedTuple):

@@ -97,6 +97,7 @@ class BrokerOffsets:
                     offset=commit.offset,
                     epoch=commit.epoch,
                     term=commit.term,
+                    tries=commit.tries,
                 )
                 for commit in commits
             ],

@@ -149,6 +149,7 @@ class Commit(NamedTuple):
         sought: the reader has moved: the recorded offset may go back.
         address: of the broker that has granted the lease; empty without one.
         term: the latest one in the log that was read; 0 when it is not known.
+        tries: deliveries of the message at the offset, which is being delivered alone; 0 if it is not.
     """
 
     queue: MessageQueue
@@ -158,6 +159,7 @@ class Commit(NamedTuple):
     sought: bool = False
     address: str = ""
     term: int = 0
+    tries: int = 0
 
 
 class QueueEvent(Enum):

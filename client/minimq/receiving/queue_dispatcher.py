@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from minimq.connection.cluster import Cluster
@@ -16,7 +16,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.delivery_outcomes import DeliveryOutcomes
-from minimq.receiving.in_flight import Delivery, InFlightDeliveries
+from minimq.receiving.in_flight import Delivery, InFlightDeliveries, Suspects
 from minimq.receiving.listener import (
     QUIET_CLOSE_S,
     WAITS_FOR_CALLS,
@@ -29,10 +29,11 @@ from minimq.receiving.listener import (
 )
 from minimq.receiving.listener_tasks import ListenerTasks
 from minimq.receiving.listener_threads import ListenerThreads
+from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.redelivery import CANCELLED, TIMED_OUT, delay_ms, from_copy
+from minimq.receiving.redelivery import CANCELLED, DIED, TIMED_OUT, delay_ms, from_copy, tried_again
 from minimq.receiving.waits import complete
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.dropped import close_all
@@ -101,6 +102,8 @@ class QueueDispatcher(Consumer):
         self._ends_at = 0.0
         #: When the dispatcher looks for calls that hang.
         self._look_at = 0.0
+        #: A suspect is in hand, and nothing else.
+        self._is_alone = False
         self._broken: BaseException | None = None
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
@@ -187,8 +190,10 @@ class QueueDispatcher(Consumer):
     def _topics_of_others(self) -> Collection[str]:
         return self._member.topics_of_others if self._member is not None else ()
 
-    def _begins(self, queue: MessageQueue, offset: int) -> None:
-        self._in_flight.start(queue, offset)
+    def _begins(self, queue: MessageQueue, lease: Grant) -> None:
+        # So many messages, or fewer, are in the hands of listeners, if all members have the same options.
+        end = min(lease.suspects_end, lease.offset + self._most_calls * self._batch_size)
+        self._in_flight.start(queue, lease.offset, Suspects(lease.offset, lease.tries, end))
         self._fetcher.hand_out.wake()  # the dispatcher has to know of the queue before it gets the first message
 
     def _lost(self, queues: Sequence[MessageQueue]) -> None:
@@ -262,12 +267,20 @@ class QueueDispatcher(Consumer):
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
         assert self._calls is not None  # the dispatcher begins after it
+        if self._is_alone:
+            if not self._in_flight.wait_until_below(1, _WAIT_S):
+                return
+            self._is_alone = False
+            self._commit()
+        suspects = self._in_flight.suspects()
+        if suspects and self._take_alone(suspects):
+            return
         if self._in_flight.active >= self._most_calls:
             self._calls.flush()
             self._fetcher.announce()  # which does not have to wait for a listener
             self._in_flight.wait_until_below(self._most_calls // 2 + 1, _WAIT_S)
             return
-        blocked = self._in_flight.blocked()
+        blocked = self._in_flight.blocked().union(suspects)
         wait_s = min(max(self._in_flight.next_due() - time.monotonic(), 0.0), _WAIT_S)
         messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=blocked)
         if not messages:
@@ -278,6 +291,49 @@ class QueueDispatcher(Consumer):
                 self._calls.add(delivery)
         elif draining:
             self._in_flight.wait(_DRAIN_WAIT_S)
+
+    def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
+        """Deliver a suspect with nothing else in hand; return False if there is none.
+
+        Should it end the process, the broker knows that it was this one, and how often.
+        """
+        assert self._calls is not None
+        blocked = self._in_flight.blocked()
+        idle = [queue for queue in suspects if queue not in blocked and not self._in_flight.of_queue(queue)[0]]
+        if not self._fetcher.hand_out.has_any(idle):
+            return False
+        self._calls.flush()
+        if not self._in_flight.wait_until_below(1, _WAIT_S):
+            return True
+        others = blocked.union(self._fetcher.queues).difference(idle)
+        messages = self._fetcher.hand_out.take(1, 0.0, but=others)
+        if not messages:
+            return False
+        queue, offset = messages[0].queue, messages[0].queue_offset
+        tries = suspects[queue].tries_of(offset)
+        is_over = self._is_over(messages, tries)
+        try:
+            if tries and not is_over:
+                progress = self._fetcher.commits.progress({queue: offset})
+                self._client.wait(lambda: self._fetcher.commits.record_delivery(progress, tries + 1))
+        except BaseException:
+            self._fetcher.hand_out.give_back(messages)
+            raise
+        for delivery in self._deliveries_of(messages):
+            self._is_alone = True
+            delivery.gives_up = DIED if is_over else ""
+            # A dead letter counts the try that made it one.
+            delivery.messages = [tried_again(message, tries - is_over) for message in delivery.messages]
+            self._calls.submit(delivery)
+        return True
+
+    def _is_over(self, messages: Sequence[ReceivedMessage], tries: int) -> bool:
+        """Tell whether a suspect has ended too many members: more than the one that had others in hand, too."""
+        most = self._outcomes.max_tries
+        if most is None or tries <= 1:
+            return False
+        is_copy = messages[0].queue.topic == self._retry_topic
+        return (from_copy(messages[0]) if is_copy else messages[0]).reconsume_times + tries > most
 
     def _deliveries_of(self, messages: list[ReceivedMessage]) -> list[Delivery]:
         queue = messages[0].queue

@@ -363,6 +363,10 @@ class QueueReader:
             return None
         return self._commits.begin(self.queue, offset, self.lease, term)
 
+    def deliver_alone(self, offset: int, tries: int) -> None:
+        """Have commits at an offset tell how often its message was delivered."""
+        self._commits.alone = offset, tries
+
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Note the outcome of a commit that was begun at that time."""
         self._commits.end(commit, self.position, now, failure)

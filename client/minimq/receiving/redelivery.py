@@ -50,6 +50,7 @@ TRIES_USED_UP = "tries used up"
 REJECTED = "rejected"
 TIMED_OUT = "listener did not return in time"
 CANCELLED = "listener was cancelled"
+DIED = "consumers died while they had it"
 _MAX_REASON = 200
 _ESCAPE = "%"
 #: Of the numbers in a copy. Anybody may send to a retry topic, and longer ones no Python reads.
@@ -113,10 +114,10 @@ def from_copy(message: ReceivedMessage) -> RedeliveredMessage:
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
 
 
-def tried_again(message: ReceivedMessage) -> RedeliveredMessage:
-    """Return the same message, tried once more than before."""
+def tried_again(message: ReceivedMessage, tries: int = 1) -> RedeliveredMessage:
+    """Return the same message, tried so many times more than before."""
     is_copy = isinstance(message, RedeliveredMessage) and message.is_copy
-    times = message.reconsume_times + 1
+    times = message.reconsume_times + tries
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
 
 

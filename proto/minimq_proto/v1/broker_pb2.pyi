@@ -1428,6 +1428,7 @@ class QueueOffset(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
+    TRIES_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -1435,6 +1436,8 @@ class QueueOffset(google.protobuf.message.Message):
     """Set when the commit is made under a lease: it is refused unless this lease holds."""
     term: builtins.int
     """In a commit: as in `PullRequest`."""
+    tries: builtins.int
+    """In a commit under a lease: deliveries of the message at the offset, if it is about to be delivered alone."""
     def __init__(
         self,
         *,
@@ -1443,8 +1446,9 @@ class QueueOffset(google.protobuf.message.Message):
         offset: builtins.int = ...,
         epoch: builtins.int = ...,
         term: builtins.int = ...,
+        tries: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 
@@ -1964,6 +1968,8 @@ class QueueGranted(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
     GIVEN_BACK_FIELD_NUMBER: builtins.int
+    TRIES_FIELD_NUMBER: builtins.int
+    SUSPECTS_END_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
     queue_id: builtins.int
@@ -1973,6 +1979,11 @@ class QueueGranted(google.protobuf.message.Message):
     """A topic that was deleted and made again has another id."""
     given_back: builtins.int
     """What the member said when it asked, so that it knows a grant that crossed its giving back."""
+    tries: builtins.int
+    """Deliveries of the message at the offset to members that died; above 0, messages before `suspects_end` may have been
+    in their hands, too, and are to be delivered alone.
+    """
+    suspects_end: builtins.int
     def __init__(
         self,
         *,
@@ -1983,8 +1994,10 @@ class QueueGranted(google.protobuf.message.Message):
         offset: builtins.int = ...,
         topic_id: builtins.int = ...,
         given_back: builtins.int = ...,
+        tries: builtins.int = ...,
+        suspects_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "suspects_end", b"suspects_end", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 
