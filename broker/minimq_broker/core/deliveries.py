@@ -1,7 +1,7 @@
 """Deliveries that did not end, of queues that members of groups have to themselves: a try of a message that kills.
 
-A member records a delivery before it is made when it is to be made alone, as the message at the committed offset. The
-broker adds those of members that died with messages in hand and had recorded nothing: one of these messages may be why.
+A member records a delivery before it makes it if it delivers nothing else meanwhile, which it does after a death. The
+broker records those of members that died and had not: one of the messages from the committed offset on may be why.
 """
 
 from __future__ import annotations
@@ -36,5 +36,6 @@ def withdrawn(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsC
     for queue, epoch in owned:
         deliveries = state.deliveries.get((group, *queue))
         if deliveries is not None and epoch and deliveries.epoch == epoch:
-            found.append(CommittedOffset(*queue, state.offset(group, queue) or 0, deliveries.tries - 1))
+            offset = state.offset(group, queue) or 0
+            found.append(CommittedOffset(*queue, offset, deliveries.tries - 1, in_hand_end=deliveries.in_hand_end))
     return OffsetsCommitted(group, tuple(found)) if found else None

@@ -93,20 +93,24 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     topic_id: int
     queue_id: int
     offset: int
-    #: Deliveries of the message at the offset that did not end; None: as before, and none at a new offset.
+    #: See `Deliveries`; None: as before, and none at a new offset.
     tries: int | None = None
-    #: Of the lease under which the latest of them was made.
     epoch: int = 0
+    in_hand_end: int = 0
 
 
 class Deliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Deliveries of the message at a committed offset that did not end: its member died, or has it now.
+    """Deliveries of messages from a committed offset on that did not end: their members died, or have them now.
 
-    `epoch` is that of the lease under which the latest of them was made.
+    Attributes:
+        tries: number of these deliveries.
+        epoch: of the lease under which the latest was made.
+        in_hand_end: where the messages of the latest end; 0 if it is not known.
     """
 
     tries: int
     epoch: int
+    in_hand_end: int = 0
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):

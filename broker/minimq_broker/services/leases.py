@@ -371,7 +371,8 @@ class LeaseKeeper:
         )
         deliveries = self._engine.state.deliveries.get((group, *queue))
         if deliveries is not None:
-            granted.tries, granted.suspects_end = deliveries.tries, self._engine.store.queue_end(queue).offset
+            granted.tries, granted.in_hand_end = deliveries.tries, deliveries.in_hand_end
+            granted.queue_end = self._engine.store.queue_end(queue).offset
         return granted
 
     def _topic_name(self, queue: QueueKey) -> str:

@@ -31,7 +31,7 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
     if not client_id:
         return CommittedOffset(*queue, item.offset)
-    return CommittedOffset(*queue, item.offset, item.tries, item.epoch)
+    return CommittedOffset(*queue, item.offset, item.tries, item.epoch, item.in_hand_end)
 
 
 class OffsetService:

@@ -18,14 +18,14 @@ class CommitState:
         is_sought: the reader has moved: the recorded offset may go back.
         is_unsaved: something was handed out that is not recorded.
         was_refused_as_deleted: the broker has refused a commit under this lease, as it has the topic no more.
-        alone: the offset of the message that is delivered alone, and its deliveries; None if none is.
+        alone: the latest delivery that was made alone: its first offset, its number, and where its messages end.
     """
 
     def __init__(self, recommit_s: float) -> None:
         self.is_sought = False
         self.is_unsaved = False
         self.was_refused_as_deleted = False
-        self.alone: tuple[int, int] | None = None
+        self.alone = (-1, 0, 0)
         self._recommit_s = recommit_s
         self._offset: int | None = None
         self._at = 0.0
@@ -41,8 +41,8 @@ class CommitState:
 
     def begin(self, queue: MessageQueue, offset: int, lease: Grant, term: int) -> Commit:
         """Return a commit; a seek that comes meanwhile is for the next one."""
-        tries = self.alone[1] if self.alone is not None and self.alone[0] == offset else 0
-        commit = Commit(queue, offset, lease.epoch, lease.topic_id, self.is_sought, lease.address, term, tries)
+        alone = self.alone[1:] if self.alone[0] == offset else ()
+        commit = Commit(queue, offset, lease.epoch, lease.topic_id, self.is_sought, lease.address, term, *alone)
         self.is_sought = False
         return commit
 

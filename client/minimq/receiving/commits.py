@@ -124,12 +124,19 @@ class Commits:
         if errors:
             raise errors[0]
 
-    async def record_delivery(self, progress: Progress, tries: int) -> None:
-        """Record that messages are about to be delivered alone, each for so many times; raises as `record`."""
+    async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
+        """Record that messages of a queue are about to be delivered, and nothing else is; raises as `record`.
+
+        Args:
+            queue: all before the first message is finished.
+            first: offset of the first message.
+            tries: number of this delivery of them.
+            end: offset behind the last one.
+        """
         with self._lock:
-            for queue, offset in progress.offsets.items():
-                if (reader := self._readers.get(queue)) is not None:
-                    reader.deliver_alone(offset, tries)
+            if (reader := self._readers.get(queue)) is not None:
+                reader.delivers_alone(first, tries, end)
+            progress = self.progress({queue: first})
         await self.record(progress)
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:

@@ -223,7 +223,8 @@ class GroupMember:
                     granted.given_back,
                     self._sessions.address(name),
                     tries=granted.tries,
-                    suspects_end=granted.suspects_end,
+                    in_hand_end=granted.in_hand_end,
+                    queue_end=granted.queue_end,
                 )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":

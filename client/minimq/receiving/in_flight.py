@@ -9,32 +9,50 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from minimq.receiving.member_state import Grant
 from minimq.receiving.process_queue import InFlightLimits, ProcessQueue
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
 
 class Suspects(NamedTuple):
-    """Messages that members that died may have had in their hands: one of them may be why, so each is delivered alone.
+    """Messages of which one may have ended the member that had them: while they are delivered, nothing else is.
 
     Attributes:
         first: offset of the first of them.
-        tries: deliveries of that one to members that died.
+        tries: deliveries of those up to `near` to members that died.
+        near: offset up to which each is delivered alone; those behind it with as many as usual.
         end: offset behind the last of them.
+        known: all of those up to `near` were in the hands of the latest such member, and no others.
     """
 
     first: int
     tries: int
+    near: int
     end: int
+    known: bool = False
+
+    @classmethod
+    def of(cls, lease: Grant, most: int) -> Suspects:
+        """Return those of a queue that was granted.
+
+        Args:
+            lease: tells of the deliveries to members that died.
+            most: number of messages that listeners have at once.
+        """
+        near = lease.in_hand_end or min(lease.offset + most, lease.queue_end)
+        return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_hand_end))
 
     def tries_of(self, offset: int) -> int:
-        """Return how often a message was delivered to a member that died; 0 if it is no suspect."""
-        if offset >= self.end:
-            return 0
-        return self.tries if offset == self.first else min(self.tries, 1)
+        """Return how often a message was delivered to members that died, as far as is known; 0 if it is no suspect."""
+        return self.tries if offset < self.near else int(offset < self.end)
+
+    def is_found(self, offset: int) -> bool:
+        """Tell whether a message was the only one that a member had that died, and is not merely one of several."""
+        return self.known and self.tries > 1 and offset == self.first and self.near == offset + 1
 
 
-_NONE = Suspects(0, 0, 0)
+_NONE = Suspects(0, 0, 0, 0)
 
 
 class _QueueWork:
@@ -166,14 +184,14 @@ class InFlightDeliveries:
             self._seen = self._latest
             return frozenset(self._blocked)
 
-    def suspects(self) -> dict[MessageQueue, Suspects]:
-        """Return the queues with messages that are to be delivered alone, and these."""
+    def suspects(self, *, near_only: bool) -> dict[MessageQueue, Suspects]:
+        """Return the queues with suspects; if so wanted, only those with suspects that are to be delivered alone."""
         if not self._suspect:
             return {}
         with self._changed:
             for queue in [*self._suspect]:
                 work = self._queues[queue]
-                if work.ranges.commit_position >= work.suspects.end:
+                if work.ranges.commit_position >= (work.suspects.near if near_only else work.suspects.end):
                     self._suspect.discard(queue)
             return {queue: self._queues[queue].suspects for queue in self._suspect}
 

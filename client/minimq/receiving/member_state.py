@@ -45,8 +45,9 @@ class Grant(NamedTuple):
         given_back: how often this member had given the queue back when it asked.
         address: of the broker that has granted it, where alone it holds; empty where there are no leases.
         term: the latest one in the log of which the offset is; 0 when it is to be taken as it is.
-        tries: deliveries of the message at the offset to members that died.
-        suspects_end: above 0 of these, messages before this offset may have been in their hands, too.
+        tries: deliveries of messages from the offset on to members that died.
+        in_hand_end: where these messages end; 0 if it is not known.
+        queue_end: where the queue ends; 0 without such deliveries.
     """
 
     epoch: int
@@ -56,7 +57,8 @@ class Grant(NamedTuple):
     address: str = ""
     term: int = 0
     tries: int = 0
-    suspects_end: int = 0
+    in_hand_end: int = 0
+    queue_end: int = 0
 
 
 class Ask(NamedTuple):

@@ -98,6 +98,7 @@ class BrokerOffsets:
                     epoch=commit.epoch,
                     term=commit.term,
                     tries=commit.tries,
+                    in_hand_end=commit.in_hand_end,
                 )
                 for commit in commits
             ],

@@ -149,7 +149,8 @@ class Commit(NamedTuple):
         sought: the reader has moved: the recorded offset may go back.
         address: of the broker that has granted the lease; empty without one.
         term: the latest one in the log that was read; 0 when it is not known.
-        tries: deliveries of the message at the offset, which is being delivered alone; 0 if it is not.
+        tries: number of the delivery that is made alone from the offset on; 0 if none is.
+        in_hand_end: where its messages end.
     """
 
     queue: MessageQueue
@@ -160,6 +161,7 @@ class Commit(NamedTuple):
     address: str = ""
     term: int = 0
     tries: int = 0
+    in_hand_end: int = 0
 
 
 class QueueEvent(Enum):

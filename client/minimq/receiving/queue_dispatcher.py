@@ -102,8 +102,10 @@ class QueueDispatcher(Consumer):
         self._ends_at = 0.0
         #: When the dispatcher looks for calls that hang.
         self._look_at = 0.0
-        #: A suspect is in hand, and nothing else.
+        #: Suspects are in hand, and nothing else.
         self._is_alone = False
+        #: Until when those are looked for that were finished by a member that died and had not committed them.
+        self._suspect_until = 0.0
         self._broken: BaseException | None = None
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
@@ -191,9 +193,12 @@ class QueueDispatcher(Consumer):
         return self._member.topics_of_others if self._member is not None else ()
 
     def _begins(self, queue: MessageQueue, lease: Grant) -> None:
-        # So many messages, or fewer, are in the hands of listeners, if all members have the same options.
-        end = min(lease.suspects_end, lease.offset + self._most_calls * self._batch_size)
-        self._in_flight.start(queue, lease.offset, Suspects(lease.offset, lease.tries, end))
+        if lease.tries:
+            # Here they are finished one after the other.
+            busy_s = self._most_at_once * self._options.commit_interval_s
+            self._suspect_until = time.monotonic() + busy_s
+        suspects = Suspects.of(lease, self._most_at_once * self._batch_size)
+        self._in_flight.start(queue, lease.offset, suspects)
         self._fetcher.hand_out.wake()  # the dispatcher has to know of the queue before it gets the first message
 
     def _lost(self, queues: Sequence[MessageQueue]) -> None:
@@ -272,7 +277,7 @@ class QueueDispatcher(Consumer):
                 return
             self._is_alone = False
             self._commit()
-        suspects = self._in_flight.suspects()
+        suspects = self._in_flight.suspects(near_only=time.monotonic() > self._suspect_until)
         if suspects and self._take_alone(suspects):
             return
         if self._in_flight.active >= self._most_calls:
@@ -293,9 +298,9 @@ class QueueDispatcher(Consumer):
             self._in_flight.wait(_DRAIN_WAIT_S)
 
     def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
-        """Deliver a suspect with nothing else in hand; return False if there is none.
+        """Deliver suspects with nothing else in hand; return False if there are none.
 
-        Should it end the process, the broker knows that it was this one, and how often.
+        Should they end the process, the broker knows which they were, and how often they were delivered.
         """
         assert self._calls is not None
         blocked = self._in_flight.blocked()
@@ -306,34 +311,39 @@ class QueueDispatcher(Consumer):
         if not self._in_flight.wait_until_below(1, _WAIT_S):
             return True
         others = blocked.union(self._fetcher.queues).difference(idle)
-        messages = self._fetcher.hand_out.take(1, 0.0, but=others)
+        messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=others)
         if not messages:
             return False
-        queue, offset = messages[0].queue, messages[0].queue_offset
-        tries = suspects[queue].tries_of(offset)
-        is_over = self._is_over(messages, tries)
+        queue, first = messages[0].queue, messages[0].queue_offset
+        found = suspects[queue]
+        if len(messages) > 1 and (first < found.near or queue.topic == self._retry_topic):
+            self._fetcher.hand_out.give_back(messages[1:])
+            del messages[1:]
+        tries = found.tries_of(first)
+        is_over = found.is_found(first) and self._is_over(messages[0], tries)
         try:
             if tries and not is_over:
-                progress = self._fetcher.commits.progress({queue: offset})
-                self._client.wait(lambda: self._fetcher.commits.record_delivery(progress, tries + 1))
+                end = messages[-1].queue_offset + 1
+                self._client.wait(lambda: self._fetcher.commits.record_delivery(queue, first, tries + 1, end))
         except BaseException:
             self._fetcher.hand_out.give_back(messages)
             raise
         for delivery in self._deliveries_of(messages):
             self._is_alone = True
-            delivery.gives_up = DIED if is_over else ""
-            # A dead letter counts the try that made it one.
-            delivery.messages = [tried_again(message, tries - is_over) for message in delivery.messages]
+            if is_over:
+                delivery.gives_up = DIED
+                tries -= 1  # a dead letter counts one more
+            if first < found.near:
+                delivery.messages = [tried_again(message, tries) for message in delivery.messages]
             self._calls.submit(delivery)
         return True
 
-    def _is_over(self, messages: Sequence[ReceivedMessage], tries: int) -> bool:
-        """Tell whether a suspect has ended too many members: more than the one that had others in hand, too."""
+    def _is_over(self, message: ReceivedMessage, tries: int) -> bool:
+        """Tell whether a message has ended so many members that it becomes a dead letter."""
+        if message.queue.topic == self._retry_topic:
+            message = from_copy(message)
         most = self._outcomes.max_tries
-        if most is None or tries <= 1:
-            return False
-        is_copy = messages[0].queue.topic == self._retry_topic
-        return (from_copy(messages[0]) if is_copy else messages[0]).reconsume_times + tries > most
+        return most is not None and message.reconsume_times + tries > most
 
     def _deliveries_of(self, messages: list[ReceivedMessage]) -> list[Delivery]:
         queue = messages[0].queue

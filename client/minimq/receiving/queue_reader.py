@@ -363,9 +363,9 @@ class QueueReader:
             return None
         return self._commits.begin(self.queue, offset, self.lease, term)
 
-    def deliver_alone(self, offset: int, tries: int) -> None:
-        """Have commits at an offset tell how often its message was delivered."""
-        self._commits.alone = offset, tries
+    def delivers_alone(self, offset: int, tries: int, end: int) -> None:
+        """Have commits at an offset tell of a delivery of messages from there to before `end`."""
+        self._commits.alone = offset, tries, end
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Note the outcome of a commit that was begun at that time."""

@@ -1429,6 +1429,7 @@ class QueueOffset(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
+    IN_HAND_END_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -1437,7 +1438,10 @@ class QueueOffset(google.protobuf.message.Message):
     term: builtins.int
     """In a commit: as in `PullRequest`."""
     tries: builtins.int
-    """In a commit under a lease: deliveries of the message at the offset, if it is about to be delivered alone."""
+    """In a commit under a lease: the messages before `in_hand_end` are about to be delivered, for the time `tries`, and
+    nothing else is. 0: there is no such delivery.
+    """
+    in_hand_end: builtins.int
     def __init__(
         self,
         *,
@@ -1447,8 +1451,9 @@ class QueueOffset(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         term: builtins.int = ...,
         tries: builtins.int = ...,
+        in_hand_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "in_hand_end", b"in_hand_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 
@@ -1969,7 +1974,8 @@ class QueueGranted(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     GIVEN_BACK_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
-    SUSPECTS_END_FIELD_NUMBER: builtins.int
+    IN_HAND_END_FIELD_NUMBER: builtins.int
+    QUEUE_END_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
     queue_id: builtins.int
@@ -1980,10 +1986,10 @@ class QueueGranted(google.protobuf.message.Message):
     given_back: builtins.int
     """What the member said when it asked, so that it knows a grant that crossed its giving back."""
     tries: builtins.int
-    """Deliveries of the message at the offset to members that died; above 0, messages before `suspects_end` may have been
-    in their hands, too, and are to be delivered alone.
-    """
-    suspects_end: builtins.int
+    """Deliveries of messages from the offset on to members that died."""
+    in_hand_end: builtins.int
+    """With `tries`: where these messages end, 0 if it is not known; and where the queue ends."""
+    queue_end: builtins.int
     def __init__(
         self,
         *,
@@ -1995,9 +2001,10 @@ class QueueGranted(google.protobuf.message.Message):
         topic_id: builtins.int = ...,
         given_back: builtins.int = ...,
         tries: builtins.int = ...,
-        suspects_end: builtins.int = ...,
+        in_hand_end: builtins.int = ...,
+        queue_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "suspects_end", b"suspects_end", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_hand_end", b"in_hand_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 
