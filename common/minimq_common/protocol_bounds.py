@@ -191,7 +191,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "spans": Items(2 * MAX_SPANS, COUNT),
         "duration_ms": Range(0, MAX_INVISIBLE_MS),
     },
-    "PoppedRun": {"first": COUNT, "count": COUNT, "tries": COUNT},
+    "PoppedRun": {"first": COUNT, "count": COUNT, "tries": COUNT, "lost": COUNT},
     "PoppedMessages": {
         "epoch": COUNT,
         "invisible_ms": COUNT,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_lanes import NEVER
 from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
+from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import PopMoved, Run, RunState
 from minimq_broker.store.pop_drafts import PopStep
 from minimq_common.errors import InvalidArgument, SystemBusy
@@ -25,10 +25,16 @@ class Told(NamedTuple):
     until_ms: int
     epoch: int
     client: str
+    lost: int = 0
+
+    def losses(self, wanted: Take) -> int:
+        """Return how many consumers have died with it, once it is due."""
+        is_lost = self.state is RunState.OUT and self.client and self.client not in wanted.present
+        return min(self.lost + bool(is_lost), 2)
 
     @classmethod
     def of(cls, run: Run) -> Told:
-        return cls(run.state, run.tries, run.until_ms, run.epoch, run.client)
+        return cls(run.state, run.tries, run.until_ms, run.epoch, run.client, run.lost)
 
 
 class PopLimits(NamedTuple):
@@ -127,11 +133,12 @@ class PopModel:
             self.next = max(self.next, first)
         return missed
 
-    def free(self, client: str) -> None:
+    def free(self, gone: Leave) -> None:
         """A consumer is gone."""
         for at, told in self.messages.items():
-            if told.client == client:
-                self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "")
+            if told.client == gone.client:
+                lost = min(told.lost + gone.died, 2)
+                self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "", lost)
 
     def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
         """Learn what was handed out; nothing may be kept back, unless the queue is full."""
@@ -150,7 +157,7 @@ class PopModel:
         assert sum(run.count for run in step.runs) <= wanted.most
         self._check_tries(step)
         for run in step.runs:
-            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client)
+            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client, run.lost)
             assert told == Told.of(run)
             for at in range(run.first, run.end):
                 before = self.messages.get(at)
@@ -160,13 +167,15 @@ class PopModel:
                 else:
                     assert before.until_ms <= now_ms, "it is in two hands"
                 assert run.tries == (before.tries if before else 0) + 1
+                assert run.lost == (before.losses(wanted) if before is not None else 0)
                 self.messages[at] = told
 
     @staticmethod
     def _check_tries(step: PopStep) -> None:
         tries = {run.tries for run in step.runs}
         assert tries <= {1} or 1 not in tries, "those that failed may take others along"
-        assert max(tries, default=0) <= 3 or sum(run.count for run in step.runs) == 1
+        is_suspect = any(run.lost for run in step.runs)
+        assert (max(tries, default=0) <= 3 and not is_suspect) or sum(run.count for run in step.runs) == 1
 
     def _take_in_order(
         self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool
@@ -182,7 +191,7 @@ class PopModel:
         passed = not wanted.again_only and is_first and self._pass_unwanted(step.key, wanted, fact)
         taken = dict[int, Told]()
         for run in step.runs:
-            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client)
+            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client, run.lost)
             assert told == Told.of(run)
             if run.first >= self.next:
                 passed = self._pass_lanes(step.key, taken, fact) or passed
@@ -193,6 +202,7 @@ class PopModel:
                 assert taken.keys() >= {*older}, "an older message of the lane is left"
                 assert run.lane == lane
                 assert run.tries == (before.tries if before else 0) + 1
+                assert run.lost == (before.losses(wanted) if before is not None else 0)
                 if before is None:
                     assert at == self.next < step.stored[1], "it is settled, or nobody has sent it"
                     self.next += 1
@@ -203,7 +213,7 @@ class PopModel:
         lanes = {*map(self._lane, taken)}
         for at, told in self.messages.items():
             if at not in taken and self._lane(at) in lanes and told.epoch:
-                self.messages[at] = Told(RunState.FREE, told.tries, told.until_ms, 0, "")
+                self.messages[at] = Told(RunState.FREE, told.tries, told.until_ms, 0, "", told.losses(wanted))
 
     def _pass_lanes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:
         """Learn from the fact which messages were passed over, and wait for older ones of their lanes."""
@@ -263,7 +273,7 @@ class PopModel:
         for at, told in self.messages.items():
             is_behind = any(other < at and self._lane(other) == self._lane(at) for other in given)
             if is_behind and at not in given and told.state is RunState.OUT and told.epoch == settle.epoch:
-                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, 0, "")
+                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, 0, "", told.lost)
 
     def _is_given_up(self, at: int, settle: Settle) -> bool:
         told = self.messages.get(at)
@@ -286,9 +296,9 @@ class PopModel:
                 del self.messages[at]
                 self.done.add(at)
             elif settle.outcome is PopOutcome.FREE:
-                self.messages[at] = told._replace(state=RunState.FREE, until_ms=settle.until_ms, client="")
+                self.messages[at] = told._replace(state=RunState.FREE, until_ms=settle.until_ms, client="", lost=0)
             elif settle.outcome is PopOutcome.RETURN and is_out:
-                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, told.epoch, "")
+                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, told.epoch, "", told.lost)
             elif settle.outcome is PopOutcome.EXTEND and is_out:
                 self.messages[at] = told._replace(until_ms=settle.until_ms)
             else:

@@ -345,7 +345,8 @@ class PopWorld:
         until_ms, most = self.now_ms + chance.randint(1, 100), chance.choice((1, 3, 8, 50))
         again_only, lanes = chance.random() < 0.05, self._some_lanes(key)
         ahead = lanes is None and chance.random() < 0.2  # the order is that of who asks
-        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead, lanes)
+        present = frozenset(client for client in CLIENTS if chance.random() < 0.5)
+        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead, lanes, present)
 
     def _settle(self, run: Run) -> Settle:
         chance = self._chance
@@ -366,7 +367,7 @@ class PopWorld:
             case Settle():
                 model.settle(step, what, self._limits)
             case Leave():
-                model.free(what.client)
+                model.free(what)
 
     def _check(self) -> None:
         for key, model in self._models.items():

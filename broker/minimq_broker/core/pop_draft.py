@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_requests import Settle, Take
+from minimq_broker.core.pop_requests import Leave, Settle, Take
 from minimq_broker.core.pop_runs import QueueMoved, Run, RunState
 
 
@@ -60,9 +60,9 @@ class PopDraft:
             raise busy
         return expired
 
-    def free(self, client: str) -> list[Run]:
+    def free(self, gone: Leave) -> list[Run]:
         """Release the messages of a consumer that is gone."""
-        return self._put(self.queue.freed(client))
+        return self._put(self.queue.freed(gone))
 
     def changes(self) -> QueueMoved | None:
         """Return the changes since the previous call; None if there are none."""

@@ -6,7 +6,7 @@ lane, and wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from minimq_broker.core.pop_runs import Run, RunState, merged_runs
@@ -50,13 +50,16 @@ def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
     return found
 
 
-def leading(due: Iterable[Run], least: int, most: int) -> Iterator[Run]:
-    """Yield the runs that were delivered from `least` to `most` times, of each lane up to the first that was not."""
+def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
+    """Yield the runs that were delivered from `least` to `most` times, of each lane up to the first that was not.
+
+    One that has `losses` is none of them.
+    """
     shut = set[int]()
     for run in due:
         if run.lane in shut:
             continue
-        if least <= run.tries <= most:
+        if least <= run.tries <= most and not losses(run):
             yield run
         elif run.lane:
             shut.add(run.lane)
@@ -110,12 +113,12 @@ def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
     return {run.lane for run in runs if run.state is not DONE and run.lane and ends.get(run.first) != run.end}
 
 
-def voided(runs: Iterable[Run], found: Sequence[Run]) -> list[Run]:
-    """Return the rest of the lanes that are delivered now, taken away from its former consumers."""
+def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], int]) -> list[Run]:
+    """Return the rest of the lanes that are delivered now, taken away from its former consumers, with its `losses`."""
     lanes = {run.lane for run in found if run.state is OUT and run.lane}
     taken = {run.first: run.end for run in found}
     return [
-        Run(first, run.end, FREE, run.tries, run.until_ms, lane=run.lane)
+        Run(first, run.end, FREE, run.tries, run.until_ms, lane=run.lane, lost=losses(run))
         for run in runs
         if run.lane in lanes and run.epoch and (first := taken.get(run.first, run.first)) < run.end
     ]
@@ -148,4 +151,4 @@ def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[R
 
 
 def _returned(run: Run, first: int, end: int) -> Run:
-    return Run(first, end, FREE, run.tries - 1, lane=run.lane)
+    return Run(first, end, FREE, run.tries - 1, lane=run.lane, lost=run.lost)

@@ -15,8 +15,8 @@ import msgspec
 
 from minimq_broker.core import pop_lanes
 from minimq_broker.core.pop_lanes import NEVER
-from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
-from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
+from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
+from minimq_broker.core.pop_runs import MAX_HELD, MAX_LOST, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
@@ -219,7 +219,7 @@ class PopQueue:
             most -= sum(run.count for run in found)
         if not found or not any(run.tries > 1 for run in found):
             self._begin(wanted, most, readable_end, epoch, found)
-        return found + pop_lanes.voided(self._runs, found) if self.has_lanes else found
+        return found + pop_lanes.voided(self._runs, found, wanted.losses) if self.has_lanes else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
         """Add messages that were never delivered to a delivery."""
@@ -248,14 +248,19 @@ class PopQueue:
         return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
-        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones."""
-        failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1)
+        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones.
+
+        One that was lost with its consumer comes alone, as does one that has failed more than once.
+        """
+        failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1, wanted.losses)
         if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
             return found
-        suspects = sorted((run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM), key=_tries_of)
+        suspects = sorted(
+            (run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM or wanted.losses(run)), key=_tries_of
+        )
         if found := self._pieces(suspects, 1, most, wanted, epoch):
             return found
-        return self._pieces(pop_lanes.leading(due, 0, 0), wanted.most, most, wanted, epoch)
+        return self._pieces(pop_lanes.leading(due, 0, 0, wanted.losses), wanted.most, most, wanted, epoch)
 
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
         """Return messages of these runs: at most `room`, of which `most` may be new in the hands of consumers."""
@@ -272,7 +277,8 @@ class PopQueue:
             if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
                 end = run.first + count
-                found.append(Run(run.first, end, OUT, tries, wanted.until_ms, epoch, wanted.client, run.lane))
+                lost = wanted.losses(run)
+                found.append(Run(run.first, end, OUT, tries, wanted.until_ms, epoch, wanted.client, run.lane, lost))
                 room -= count
                 most -= count if run.state is not OUT else 0
             if count < run.count and run.lane:
@@ -379,10 +385,11 @@ class PopQueue:
             first = stop
             i += 1
 
-    def freed(self, client: str) -> list[Run]:
+    def freed(self, gone: Leave) -> list[Run]:
         """Return the messages of a consumer that is gone, released."""
+        client, died = gone
         return [
-            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane)
+            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))
             for run in self._runs
             if run.client == client and run.state is OUT
         ]
@@ -398,7 +405,7 @@ def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
         case PopOutcome.FREE:
             return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch, lane=run.lane)
         case PopOutcome.RETURN if run.state is OUT:
-            return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane)
+            return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
         case PopOutcome.EXTEND if run.state is OUT:
-            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane)
+            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane, run.lost)
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from minimq_broker.core.pop_lanes import Stretch
+from minimq_broker.core.pop_runs import MAX_LOST, Run, RunState
 
 
 class PopOutcome(IntEnum):
@@ -33,6 +34,7 @@ class Take(NamedTuple):
         again_only: only redeliver: the broker has as many runs as it may.
         ahead: the consumer prefetches them: it gets nothing while failed messages are due.
         lanes: in a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
+        present: the consumers of the group that are connected.
     """
 
     client: str
@@ -42,6 +44,12 @@ class Take(NamedTuple):
     again_only: bool = False
     ahead: bool = False
     lanes: Sequence[Stretch] | None = None
+    present: Collection[str] = ()
+
+    def losses(self, run: Run) -> int:
+        """Return the number of consumers that died with the messages of a run that is due; see `Run.lost`."""
+        is_lost = run.state is RunState.OUT and run.client != "" and run.client not in self.present
+        return min(run.lost + is_lost, MAX_LOST)
 
 
 class Settle(NamedTuple):
@@ -63,6 +71,12 @@ class Settle(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A consumer is gone: its messages are released."""
+    """A consumer is gone: its messages are released.
+
+    Attributes:
+        client: its id.
+        died: it has not announced that: one of its messages may be the reason.
+    """
 
     client: str
+    died: bool = True

@@ -16,6 +16,8 @@ MAX_RUNS = 4_096
 MAX_HELD = 100_000
 #: Deliveries of one message, as far as they are counted.
 MAX_TRIES = (1 << 31) - 1
+#: Consumers that died with a message, as far as they are counted.
+MAX_LOST = 2
 #: Runs in one fact, and in the row of one queue: enough for many consumers that settle at once.
 _MAX_CHANGED = 1 << 20
 _POSITION_BITS = 48
@@ -24,6 +26,7 @@ _TERM_BITS = 15
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Tries = Annotated[int, msgspec.Meta(ge=0, le=MAX_TRIES)]
 _Client = Annotated[str, msgspec.Meta(max_length=MAX_CLIENT_ID)]
+_Lost = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOST)]
 _LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
@@ -47,6 +50,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         epoch: of their latest delivery, also after its end; 0: there was none.
         client: the consumer that has them; "" for none.
         lane: of their message group, until they are settled; 0 if the topic is not FIFO, or they cannot be read.
+        lost: number of consumers that died with them since the last outcome, `MAX_LOST` for more: with one, others may
+            be the reason; from then on they are delivered with nothing else.
     """
 
     first: _Offset
@@ -57,6 +62,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: _Offset = 0
     client: _Client = ""
     lane: _LaneHash = 0
+    lost: _Lost = 0
 
     @property
     def count(self) -> int:
@@ -67,7 +73,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return the run of some of these messages."""
         if first == self.first and end == self.end:
             return self
-        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane)
+        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane, self.lost)
 
     def continues(self, before: Run) -> bool:
         """Tell whether the run that ends where this one begins has the same state, so that both are one."""
@@ -78,6 +84,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
             and self.until_ms == before.until_ms
             and self.client == before.client
             and self.lane == before.lane
+            and self.lost == before.lost
         )
 
 
@@ -87,7 +94,7 @@ def merged_runs(runs: list[Run]) -> list[Run]:
     for run in runs[1:]:
         last = found[-1]
         if run.continues(last):
-            found[-1] = Run(last.first, run.end, run.state, run.tries, run.until_ms, run.epoch, run.client, run.lane)
+            found[-1] = run.part(last.first, run.end)
         else:
             found.append(run)
     return found

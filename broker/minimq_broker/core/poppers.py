@@ -23,6 +23,10 @@ class _Subscription:
 @dataclass(slots=True)
 class _PopGroup:
     clients: Counter[str] = field(default_factory=Counter)
+    #: Those with a stream: the others may come back within their grace.
+    streams: Counter[str] = field(default_factory=Counter)
+    #: The same, replaced as a whole: the writer looks at it.
+    present: frozenset[str] = frozenset()
     #: Consumers that are counted once, but have not come yet.
     expected: set[str] = field(default_factory=set)
     #: Refused members that divide queues.
@@ -39,10 +43,24 @@ class Poppers:
     def came(self, group: str, client_id: str) -> None:
         """Note that a consumer is there."""
         known = self._groups.setdefault(group, _PopGroup())
+        known.streams[client_id] += 1
+        known.present = frozenset(known.streams)
         if client_id in known.expected:
             known.expected.remove(client_id)
         else:
             known.clients[client_id] += 1
+
+    def parted(self, group: str, client_id: str) -> None:
+        """Note the end of a stream of a consumer, which is not gone yet."""
+        known = self._groups[group]
+        known.streams[client_id] -= 1
+        known.streams += Counter()  # without those at 0
+        known.present = frozenset(known.streams)
+
+    def present(self, group: str) -> frozenset[str]:
+        """Return the consumers that are connected."""
+        known = self._groups.get(group)
+        return known.present if known is not None else frozenset()
 
     def expect(self, group: str, client_id: str) -> None:
         """Count a consumer that has messages as if it were there, until it comes or is `missed`."""

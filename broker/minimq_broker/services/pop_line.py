@@ -302,7 +302,8 @@ class PopLine:
         self._asked[queue_id] += take.most
         self._under_way[queue_id] += 1
         self._turn -= take.most
-        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes)
+        present = self._engine.tables.poppers.present(self._group)
+        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present)
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:

@@ -91,7 +91,7 @@ class PopReader:
         popped.is_compacted = self._engine.state.is_compacted(queue)
         popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
         for run in read:
-            popped.runs.add(first=run.first, count=run.count, tries=run.tries)
+            popped.runs.add(first=run.first, count=run.count, tries=run.tries, lost=run.lost)
         for batch in batches:
             popped.batches.add(
                 base_offset=batch.base_offset,

@@ -107,8 +107,10 @@ class PopService:
             for task in stream.tasks:
                 task.cancel()
             for client in stream.clients:
-                grace_s = 0.0 if client in stream.leaving else self._grace_s
-                asyncio.get_running_loop().call_later(grace_s, self._gone, *client)
+                self._poppers.parted(*client)
+                died = client not in stream.leaving
+                grace_s = self._grace_s if died else 0.0
+                asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
         raise_failure(receiver)
 
     async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopClientStream) -> None:
@@ -391,16 +393,16 @@ class PopService:
             del self._lines_of[topic_id]
         line.end(error)
 
-    def _gone(self, group: str, client_id: str) -> None:
+    def _gone(self, group: str, client_id: str, died: bool) -> None:
         """Process the end of a consumer's stream after the grace; its messages go to others."""
         if self._is_retired or not self._poppers.went(group, client_id):
             return
-        steps = []
+        steps, gone = [], Leave(client_id, died)
         state = self._engine.handle.any_store.state
         for topic_id, queue_id in [*state.index.queues(group)]:
             popped = state.popped.get((group, topic_id, queue_id))
-            if popped is not None and popped.freed(client_id):
-                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), Leave(client_id)))
+            if popped is not None and popped.freed(gone):
+                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
         if steps:
             log.info("pop: consumer lost group=%s client=%s queues=%d", group, client_id, len(steps))
             self._hand_in_alone(group, steps)

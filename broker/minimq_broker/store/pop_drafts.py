@@ -143,7 +143,7 @@ class PopDrafts:
             case Settle():
                 step.expired = draft.settle(what)
             case Leave():
-                step.runs = draft.free(what.client)
+                step.runs = draft.free(what)
 
     def _readable_end(self, step: PopStep) -> int:
         if step.stored[1] != AS_WRITTEN:

@@ -62,7 +62,9 @@ class PoppedInput:
         return broker_pb2.AtomicProgress(group=self._group, settles=settles)
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Take no note: a settle has its outcome at the broker alone."""
+        """Note that the messages are settled; a settle has its outcome at the broker alone."""
+        if error is None:
+            self._settler.in_hand.settled(receipts_of(self._messages, self._group))
 
     def may_pass(self) -> bool:
         """Return False: a handle that has expired stays so."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from minimq.connection.client import ClusterClient
+from minimq.receiving.in_hand import InHand
 from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
 from minimq.receiving.receipt_handle import ReceiptHandle
 from minimq.receiving.receipts import Receipts, Receivables, receipts_of
@@ -33,6 +34,9 @@ class Settler:
         client_id: of the consumer.
         timeout_s: seconds for which a settle is tried.
         check: raises when the consumer is closed.
+
+    Attributes:
+        in_hand: what was received and not settled.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Settler:
         self._group, self._client_id = group, client_id
         self._timeout_s = timeout_s
         self._check = check
+        self.in_hand = InHand()
         self._streams: dict[str, PopStream] = {}
         #: When the latest lasting stream to each broker ended.
         self._lost_at: dict[str, float] = {}
@@ -113,6 +118,10 @@ class Settler:
             if isinstance(part, BaseException):
                 raise part
             expired += part
+        if outcome == broker_pb2.POP_OUTCOME_EXTEND and not expired:
+            self.in_hand.extended(receipts, duration_ms / 1000)
+        elif outcome != broker_pb2.POP_OUTCOME_EXTEND:
+            self.in_hand.settled(receipts)
         if expired:
             shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
             raise HandleExpired(

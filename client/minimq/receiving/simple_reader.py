@@ -51,6 +51,8 @@ T = TypeVar("T")
 _MAX_BYTES = 4 << 20
 #: How long a broker holds a take while there is nothing, in seconds.
 _LONGEST_WAIT_S = 20.0
+#: More than any number of deliveries.
+_ANY_TRIES = 1 << 31
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
 
@@ -163,6 +165,7 @@ class SimpleReader:
                 raise self._errors.pop(0)
             if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
+            await self.settler.in_hand.turn(until)
             # First: should the next message kill the process, those that were acknowledged are not redelivered.
             await self._acks.hurry()
             taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
@@ -248,19 +251,25 @@ class SimpleReader:
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if not popped.runs:
             return TakeResult([])
+        lost = popped.runs[0].lost
         try:
             messages, damaged, removed = self._opened(place, stream, popped, kept)
             matching = filtered_by.apply(messages)
         except Exception:
             stream.give_back(place.topic, popped)
             raise
-        found = [message for message in matching if message.tries <= self._options.max_tries]
+        if messages and not self._joins(messages, popped.invisible_ms / 1000, suspect=lost > 0):
+            stream.give_back(place.topic, popped)
+            return TakeResult([])
+        # One that was lost along with others is tried alone at least once.
+        most = _ANY_TRIES if lost == 1 else self._options.max_tries
+        found = [message for message in matching if message.tries <= most]
         if len(found) < len(messages) or damaged or removed:
             try:
                 if removed:
                     done = broker_pb2.POP_OUTCOME_DONE
                     await stream.settle(SettleKey(place.topic, popped.queue_id, popped.epoch, done, 0), merged(removed))
-                is_aside = await self._put_aside(messages, matching)
+                is_aside = await self._put_aside(messages, matching, most)
                 if damaged:
                     freed = broker_pb2.POP_OUTCOME_FREE
                     key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, SET_ASIDE_MS)
@@ -316,14 +325,21 @@ class SimpleReader:
                     removed += gaps(first, end, here)
         return messages, damaged, removed
 
-    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage]) -> bool:
+    def _joins(self, messages: Sequence[PoppedMessage], invisible_s: float, *, suspect: bool) -> bool:
+        """Count messages as in hand; return False if they have to be returned, as they or others are suspects."""
+        if not self._options.free_on_close:  # whoever has them may be elsewhere
+            return True
+        first = messages[0]
+        return self.settler.in_hand.add(first.queue, first.epoch, len(messages), invisible_s, suspect=suspect)
+
+    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
         """Settle what nobody wants, and make dead letters of what was tried too often; return whether that was done."""
         if len(wanted) < len(messages):
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
             await self._settle_if_possible(unwanted, broker_pb2.POP_OUTCOME_DONE)
-        if used_up := [message for message in wanted if message.tries > self._options.max_tries]:
+        if used_up := [message for message in wanted if message.tries > most]:
             try:
                 # Nobody has looked at them this time.
                 failed = [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up]

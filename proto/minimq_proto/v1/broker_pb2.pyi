@@ -641,17 +641,23 @@ class PoppedRun(google.protobuf.message.Message):
     FIRST_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
     first: builtins.int
     count: builtins.int
     tries: builtins.int
+    lost: builtins.int
+    """Consumers that died with them, 2 for more: then they are to be delivered with nothing else in hand. With one, they
+    are no dead letters yet, however often they were handed out: others may have been the reason.
+    """
     def __init__(
         self,
         *,
         first: builtins.int = ...,
         count: builtins.int = ...,
         tries: builtins.int = ...,
+        lost: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "first", b"first", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "first", b"first", "lost", b"lost", "tries", b"tries"]) -> None: ...
 
 global___PoppedRun = PoppedRun
 

@@ -12,7 +12,7 @@ from minimq_broker.core import pop_queue
 from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.pop_draft import PopDraft, PopKey
 from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
+from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
 from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
 from minimq_broker.services.popping import MAX_RUNS_IN_ALL
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
@@ -29,7 +29,7 @@ def few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(queue: PopQueue, most: int, *, now_ms: int = 0, end: int = 1_000_000, epoch: int = 1) -> list[Run]:
-    runs = queue.take(Take("a", most, now_ms + 10), now_ms, end, epoch)
+    runs = queue.take(Take("a", most, now_ms + 10, present=frozenset("a")), now_ms, end, epoch)
     for run in runs:
         queue.put(run)
     return runs
@@ -216,7 +216,7 @@ def test_a_million_messages_without_an_answer_take_little_memory() -> None:
     for queue in queues:
         assert queue.take(Take("b", 1, 10), 5, 1 << 40, 7) == []
         before = queue.row()
-        assert queue.freed("b") == []
+        assert queue.freed(Leave("b")) == []
         assert queue.row() == before
 
 
