@@ -343,7 +343,7 @@ class QueueDispatcher(Consumer):
         if message.queue.topic == self._retry_topic:
             message = from_copy(message)
         most = self._outcomes.max_tries
-        return most is not None and message.reconsume_times + tries > most
+        return most is not None and message.reconsume_times + tries >= most
 
     def _deliveries_of(self, messages: list[ReceivedMessage]) -> list[Delivery]:
         queue = messages[0].queue
