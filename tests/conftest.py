@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 import pytest_timeout
+from _pytest.logging import LogCaptureHandler
 
 from minimq.admin import Admin
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
+from minimq.transport import client_log
 from minimq_broker.store.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun
@@ -166,6 +168,22 @@ def check_stores(cluster: LocalCluster) -> None:
     """Verify the stores of a cluster that has ended."""
     for broker in cluster.brokers:
         assert check_directory(broker.data_dir).findings == [], broker
+
+
+class CompleteLog(pytest.LogCaptureFixture):
+    """The log of a test, with the records that clients have handed to their log thread."""
+
+    @property
+    def handler(self) -> LogCaptureHandler:
+        client_log.flush()
+        return super().handler
+
+
+@pytest.fixture
+def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]:
+    log = CompleteLog(request.node, _ispytest=True)
+    yield log
+    log._finalize()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -12,13 +11,14 @@ from minimq.administration.group_descriptions import GroupDescription, group_fro
 from minimq.administration.live_members import DELETION, refuse_if_live
 from minimq.administration.masters import Masters
 from minimq.administration.resets import Reset, ids_by_broker, reset_request
+from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start
 from minimq_common.errors import GroupNotFound, MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class _Answers(NamedTuple):

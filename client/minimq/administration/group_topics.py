@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
+from minimq.transport.client_log import client_logger
 from minimq_common.model import Permission
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -20,6 +19,7 @@ from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import TaskWaits
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
@@ -29,7 +29,7 @@ from minimq_common.model import MessageQueue, QueueData
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class PullConsumer(ConsumerFace):

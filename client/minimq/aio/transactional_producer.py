@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
@@ -20,11 +19,12 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Messages of that size in all are encoded on another thread.
 _LARGE_BYTES = 1 << 17

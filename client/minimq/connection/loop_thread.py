@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from minimq.transport.client_log import client_logger, handed_over
 from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened
 from minimq_common.errors import Closed
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 CLOSED = "the client was closed"
 
@@ -98,7 +98,8 @@ class LoopThread:
         if self._closed:
             raise Closed(CLOSED)
         if self._loop is None:
-            loop = _Loop()
+            with handed_over():  # asyncio logs which selector it uses
+                loop = _Loop()
             loop.set_exception_handler(_log_failure)
             thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
             try:
@@ -115,8 +116,9 @@ class LoopThread:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         connection_opened(self)
         try:
-            loop.run_forever()
-            loop.run_until_complete(self._end())
+            with handed_over():
+                loop.run_forever()
+                loop.run_until_complete(self._end())
         finally:
             loop.close()
             connection_closed(self)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Least time between the beginnings of two questions for one topic, in seconds.
 _APART_S = 0.1

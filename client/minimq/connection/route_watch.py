@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import grpc.aio
 
 from minimq.connection.name_servers import NameServers
 from minimq.connection.watched_routes import WatchedRoutes
+from minimq.transport.client_log import client_logger
 from minimq_common import rpc
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import TopicRoute
@@ -21,7 +21,7 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.wire import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 

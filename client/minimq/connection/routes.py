@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,11 +12,12 @@ from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.route_refresher import RouteRefresher
 from minimq.connection.route_watch import MOST_WATCHED, RouteWatch
 from minimq.connection.watched_routes import WatchedRoutes
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Called with a route that is new or has changed.
 RouteCallback = Callable[[TopicRoute], None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -15,6 +14,7 @@ import grpc.aio
 
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
+from minimq.transport.client_log import client_logger
 from minimq_common.bound_check import check_answer
 from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
 from minimq_common.rpc import from_rpc_error
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 #: Picks the method of a stub.
 StreamMethod = Callable[["BrokerAsyncStub"], "grpc.aio.StreamStreamMultiCallable[Request, Response]"]
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class Stream(Generic[Request, Response]):

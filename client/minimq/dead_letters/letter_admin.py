@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from minimq.administration.masters import Masters
 from minimq.dead_letters.choice import Choice, Chosen, choice_of
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # other administration does not need to load sending and rece
     from minimq.dead_letters.letter_reader import OnDamage
     from minimq.dead_letters.settled_letters import Outcome
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Called with the number of examined dead letters, and their total number.
 Progress = Callable[[int, int], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -13,11 +12,12 @@ from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.dead_letters.settled_letters import Mark, SettledLetters
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import DamagedMessages, InvalidArgument, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, done_topic
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Called for each damaged batch, which is passed over; its attributes say where it is.
 OnDamage = Callable[[DamagedMessages], None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-import logging
 import os
 import random
 import select
@@ -20,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, Unavailable
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _HOST = "127.0.0.1"
 _READY_S = 30.0

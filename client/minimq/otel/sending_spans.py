@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
@@ -29,10 +28,11 @@ from minimq.otel.conventions import (
 from minimq.otel.message_context import MOST_LINKS, context_in, headers_of, span_in, with_context
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.receipt import SendReceipt
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _SEND = operation("send", "send")
 

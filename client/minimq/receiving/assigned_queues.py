@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,10 +16,11 @@ from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics
 from minimq.receiving.member_state import Grant
 from minimq.receiving.waits import Waits
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _TICK_S = 0.2
 #: Ticks from one look for topics that were made anew to the next.

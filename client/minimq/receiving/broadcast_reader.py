@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -15,11 +14,12 @@ from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import Commit
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _TICK_S = 0.2
 _RETRY_S = 0.5

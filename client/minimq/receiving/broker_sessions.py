@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,11 +9,12 @@ from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlace
 from minimq.connection.stream import Stream
 from minimq.receiving.member_schedule import Heartbeats
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, NotAuthenticated, TransportError
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _RECONNECT_S = 0.5
 _LEAVE_S = 2.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
@@ -30,6 +29,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
 from minimq.receiving.waits import BlockingWaits, Waits
 from minimq.routes.away import describe_away
+from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
 from minimq_common.allocation import known_to_brokers
@@ -38,9 +38,9 @@ from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
 from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 #: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
-AWAY_LOG = logging.getLogger("minimq.receiving.away")
+AWAY_LOG = client_logger("minimq.receiving.away")
 
 #: Characters of the name of this machine that are in the id of a client.
 _MOST_OF_HOST = 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,9 +12,10 @@ from minimq.receiving.listener import Verdict, described
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import TRIES_USED_UP, passed_on, tried_again
 from minimq.receiving.retry_worker import RetrySender, RetryWorker
+from minimq.transport.client_log import client_logger
 from minimq_common.names import retry_topic
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _WAIT_S = 0.2
 #: The index of the wait of a message that another member is to try.

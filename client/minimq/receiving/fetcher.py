@@ -6,7 +6,6 @@ queues that were gained or lost. Failed pulls are tried again by `tick`, which t
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -28,11 +27,12 @@ from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, 
 from minimq.receiving.queue_events import Announcement, QueueEvents
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.read_errors import ReadErrors
+from minimq.transport.client_log import client_logger
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class Fetcher:

@@ -12,11 +12,24 @@ from typing import NamedTuple
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.receiving.receipts import Receipts, united
+from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import Closed, MiniMQError
 
 #: While others are under way, acknowledgements are gathered for so long, in seconds, or until there are so many.
 _GATHER_S = 0.02
 _MOST = 16
+
+
+class _AckFuture(Future[None]):
+    """Calls back on a thread of its own: the event loop that completes it must not run the code of users."""
+
+    def __init__(self, callbacks: CallbackThread) -> None:
+        super().__init__()
+        self._callback_thread = callbacks
+
+    def _invoke_callbacks(self) -> None:
+        if self._done_callbacks:  # type: ignore[attr-defined]
+            self._callback_thread.run(super()._invoke_callbacks)  # type: ignore[misc]
 
 
 class _Acknowledgement(NamedTuple):
@@ -40,6 +53,7 @@ class GatheredAcks:
     def __init__(self, connection: Connection, settle: Callable[[Receipts], Awaitable[None]]) -> None:
         self._connection = connection
         self._settle = settle
+        self._callbacks = CallbackThread("minimq-ack-callbacks")
         self._lock = threading.Lock()  # protects what follows; held for moments
         self._waiting: list[_Acknowledgement] = []
         self._is_gathering = False
@@ -50,7 +64,7 @@ class GatheredAcks:
 
     def add(self, receipts: Receipts) -> Future[None]:
         """Acknowledge messages; return a future that is done when that is on disk. Raises `Closed`."""
-        told: Future[None] = Future()
+        told = _AckFuture(self._callbacks)
         with self._lock:
             if not self._is_gathering:
                 self._is_gathering = self._connection.call_soon(self._begin, bool(self._under_way))
@@ -71,9 +85,12 @@ class GatheredAcks:
 
     async def close(self) -> None:
         """Send what is gathered, and wait until all is answered."""
-        await self.hurry()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        try:
+            await self.hurry()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            self._callbacks.close(0)
 
     def _begin(self, gathers: bool) -> None:
         self._at_once.clear()

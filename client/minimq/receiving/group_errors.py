@@ -10,11 +10,12 @@ from functools import partial
 
 from minimq.connection.client import RouteCache
 from minimq.routes.retry_schedule import after_waiting
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Name servers hear of a deletion within this time, in seconds; later the answer of a broker counts no more.
 _HEARD_S = 10.0

@@ -11,7 +11,6 @@ Everything reaches it through its `LoopWorker`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -41,6 +40,7 @@ from minimq.receiving.member_state import (
     Unconfirmed,
 )
 from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
@@ -48,7 +48,7 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _TICK_S = 0.2
 _RETRY_S = 0.5

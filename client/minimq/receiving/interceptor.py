@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,9 +11,10 @@ from typing import Literal, TypeVar
 
 from minimq.arguments import check_iterable
 from minimq.receiving.received import ReceivedMessage
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 T = TypeVar("T")
 

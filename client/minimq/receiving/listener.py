@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import operator
 import reprlib
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
@@ -18,10 +17,11 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import origin_of
 from minimq.sending.replier import Replier
 from minimq.sending.reply import Reply
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import MessageQueue
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Messages, and keys of each, that the log names, and the maximum length of a key.
 _NAMED = 5

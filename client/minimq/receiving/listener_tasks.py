@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-log = logging.getLogger(__name__)
+from minimq.transport.client_log import client_logger
+
+log = client_logger(__name__)
 
 Delivery = TypeVar("Delivery")
 

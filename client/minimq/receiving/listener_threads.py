@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-log = logging.getLogger(__name__)
+from minimq.transport.client_log import client_logger
+
+log = client_logger(__name__)
 
 Delivery = TypeVar("Delivery")
 

@@ -32,13 +32,14 @@ from minimq.receiving.redelivery import CANCELLED
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
+from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Interval at which it looks for invisible durations to extend, and for calls that hang, in seconds.
 _LOOK_S = 0.2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions, invisible_ms
@@ -13,10 +12,11 @@ from minimq.receiving.popped_delivery import PoppedDelivery
 from minimq.receiving.redelivery import level_of
 from minimq.receiving.retry_worker import Failed
 from minimq.receiving.simple_reader import SimpleReader
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import HandleExpired, MiniMQError
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Delay before a settle that failed is tried again, in seconds.
 _AGAIN_S = 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,9 +11,10 @@ from minimq.connection.connection import Connection
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.prefetched import Pace, Prefetched
 from minimq.receiving.takes_in_turn import TakeResult
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Prefetched messages that nobody has received after so many seconds go to others. Brokers keep them for that long in
 #: addition, so that each is received with its whole invisible duration.

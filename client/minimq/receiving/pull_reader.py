@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,11 +24,12 @@ from minimq.receiving.pull_input import PullInput
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
+from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, offset_or_start
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: A poll, however short, gives name servers so long to tell where topics are, in seconds.
 _ANSWER_S = 1.0

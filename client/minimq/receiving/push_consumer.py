@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
@@ -23,11 +22,12 @@ from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.listener import AsyncListener, AsyncListenerAdapter, Listener, ListenerAdapter, ListenerCalls
 from minimq.receiving.message_dispatcher import MessageDispatcher
 from minimq.receiving.queue_dispatcher import QueueDispatcher
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.errors import InvalidArgument, MiniMQError
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: The unit that is divided among the members of a group.
 Balance = Literal["queues", "messages"]

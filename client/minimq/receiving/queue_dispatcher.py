@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -36,13 +35,14 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import CANCELLED, DIED, TIMED_OUT, delay_ms, from_copy, tried_again
 from minimq.receiving.waits import complete
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
 from minimq_common.words import count_of
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05

@@ -17,12 +17,13 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: A broker that did not take a copy comes last for so long.
 _AVOID_S = 10.0

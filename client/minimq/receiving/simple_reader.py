@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -28,6 +27,7 @@ from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
 from minimq.receiving.simple_options import SimpleOptions
 from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
+from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
@@ -43,7 +43,7 @@ from minimq_common.names import check_group, check_topic
 from minimq_common.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 T = TypeVar("T")
 

@@ -10,12 +10,13 @@ from minimq.connection.client import RouteCache
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.stream import Stream
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Pauses between two tries to attend a broker, in seconds: the first one, and the longest.
 _FIRST_PAUSE_S = 0.05

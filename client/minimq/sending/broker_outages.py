@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, TransportError
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class BrokerOutages:

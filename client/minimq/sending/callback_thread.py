@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from minimq.transport.client_log import client_logger
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class CallbackThread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from minimq.connection.client import ClusterClient
 from minimq.sending.attend_streams import AttendStreams
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.half_calls import HalfCalls
+from minimq.transport.client_log import client_logger
 from minimq_common.batch import RecordBatch
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import Closed, MiniMQError
@@ -22,7 +22,7 @@ from minimq_common.model import Message
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import attend_pb2, halves_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: How often it is looked for new brokers, in seconds; and how soon again after one was not reached.
 _LOOK_S = 5.0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 import grpc.aio
 
 from minimq.connection.connection import Connection
+from minimq.transport.client_log import client_logger
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class FaultProbe:

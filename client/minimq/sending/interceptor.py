@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,10 +9,11 @@ from functools import partial
 from minimq.arguments import check_plain_function
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
 from minimq_common.model import Message
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 
 class SendInterceptor:

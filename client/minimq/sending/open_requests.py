@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import logging
 import math
 import os
 import threading
@@ -20,10 +19,11 @@ from minimq.sending.attend_streams import Attendance
 from minimq.sending.pending_batch import UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.reply import Reply, decoded_reply
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import DeadlineExceeded, MiniMQError, RequestFailed
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Bytes of the key by which ids are made, and of an id.
 _KEY_BYTES = 32

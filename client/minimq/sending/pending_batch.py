@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_right
 from collections import deque
@@ -15,11 +14,12 @@ import msgspec
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.trace_parent import recorded_parent
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Calls to make after an outcome: code of users, which must not run on the event loop.
 UserCall = Callable[[], object]

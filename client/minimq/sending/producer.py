@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -24,12 +23,13 @@ from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transaction_input import M, TransactionalConsumer
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -11,11 +10,12 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.loop_thread import CLOSED
 from minimq.sending.reply import Reply, encoded_reply
 from minimq.sending.reply_sender import ReplySender
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument
 from minimq_common.reply_address import REPLY_TO, ReplyTo, reply_to
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: A request that nobody waits for any more is not answered. The clocks of two machines may differ by so much, in ms.
 _CLOCKS_DIFFER_MS = 10_000

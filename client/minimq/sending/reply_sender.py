@@ -14,6 +14,7 @@ from typing import NamedTuple
 from minimq.connection.client import RouteCache
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream, Part
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.protocol_bounds import MAX_INBOXES, MAX_REPLIES
@@ -21,7 +22,7 @@ from minimq_common.reply_address import ReplyTo
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Requests under way to one broker; replies that come meanwhile go together.
 _WINDOW = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import time
@@ -20,13 +19,14 @@ from minimq.sending.open_requests import AwaitedReply, CorrelationIds, OpenReque
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
+from minimq.transport.client_log import client_logger
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.reply_address import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Random bytes of the key of an inbox.
 _KEY_BYTES = 32

@@ -9,7 +9,6 @@ something is on its way. Code of users is called on a thread of its own.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import threading
 import time
@@ -43,12 +42,13 @@ from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
+from minimq.transport.client_log import client_logger
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: How often late tries are looked for.
 _TICK_S = 0.1

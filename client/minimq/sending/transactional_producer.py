@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -18,12 +17,13 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2, halves_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: How long the end of a producer waits for checks that run, in seconds.
 _JOIN_S = 2.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,6 +13,7 @@ from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.decisions import Call, CommitCall, CommitProtocol, Decision, Describe, StagedPart, Transaction
+from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import (
     DeadlineExceeded,
@@ -27,7 +27,7 @@ from minimq_common.names import check_transaction
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_proto.v1 import broker_pb2
 
-log = logging.getLogger(__name__)
+log = client_logger(__name__)
 
 #: Delay before a retry, in seconds.
 _AGAIN_S = 0.1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import itertools
-import logging
 import os
 import sys
 import threading
@@ -16,7 +15,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-log = logging.getLogger(__name__)
+from minimq.transport.client_log import client_logger
+
+log = client_logger(__name__)
 
 #: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
 _left_alone: list[Callable[[], None]] = []

@@ -1,0 +1,133 @@
+"""Code of the program that uses clients from where clients call it: handlers of the log, and callbacks of futures."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from minimq import Admin, Cluster, LocalCluster, Message, Producer, SimpleConsumer
+from minimq.transport.client_log import client_logger, flush
+from support.waiting import wait_until
+
+PATIENCE_S = 60
+#: All records of the process are sent, also those that clients make meanwhile.
+PROGRAM = """
+import logging, os, sys
+from minimq import Cluster, ConsumeResult, Message, Producer, PushConsumer
+
+address, topic, level, kind = sys.argv[1:]
+nameserver = Cluster(address) if kind == "shared" else address
+producer = Producer(nameserver)
+
+
+class Sending(logging.Handler):
+    def emit(self, record):
+        producer.send_async(Message(topic, record.getMessage().encode()[:500] or b" "))
+
+
+logging.root.addHandler(Sending())
+logging.root.setLevel(level)
+logging.warning("hello")
+consumer = PushConsumer(nameserver, group=topic)
+consumer.subscribe(topic)
+consumer.start(lambda messages: ConsumeResult.SUCCESS)
+producer.flush()
+logging.root.handlers.clear()
+consumer.close()
+producer.close()
+if kind == "shared":
+    nameserver.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["shared", "own"])
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_handler_of_the_log_may_send(cluster: LocalCluster, topic: str, level: str, kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PROGRAM, cluster.nameserver, topic, level, kind],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def handling(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler have the records of all clients."""
+    logger = logging.getLogger("minimq")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        flush()
+        logger.removeHandler(handler)
+
+
+def test_a_handler_that_blocks_holds_up_no_client() -> None:
+    is_called, may_return = threading.Event(), threading.Event()
+
+    class Blocking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            is_called.set()
+            assert may_return.wait(PATIENCE_S)
+
+    with LocalCluster(brokers=2) as cluster, Cluster(cluster.nameserver) as connection:
+        with Admin(connection) as admin:
+            admin.create_topic("t", queues=1)
+        with handling(Blocking()), Producer(connection, send_timeout_s=PATIENCE_S) as producer:
+            try:
+                for _ in range(4):
+                    producer.send(Message("t", b"x"))
+                cluster.brokers[0].kill()
+                while not is_called.is_set():  # what it logs about the broker that has gone
+                    producer.send(Message("t", b"y"))
+                for _ in range(10):
+                    producer.send(Message("t", b"z"))
+            finally:
+                may_return.set()
+
+
+def test_what_a_handler_makes_clients_log_does_not_come_back_to_it() -> None:
+    ours = client_logger("minimq.test")
+    seen: list[str] = []
+
+    class Logging(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+            ours.warning("again after %s", record.getMessage())
+
+    with handling(Logging()):
+        ours.warning("first")
+        ours.warning("second")
+        wait_until(lambda: any("dropped" in line for line in seen))
+        flush()
+    assert {"first", "second"} <= set(seen)
+    assert not any(line.startswith("again") for line in seen)
+
+
+def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    stored: list[object] = []
+    with (
+        Cluster(cluster.nameserver) as connection,
+        Producer(connection) as producer,
+        SimpleConsumer(connection, group=group) as consumer,
+    ):
+        consumer.subscribe(topic)
+        producer.send(Message(topic, b"x"))
+        messages = wait_until(lambda: consumer.receive(timeout=1.0))
+        future = consumer.ack_async(messages)
+        future.add_done_callback(lambda _: stored.append(producer.send(Message(topic, b"after")).status.name))
+        future.result(PATIENCE_S)
+        wait_until(lambda: stored == ["SEND_OK"])
