@@ -119,6 +119,7 @@ def test_an_action_that_takes_long_is_followed_on_its_page(
     wait_until(lambda: f"Group {group} has 1 unread message there." in fill_in(visitor, address, queues="3").text)
     described = fill_in(visitor, address, queues="3")
     assert "Producers leave 2 queues with 1 message at once" in described.text
+    assert "1 stored message there will be hidden from groups that begin later, and from replays" in described.text
     place = visitor.post(address, confirmation_of(described)).headers["Location"]
     assert 'data-state="under-way"' in visitor.get(place).text
     assert f"group {group}" in visitor.json(place)["said"]

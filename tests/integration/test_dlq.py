@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, SimpleConsumer
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
 from minimq.cli.main import main
 from minimq.dead_letters.letter_settler import transaction_name
 from minimq_common.errors import InvalidArgument, TopicNotFound
@@ -143,6 +154,56 @@ def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay
     assert admin.resend_dead_letters(name) == 1
     assert bodies(cluster, name) == Counter([b"bad"])
     admin.delete_topic(name)
+
+
+def test_the_group_that_failed_alone_gets_them_again(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    failing, other = new_name(), new_name()
+    is_mended = threading.Event()
+    tried: list[tuple[str, int, tuple[str, ...], dict[str, str]]] = []
+    seen: list[bytes] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        if is_mended.is_set():
+            tried.extend(
+                (each.topic, each.reconsume_times, tuple(each.keys), dict(each.properties)) for each in messages
+            )
+        return ConsumeResult.SUCCESS if is_mended.is_set() else ConsumeResult.RETRY_LATER
+
+    def look(messages: list[ReceivedMessage]) -> ConsumeResult:
+        seen.extend(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    with (
+        PushConsumer(cluster.nameserver, group=failing, max_tries=1, retry_delays_s=(0.05,)) as consumer,
+        PushConsumer(cluster.nameserver, group=other) as another,
+    ):
+        for each, listener in ((consumer, listen), (another, look)):
+            each.subscribe(topic)
+            each.start(listener)
+        producer.send(Message(topic, b"bad", "t", ["k"], {"n": "1", "CONSUMER_GROUP": "mine"}))
+        wait_until(lambda: sum(item.count for item in admin.count_dead_letters(failing)) == 1 and seen, 40)
+        is_mended.set()
+        said = Minimq(cluster.nameserver)("dlq", "resend", failing, "--all", "--only-group")
+        assert said.startswith("1 dead letter")
+        wait_until(lambda: tried, 40)
+        producer.send(Message(topic, b"last"))
+        wait_until(lambda: b"last" in seen, 40)
+    assert tried[0] == (topic, 0, ("k",), {"n": "1", "CONSUMER_GROUP": "mine"})
+    assert sorted(seen) == [b"bad", b"last"]
+    assert admin.resend_dead_letters(failing, only_group=True) == 0
+
+
+def test_a_work_queue_has_no_retries_of_its_own(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    bury(cluster, producer, topic, topic, 2)
+    with pytest.raises(InvalidArgument, match="one by one, and has no retry topic: resend to its topic"):
+        admin.resend_dead_letters(topic, only_group=True)
+    with pytest.raises(InvalidArgument, match="leave out the topic"):
+        admin.resend_dead_letters(topic, only_group=True, to=topic)
+    assert sum(item.count for item in admin.count_dead_letters(topic)) == 2
 
 
 def test_commands_at_the_same_time_resend_each_once(

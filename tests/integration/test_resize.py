@@ -302,7 +302,12 @@ def test_the_command_tells_what_it_does_on_stderr(shared: LocalCluster) -> None:
     refusal = minimq(*update, "--queues", "2", "--timeout", "0.3", status=1)
     assert "error: topic command does not have 2 queues everywhere after 0.3 s: broker-a: no group has" in refusal
     assert "--force" in minimq(*update, "--read-queues", "2", "--broker", "broker-a", status=1)
-    minimq(*update, "--read-queues", "2", "--broker", "broker-a", "--force", "--permission", "read")
+    status, asked = minimq.on_terminal(*update, "--queues", "2", answer=b"n\n")
+    assert status == 1
+    assert "3 stored messages of topic command will be hidden from groups that begin later" in asked
+    hide = (*update, "--read-queues", "2", "--broker", "broker-a", "--force", "--permission", "read", "--yes")
+    assert "3 stored messages" in minimq.with_stderr(*hide)
+    assert "3 stored messages" not in minimq.with_stderr(*hide)
     assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", "command")] == [
         (2, "read"),
         (2, "read-write"),

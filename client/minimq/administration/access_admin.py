@@ -104,7 +104,7 @@ class AccessAdmin:
         return text
 
     def add_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:
-        """Add rules and roles to a user; a rule that contradicts a new one is removed. Raises as `change_access`."""
+        """Add rules and roles to a user; an equal deny is removed by an allow. Raises as `change_access`."""
         self.change_access(edits.add_rules(name, rules, roles))
 
     def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> None:

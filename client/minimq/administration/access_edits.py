@@ -67,12 +67,16 @@ def add_user(name: str, key: NamedKey, rules: Iterable[str], roles: Iterable[str
 
 
 def add_rules(name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessEdit:
-    """Return the change that adds rules and roles to a user, and removes rules that contradict them."""
+    """Return the change that adds rules and roles to a user.
+
+    A rule that allows something removes one that denies the same, which it would not overrule. A rule that denies
+    something leaves the one that it overrules, which holds again when it is removed.
+    """
 
     def edit(document: AccessDocument) -> AccessDocument:
         user, added = _user(document, name), _added(rules)
-        opposite = {_opposite(rule) for rule in added}
-        kept = [rule for rule in user.rules if rule not in opposite]
+        undone = {f"deny {rule.removeprefix('allow ')}" for rule in added if rule.startswith("allow ")}
+        kept = [rule for rule in user.rules if rule not in undone]
         every, every_role = dict.fromkeys((*kept, *added)), dict.fromkeys((*user.roles, *roles))
         return _with(document, name, replace(user, rules=tuple(every), roles=tuple(every_role)))
 
@@ -234,8 +238,3 @@ def _added(rules: Iterable[str]) -> tuple[str, ...]:
     for rule in found:
         check_decides(parse_rule(rule))
     return found
-
-
-def _opposite(rule: str) -> str:
-    effect, _, rest = rule.partition(" ")
-    return f"{'deny' if effect == 'allow' else 'allow'} {rest}"

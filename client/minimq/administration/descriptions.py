@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -84,6 +84,21 @@ class TopicDescription:
     def messages(self) -> int:
         """The number of stored messages in all queues."""
         return sum(queue.messages for queue in self.queues)
+
+    def hidden_by(self, read_queues: int, brokers: Collection[str] = ()) -> int:
+        """Return how many stored messages new groups and replays would not see any more with fewer queues.
+
+        Args:
+            read_queues: how many queues consumers would see on each broker.
+            brokers: on which the topic would be changed; all if empty.
+        """
+        shown = {each.broker_name: each.read_queues for each in self.settings}
+        return sum(
+            each.messages
+            for each in self.queues
+            if read_queues <= each.queue.queue_id < shown.get(each.queue.broker_name, 0)
+            and (not brokers or each.queue.broker_name in brokers)
+        )
 
 
 @dataclass(frozen=True, slots=True)

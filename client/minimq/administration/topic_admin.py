@@ -229,8 +229,9 @@ class TopicAdmin(TopicDescriber):
         """Give a topic another number of queues on every master that carries it, or on some of them, unharmed.
 
         More queues are shown to consumers first, then to producers. Fewer are taken from producers first, and from
-        consumers once every group has read them. Each broker is led there from the counts it has, in steps that are
-        durable: when this fails half-way, calling it again goes on.
+        consumers once every group has read them. What is stored in them stays, but groups that begin later, and
+        replays, do not see it: `TopicDescription.hidden_by` tells how much that is. Each broker is led there from the
+        counts it has, in steps that are durable: when this fails half-way, calling it again goes on.
 
         Args:
             name: of the topic.

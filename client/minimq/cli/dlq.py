@@ -186,6 +186,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
 @_choice_options
 @option("--all", "everything", envvar="MINIMQ_DLQ_RESEND_ALL", is_flag=True, help="All open dead letters of the group.")
 @option("--to", metavar="TOPIC", shell_complete=complete_topics, help="Send them to this topic instead of their own.")
+@option("--only-group", is_flag=True, help="Only this group gets them, not all groups that read the topic.")
 @option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @click.pass_obj
 def resend(
@@ -195,24 +196,28 @@ def resend(
     group: str,
     everything: bool,
     to: str | None,
+    only_group: bool,
     dry_run: bool,
     **chosen: Any,  # noqa: ANN401 - the options
 ) -> None:
     """Resend the messages of open dead letters of a GROUP, as they were first sent.
 
     Each is resent once, even if the command is killed and you run it again. Every group that reads the topic receives
-    the messages. They go to their original queue if it is writable. The exit status is 1 if brokers with dead letters
-    of the group are away, or some dead letters are damaged.
+    the messages, or, with --only-group, this group alone, with all of its tries; that is not possible for groups that
+    receive messages one by one. They go to their original queue if it is writable. The exit status is 1 if brokers
+    with dead letters of the group are away, or some dead letters are damaged.
 
     \b
     Examples:
       minimq dlq resend billing --all --dry-run
-      minimq dlq resend billing --from -1h --key o-17
+      minimq dlq resend billing --from -1h --key o-17 --only-group
       minimq dlq resend billing --reason "listener raised ValueError" --to orders-by-hand
     """  # noqa: D301 - click's mark for lines that stay as they are
     choice, damage = _some(chosen, everything=everything), _DamageReport("not resent")
     with _admin(nameserver) as admin, _progress("resending") as progress:
-        count = admin.resend_dead_letters(group, to=to, dry_run=dry_run, progress=progress, on_damage=damage, **choice)
+        count = admin.resend_dead_letters(
+            group, to=to, only_group=only_group, dry_run=dry_run, progress=progress, on_damage=damage, **choice
+        )
         is_away = _tell_away(admin, group, "not resent")
         if not count:
             _check_known(admin, group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from minimq.cli.topic_options import (
     time_option,
     write_option,
 )
-from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
+from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import PERMISSIONS, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
@@ -189,6 +190,7 @@ def create(
     metavar="SECONDS",
     help="Time that --queues waits for groups to read the removed queues.",
 )
+@option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def update(
     nameserver: str,
@@ -197,13 +199,15 @@ def update(
     queues: int | None,
     permission: str | None,
     timeout_s: float,
+    yes: bool,
     **options: Any,  # noqa: ANN401 - single steps, and where and how
 ) -> None:
     """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
     --queues changes the number of queues while producers and consumers run, and loses no message. Consumers see added
     queues before producers do, and finish reading queues before these are removed. If a group does not read them in
-    time, the command fails, and you can repeat it. Messages hidden by --ignore-group or --force are still stored: more
+    time, the command fails, and you can repeat it. Messages in removed queues are still stored, but groups that begin
+    later, and replays, do not see them: on a terminal, the command says how many and asks, unless --yes is given. More
     queues show them again.
 
     --read-queues and --write-queues are single steps of this.
@@ -226,6 +230,7 @@ def update(
         raise InvalidArgument("--queues sets both counts: give it alone, or --read-queues and --write-queues")
     left_out: Sequence[AwayBroker] = ()
     with _admin(nameserver) as admin:
+        _confirm_hiding(admin, name, queues or steps["read_queues"], options["brokers"], yes=yes)
         if has_steps:
             left_out = admin.update_topic(name, **steps, **options)
         if queues is not None:
@@ -234,6 +239,20 @@ def update(
         _tell(admin, name, "changed")
     if tell_left_out(left_out, "not changed"):
         sys.exit(1)
+
+
+def _confirm_hiding(admin: Admin, name: str, queues: int | None, brokers: Sequence[str], *, yes: bool) -> None:
+    """Say how many messages fewer queues hide, and ask whether to go on."""
+    hidden = 0
+    with suppress(MiniMQError):  # the change itself says what is wrong
+        hidden = admin.describe_topic(name).hidden_by(queues, brokers) if queues else 0
+    if hidden:
+        click.echo(
+            f"{count_of(hidden, 'stored message')} of topic {name} will be hidden from groups that begin later and "
+            "from replays; more queues show them again",
+            err=True,
+        )
+        confirm(lambda: f"Change topic {name}?", yes=yes)
 
 
 @topic.command(short_help="Delete a topic with all its messages.")

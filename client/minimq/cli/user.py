@@ -143,8 +143,8 @@ def allow(
 def deny(context: click.Context, /, name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
     """Deny a user something, whatever other rules and roles allow.
 
-    A rule that allows exactly the same is removed. Without any rule a user may do nothing: to revoke a right, `allow
-    --remove` is enough.
+    A rule that allows exactly the same stays, and holds again after --remove. Without any rule a user may do nothing:
+    to revoke a right, `allow --remove` is enough.
 
     Example: minimq user deny alice --write orders-archive
     """

@@ -9,7 +9,7 @@ from minimq.receiving import redelivery
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import moment
-from minimq_common.names import DEAD_LETTER_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
 
 #: The reason of a dead letter without one: an older client has sent it.
 UNKNOWN = "unknown"
@@ -143,6 +143,12 @@ class DeadLetter:
 
     def __hash__(self) -> int:
         return hash(self._copy)
+
+    def retry(self) -> Message:
+        """Return the copy that its group alone gets, as if nobody had tried it."""
+        raw = {name: value for name, value in self._raw.items() if name not in redelivery.OF_DEAD_LETTERS}
+        topic = retry_topic(self.group)
+        return Message(topic, self.body, self.tag, self._copy.keys, raw | {redelivery.RECONSUME_TIMES: "0"})
 
     def __repr__(self) -> str:
         return (

@@ -12,7 +12,8 @@ from minimq.dead_letters.choice import Choice, Chosen, choice_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment
-from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group
+from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, is_group, retry_topic
+from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:  # other administration does not need to load sending and receiving
     from minimq.dead_letters.dead_letter import DeadLetter
@@ -139,6 +140,7 @@ class DeadLetterAdmin:
         group: str,
         *,
         to: str | None = None,
+        only_group: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
         on_damage: OnDamage | None = None,
@@ -147,11 +149,14 @@ class DeadLetterAdmin:
         """Resend the messages of open dead letters, as they were first sent; each once.
 
         That holds also when this process is killed and the call is repeated by another one: a message and the mark that
-        it was resent are published by one transaction. All groups that read the topic get the messages.
+        it was resent are published by one transaction. All groups that read the topic get the messages, unless
+        `only_group` is set.
 
         Args:
             group: its name.
             to: topic that they are sent to; by default the original topic of each.
+            only_group: have this group alone try them again, after the first of its `retry_delays_s`, with all of its
+                tries. Not for groups that receive messages one by one, which have no retry topic.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: as of `dead_letters`. Damage of the record of settled ones is raised, always.
@@ -166,7 +171,22 @@ class DeadLetterAdmin:
         """
         if to is not None and check_topic(to).startswith("%"):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
+        if only_group:
+            if to is not None:
+                raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
+            self._check_retries(check_group(group))
+            to = retry_topic(group)
         return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, on_damage, dry_run=dry_run)
+
+    def _check_retries(self, group: str) -> None:
+        """Raise `InvalidArgument` if a group does not read its retry topic."""
+        request = broker_pb2.DescribeGroupRequest(group=group)
+        answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
+        if any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues):
+            raise InvalidArgument(
+                f"group {group} receives messages one by one, and has no retry topic: resend to its topic (all groups "
+                "get them), or to a topic of its own (--to)"
+            )
 
     def drop_dead_letters(
         self,

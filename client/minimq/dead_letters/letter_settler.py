@@ -19,6 +19,7 @@ from minimq.dead_letters.choice import Choice
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Span
 from minimq.dead_letters.settled_letters import MAX_MARKED, Outcome, SettledLetters, mark_of
+from minimq.receiving.consumer_options import RETRY_DELAYS_S
 from minimq.sending.decisions import StagedPart, Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
@@ -28,7 +29,7 @@ from minimq.sending.transactions import TransactionCommitter
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, Unavailable
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import MAX_TRANSACTION, dead_letter_topic, done_topic
+from minimq_common.names import MAX_TRANSACTION, dead_letter_topic, done_topic, retry_topic
 
 #: Bytes of bodies in one transaction, and in one batch of it.
 _PART_BYTES = 8 << 20
@@ -55,7 +56,7 @@ class LetterSettler:
         client: its connection is used.
         group: the consumer group.
         outcome: what becomes of them.
-        to: topic that they are sent to; None for that of each of them.
+        to: topic that they are sent to; None for that of each of them, "%RETRY%" and the group for the group alone.
         patience_s: seconds to wait without progress for servers that are away or busy.
         progress: called with the number of examined dead letters, and their total number.
         on_damage: called for each damaged batch of dead letters, which is passed over; None to raise its error.
@@ -76,6 +77,7 @@ class LetterSettler:
         self._to = to
         self._progress = progress
         self._dead, self._done = dead_letter_topic(group), done_topic(group)
+        self._retry = retry_topic(group)
         self._name = transaction_name(group)
         self._patience_s = patience_s
         self._ends = ExitStack()
@@ -108,6 +110,8 @@ class LetterSettler:
 
     def _run(self, spans: Sequence[Span], choice: Choice) -> None:
         self._make_topic(spans)
+        if self._to == self._retry:
+            make_group_topic(self._client, self._retry, len(RETRY_DELAYS_S), self._client.timeout_s)
         options = ProducerOptions(max_body_bytes=_MOST_BYTES, batch_bytes=_BATCH_BYTES)
         sender = self._ends.enter_context(RecordsSender(self._client.cluster, options))
         committer = self._ends.enter_context(
@@ -203,13 +207,16 @@ class LetterSettler:
         filling: dict[tuple[str, MessageQueue | None, str | None], tuple[list[Message], int]] = {}
         for letter in letters:
             topic = self._to or letter.topic
-            if topic is None:
+            if topic == self._retry and letter.topic is not None:
+                message, queue = letter.retry(), self._first_of(topic, letter.queue.broker_name)
+            elif topic is not None and topic != self._retry:
+                message, queue = letter.message(topic), self._queue_of(letter, topic)
+            else:
                 raise InvalidArgument(
                     f"dead letter {letter.place} does not tell to which topic it was sent: give one (--to), or choose "
                     "others"
                 )
-            message = letter.message(topic)
-            key = topic, self._queue_of(letter, topic), message.message_group
+            key = topic, queue, message.message_group
             messages, size = filling.get(key, ([], 0))
             if not messages or size + len(letter.body) > _BATCH_BYTES:
                 messages, size = [], 0
@@ -217,6 +224,11 @@ class LetterSettler:
             messages.append(message)
             filling[key] = messages, size + len(letter.body)
         return batches
+
+    def _first_of(self, topic: str, near: str) -> MessageQueue | None:
+        """Return the queue with the shortest delay, at the broker of the dead letter if that has one."""
+        queues = sorted(queue for queue in self._writable_queues(topic) if queue.queue_id == 0)
+        return next((queue for queue in queues if queue.broker_name == near), queues[0] if queues else None)
 
     def _queue_of(self, letter: DeadLetter, topic: str) -> MessageQueue | None:
         """Return the original queue of a message if it is writable, None for any: so keys keep theirs."""

@@ -44,7 +44,8 @@ _ORIGIN = frozenset(
         ORIGIN_TOMBSTONE,
     }
 )
-_NAMES = _ORIGIN | {RECONSUME_TIMES, CONSUMER_GROUP, DEAD_LETTER_REASON}
+OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON})
+_NAMES = _ORIGIN | OF_DEAD_LETTERS | {RECONSUME_TIMES}
 #: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
 TRIES_USED_UP = "tries used up"
 REJECTED = "rejected"

@@ -49,6 +49,11 @@ def plan(visit: Visit) -> ActionPlan:
             f"Producers leave {count_of(len(taken), 'queue')} with {count_of(stored, 'message')} at once; consumers "
             f"do when every group has read them, in {_DRAIN_S:.0f} s at most."
         )
+        if hidden := described.hidden_by(queues):
+            warnings.append(
+                f"{count_of(hidden, 'stored message')} there will be hidden from groups that begin later, and from "
+                "replays. More queues show them again."
+            )
         groups = reading_groups(visit, described.topic) or ()
         names = {each.queue for each in taken}
         for group in groups:
