@@ -129,8 +129,9 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
 
     async def _connect(self) -> MinimqConnection:
         cluster = Cluster(self._nameserver, credentials=self._credentials)
-        connection = MinimqConnection(cluster, self._create_queues)
         config = self.config.broker_config
+        found = [getattr(each, "send_interceptor", None) for each in config.broker_middlewares]
+        connection = MinimqConnection(cluster, self._create_queues, [each for each in found if each is not None])
         config.connection = connection
         producer = config.producer
         if isinstance(producer, MinimqProducer):

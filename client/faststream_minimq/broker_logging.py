@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from faststream._internal.basic_types import LoggerProto
     from faststream._internal.context import ContextRepo
 
-#: Characters of a message id that are shown.
-_ID_WIDTH = 10
+#: Characters of a message id: all.
+_ID_WIDTH = 40
 
 
 class MinimqLoggerStorage(DefaultLoggerStorage):
@@ -40,10 +40,9 @@ class MinimqLoggerStorage(DefaultLoggerStorage):
             group = f"%(group)-{self._group_width}s | " if self._group_width else ""
             logger = get_broker_logger(
                 name="minimq",
-                default_context={"topic": "", "group": ""},
+                default_context={"topic": "", "group": "", "place": ""},
                 message_id_ln=_ID_WIDTH,
-                fmt=f"%(asctime)s %(levelname)-8s - {group}%(topic)-{self._topic_width}s | "
-                f"%(message_id)-{_ID_WIDTH}s - %(message)s",
+                fmt=f"%(asctime)s %(levelname)-8s - {group}%(topic)-{self._topic_width}s | %(place)-16s - %(message)s",
                 context=context,
                 log_level=self.logger_log_level,
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from minimq import Admin, Cluster, errors
+from collections.abc import Sequence
+
+from minimq import Admin, Cluster, SendInterceptor, errors
 from minimq.aio import Producer
 
 
@@ -12,15 +14,16 @@ class MinimqConnection:
     Args:
         cluster: the connection to the cluster, which this closes.
         create_queues: number of queues of a topic that is created because it is missing; 0 creates none.
+        interceptors: of the producer.
 
     Attributes:
         cluster: for further clients.
         producer: sends and asks.
     """
 
-    def __init__(self, cluster: Cluster, create_queues: int) -> None:
+    def __init__(self, cluster: Cluster, create_queues: int, interceptors: Sequence[SendInterceptor] = ()) -> None:
         self.cluster, self.create_queues = cluster, create_queues
-        self.producer = Producer(cluster)
+        self.producer = Producer(cluster, interceptors=interceptors)
 
     def create_topic(self, topic: str) -> None:
         """Create a topic unless it exists. Blocks; raises as `minimq.Admin.create_topic`."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from faststream.exceptions import HandlerException
 from faststream.message import StreamMessage
 
 
@@ -46,8 +48,14 @@ class Settlement(Protocol):
     async def acknowledge(self, messages: Sequence[Any]) -> None:
         """Acknowledge messages."""
 
-    async def release(self, messages: Sequence[Any], delay_s: float | None) -> None:
-        """Have messages redelivered after a delay, by default that of their try."""
+    async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
+        """Have messages redelivered after a delay, by default that of their try; or bury them after their last one.
+
+        Args:
+            messages: the messages of one call.
+            delay_s: seconds; None for the delay of the try.
+            error: what the handler raised; None if it raised nothing.
+        """
 
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
         """Make dead letters of messages, or skip them where nothing else is possible."""
@@ -55,6 +63,13 @@ class Settlement(Protocol):
 
 #: The reason of a dead letter that a handler has rejected without one.
 REJECTED = "rejected"
+#: Characters of the name of an exception in a reason.
+_MOST_NAME = 100
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return the reason of a dead letter, as other consumers of minimq write it."""
+    return "listener called nack" if error is None else f"listener raised {type(error).__name__[:_MOST_NAME]}"
 
 
 class MinimqMessage(StreamMessage[Any]):
@@ -79,11 +94,18 @@ class MinimqMessage(StreamMessage[Any]):
     async def nack(self, delay_s: float | None = None) -> None:
         """Have the message redelivered after a delay in seconds, by default that of its try."""
         if self.committed is None and self.settlement is not None:
-            await self.settlement.release(self._raw_messages, delay_s)
+            await self.settlement.release(self._raw_messages, delay_s, sys.exception())
         await super().nack()
 
-    async def reject(self, reason: str = REJECTED) -> None:
-        """Make a dead letter of the message at once. An orderly subscriber skips it, with a warning."""
+    async def reject(self, reason: str | None = None) -> None:
+        """Make a dead letter of the message at once. An orderly subscriber skips it, with a warning.
+
+        Args:
+            reason: the reason; None for the exception that is being handled, or "rejected".
+        """
         if self.committed is None and self.settlement is not None:
+            error = sys.exception()
+            if reason is None:
+                reason = REJECTED if error is None or isinstance(error, HandlerException) else reason_of(error)
             await self.settlement.bury(self._raw_messages, reason)
         await super().reject()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +15,52 @@ from faststream.message import StreamMessage
 from faststream_minimq.message import MinimqMessage
 from faststream_minimq.subscriber import MinimqSubscriber
 from minimq import ReceivedMessage
-from minimq.otel import processing
+from minimq.otel import OtelSend, processing
 
 if TYPE_CHECKING:
     from faststream import ContextRepo
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
 
 
-class MinimqTelemetryMiddleware(BaseMiddleware):
-    """Makes the span of each call of a handler, in which it is current: what the handler sends is in the same trace.
+class MinimqTelemetryMiddleware:
+    """Makes the spans of what is published, and of each call of a handler, in which its span is current.
 
-        broker = MinimqBroker(..., middlewares=[MinimqTelemetryMiddleware])
+    So a message, its retries, and what its handler publishes are one trace:
 
-    Spans of what is sent, received and settled come from `MinimqInstrumentor`, or `opentelemetry-instrument`. Messages
-    of a `TestMinimqBroker` have none.
+        broker = MinimqBroker(..., middlewares=[MinimqTelemetryMiddleware()])
+
+    Spans of what is received and settled come from `MinimqInstrumentor`, or `opentelemetry-instrument`. Messages of a
+    `TestMinimqBroker` have none.
+
+    Args:
+        tracer_provider: makes the spans; None for that of the process.
+        meter_provider: counts; None for that of the process.
     """
 
-    def __init__(self, msg: Any | None, /, *, context: ContextRepo) -> None:  # noqa: ANN401 - as declared
+    def __init__(
+        self, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
+        #: The broker gives it to its producer.
+        self.send_interceptor = OtelSend(tracer_provider, meter_provider)
+        self._processing = partial(processing, tracer_provider=tracer_provider, meter_provider=meter_provider)
+
+    def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:  # noqa: ANN401 - as declared
+        """Return the middleware of one message."""
+        return _HandlerSpan(msg, context=context, processing=self._processing)
+
+
+class _HandlerSpan(BaseMiddleware):
+    def __init__(
+        self,
+        msg: Any | None,  # noqa: ANN401 - as declared
+        /,
+        *,
+        context: ContextRepo,
+        processing: Callable[..., AbstractContextManager[Span]],
+    ) -> None:
         super().__init__(msg, context=context)
+        self._processing = processing
         self._span = ExitStack()
 
     async def consume_scope(
@@ -41,7 +71,7 @@ class MinimqTelemetryMiddleware(BaseMiddleware):
         messages = raw if isinstance(raw, tuple) else (raw,)
         subscriber = msg.settlement if isinstance(msg, MinimqMessage) else None
         if isinstance(subscriber, MinimqSubscriber) and all(isinstance(each, ReceivedMessage) for each in messages):
-            self._span.enter_context(processing(messages, group=subscriber.group or ""))
+            self._span.enter_context(self._processing(messages, group=subscriber.group or ""))
         return await call_next(msg)
 
     async def after_processed(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faststream.exceptions import FeatureNotSupportedException
+from faststream.exceptions import FeatureNotSupportedException, HandlerException
 
 from faststream_minimq.config import MinimqSubscriberConfig
 from faststream_minimq.message import MinimqMessage
@@ -41,7 +41,7 @@ class OrderlySubscriber(MinimqSubscriber):
         self._consumer: PushConsumer | None = None
         self._closing: asyncio.Task[None] | None = None
         #: What became of the messages of the running call of each queue, and the tasks of these calls.
-        self._results: dict[MessageQueue, ConsumeResult] = {}
+        self._results: dict[MessageQueue, ConsumeResult | Exception] = {}
         self._calls: set[asyncio.Task[Any] | None] = set()
 
     async def start(self) -> None:
@@ -87,7 +87,10 @@ class OrderlySubscriber(MinimqSubscriber):
         self._calls.add(task)
         try:
             await self.consume(tuple(messages) if self.options.batch else messages[0])
-            return self._results.pop(queue, ConsumeResult.RETRY_LATER)
+            result = self._results.pop(queue, ConsumeResult.RETRY_LATER)
+            if isinstance(result, Exception):
+                raise result  # so that a dead letter tells its reason
+            return result
         finally:
             self._calls.discard(task)
 
@@ -95,13 +98,19 @@ class OrderlySubscriber(MinimqSubscriber):
         """Have the offset behind messages committed after the call."""
         self._results[messages[0].queue] = ConsumeResult.SUCCESS
 
-    async def release(self, messages: Sequence[ReceivedMessage], delay_s: float | None) -> None:
+    async def release(
+        self, messages: Sequence[ReceivedMessage], delay_s: float | None, error: BaseException | None
+    ) -> None:
         """Have messages redelivered after `suspend_s`. Raises `FeatureNotSupportedException` for any other delay."""
         if delay_s is not None:
             raise FeatureNotSupportedException(
                 "an orderly subscriber retries after suspend_s: call nack() without delay"
             )
-        self._results[messages[0].queue] = ConsumeResult.RETRY_LATER
+        self._results[messages[0].queue] = (
+            error
+            if isinstance(error, Exception) and not isinstance(error, HandlerException)
+            else ConsumeResult.RETRY_LATER
+        )
 
     async def bury(self, messages: Sequence[ReceivedMessage], reason: str) -> None:
         """Skip messages, with a warning."""

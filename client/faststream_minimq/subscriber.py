@@ -11,6 +11,7 @@ from faststream.exceptions import SetupError
 from faststream_minimq.config import MinimqBrokerConfig, MinimqSubscriberConfig
 from faststream_minimq.parser import MinimqParser
 from faststream_minimq.reply_publisher import ReplyPublisher
+from minimq import ReceivedMessage
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -63,8 +64,8 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
         """Acknowledge messages."""
         raise NotImplementedError
 
-    async def release(self, messages: Sequence[Any], delay_s: float | None) -> None:
-        """Have messages redelivered after a delay, by default that of their try."""
+    async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
+        """Have messages redelivered after a delay, or bury them; see `Settlement.release`."""
         raise NotImplementedError
 
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
@@ -76,4 +77,19 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Return what log lines about a message have in front."""
-        return {"topic": self.topic, "group": self.group or "", "message_id": getattr(message, "message_id", "")}
+        return {
+            "topic": self.topic,
+            "group": self.group or "",
+            "message_id": getattr(message, "message_id", ""),
+            "place": _place_of(message),
+        }
+
+
+def _place_of(message: StreamMessage[Any] | None) -> str:
+    """Return where a message is stored, BROKER:QUEUE@OFFSET, the first of several; empty for messages in memory."""
+    raw = getattr(message, "raw_message", None)
+    first = raw[0] if isinstance(raw, tuple) else raw
+    if not isinstance(first, ReceivedMessage):
+        return ""
+    more = f" and {len(raw) - 1} more" if isinstance(raw, tuple) and len(raw) > 1 else ""
+    return f"{first.queue.broker_name}:{first.queue.queue_id}@{first.queue_offset}{more}"

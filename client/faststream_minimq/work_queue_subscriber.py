@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from faststream._internal.endpoint.utils import process_msg
 
 from faststream_minimq.config import MinimqSubscriberConfig
-from faststream_minimq.message import MinimqMessage
+from faststream_minimq.message import MinimqMessage, reason_of
 from faststream_minimq.subscriber import MinimqSubscriber
 from minimq import PoppedMessage, errors
 from minimq.aio import SimpleConsumer
@@ -162,12 +162,18 @@ class WorkQueueSubscriber(MinimqSubscriber):
             await self._consumer.ack(list(messages))
             self._forget(messages, done=True)
 
-    async def release(self, messages: Sequence[PoppedMessage], delay_s: float | None) -> None:
-        """Have messages redelivered after a delay, by default that of their try."""
-        if self._consumer is not None:
-            self._forget(messages)
-            tries = max(message.tries for message in messages)
-            await self._consumer.release(list(messages), self.options.delay_s(tries) if delay_s is None else delay_s)
+    async def release(
+        self, messages: Sequence[PoppedMessage], delay_s: float | None, error: BaseException | None
+    ) -> None:
+        """Have messages redelivered after a delay, or bury them; see `Settlement.release`."""
+        most_tries = cast("int", self.options.max_tries)
+        if used_up := [message for message in messages if message.tries >= most_tries]:
+            await self.bury(used_up, reason_of(error))
+        again = [message for message in messages if message.tries < most_tries]
+        if self._consumer is not None and again:
+            self._forget(again)
+            tries = max(message.tries for message in again)
+            await self._consumer.release(again, self.options.delay_s(tries) if delay_s is None else delay_s)
 
     async def bury(self, messages: Sequence[PoppedMessage], reason: str) -> None:
         """Make dead letters of messages at once."""

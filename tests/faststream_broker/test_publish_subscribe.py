@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import chain
 
@@ -198,3 +200,10 @@ def test_middlewares_surround_handlers_in_order(cluster: LocalCluster, new_name:
 
     assert steps[:2] == ["publish outer", "publish inner"]
     assert steps[2:] == ["begin outer", "begin inner", "handled", "end inner", "end outer"]
+
+
+def test_the_extra_brings_the_command_of_faststream() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "faststream", "--version"], capture_output=True, text=True, check=True
+    )
+    assert "FastStream 0.7" in shown.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import pytest
@@ -47,7 +48,57 @@ def test_a_handler_that_fails_is_called_again_and_then_a_dead_letter_remains(
     asyncio.run(consume())
 
     assert tries == [1, 2, 3]
-    assert [body for _, body in reasons(admin, group)] == [b"order"]
+    assert reasons(admin, group) == [("listener raised OSError", b"order")]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_the_last_try_tells_what_the_handler_raised(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str, orderly: bool
+) -> None:
+    broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
+
+    @broker.subscriber(
+        topic, max_tries=1, retry_delays_s=(0.05,), suspend_s=0.05, orderly=orderly, ack_policy=AckPolicy.MANUAL
+    )
+    async def handle(body: str, message: MinimqMessage) -> None:
+        try:
+            raise ValueError(body)
+        except ValueError:
+            await message.nack()
+
+    async def consume() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish("order", topic)
+            await consumed(admin, group, lambda: bool(reasons(admin, group)))
+
+    asyncio.run(consume())
+
+    assert reasons(admin, group) == [("listener raised ValueError", b"order")]
+
+
+def test_a_log_line_names_the_message(
+    cluster: LocalCluster, topic: str, group: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broker = MinimqBroker(cluster.nameserver, group=group)
+    done = asyncio.Event()
+
+    @broker.subscriber(topic)
+    async def handle(number: int) -> None:
+        if number == 2:
+            done.set()
+
+    async def consume() -> None:
+        async with broker:
+            await broker.start()
+            for number in range(3):
+                await broker.publish(number, topic)
+            await asyncio.wait_for(done.wait(), WAIT_S)
+
+    asyncio.run(consume())
+    lines = [line for line in capfd.readouterr().out.splitlines() if line.endswith("Received")]
+    places = [re.search(r"\| (broker-\w:\d+@\d+) +- Received$", line) for line in lines]
+    assert [place and place[1].partition("@")[2] for place in places] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.ACK, AckPolicy.ACK_FIRST, AckPolicy.REJECT_ON_ERROR])
@@ -71,7 +122,8 @@ def test_a_policy_decides_about_a_handler_that_fails(
     asyncio.run(consume())
 
     assert seen == ["first", "second"]
-    letters = [("rejected", b"first"), ("rejected", b"second")] if policy is AckPolicy.REJECT_ON_ERROR else []
+    reason = "listener raised OSError"
+    letters = [(reason, b"first"), (reason, b"second")] if policy is AckPolicy.REJECT_ON_ERROR else []
     assert reasons(admin, group) == letters
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 from faststream.exceptions import NackMessage
-from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from faststream_minimq import MinimqBroker, MinimqMessage, TestMinimqBroker
@@ -18,17 +18,16 @@ from support.waiting import wait_until
 WAIT_S = 60.0
 
 
+@pytest.mark.parametrize("is_instrumented", [False, True])
 def test_a_message_its_try_and_what_its_handler_sends_are_one_trace(
-    cluster: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, topic: str, group: str, is_instrumented: bool
 ) -> None:
     telemetry = Telemetry()
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)
+    middleware = MinimqTelemetryMiddleware(tracer_provider=telemetry.tracers, meter_provider=telemetry.meters)
     calls = list[int]()
 
     async def run() -> None:
-        broker = MinimqBroker(
-            cluster.nameserver, group=group, create_queues=1, logger=None, middlewares=[MinimqTelemetryMiddleware]
-        )
+        broker = MinimqBroker(cluster.nameserver, group=group, create_queues=1, logger=None, middlewares=[middleware])
 
         @broker.subscriber(topic)
         @broker.publisher(f"{topic}-bills")
@@ -50,7 +49,7 @@ def test_a_message_its_try_and_what_its_handler_sends_are_one_trace(
         async with TestMinimqBroker(broker) as memory:
             await memory.publish(1, topic)
 
-    with telemetry.instrumented():
+    with telemetry.instrumented() if is_instrumented else nullcontext():
         asyncio.run(run())
 
     [sent], [bill] = telemetry.named(f"send {topic}"), telemetry.named(f"send {topic}-bills")
@@ -65,4 +64,5 @@ def test_a_message_its_try_and_what_its_handler_sends_are_one_trace(
     assert parent_of(noted) == bill.context.span_id  # a batch of one
     assert len({trace_of(span) for span in (sent, failed, handled, bill, noted)}) == 1
     assert attributes_of(handled)["messaging.consumer.group.name"] == group
+    assert telemetry.points("messaging.process.duration")
     telemetry.close()

@@ -21,7 +21,13 @@ from minimq.receiving.received import ReceivedMessage
 
 
 @contextmanager
-def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: str = "") -> Iterator[Span]:
+def processing(
+    messages: ReceivedMessage | Sequence[ReceivedMessage],
+    *,
+    group: str = "",
+    tracer_provider: trace.TracerProvider | None = None,
+    meter_provider: metrics.MeterProvider | None = None,
+) -> Iterator[Span]:
     """Make the span of a block that processes messages which `poll` or `receive` has returned.
 
         for message in consumer.receive():
@@ -36,12 +42,14 @@ def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: 
     Args:
         messages: one or several.
         group: the consumer group.
+        tracer_provider: makes the span; None for that of the process.
+        meter_provider: counts; None for that of the process.
     """
     given = [messages] if isinstance(messages, ReceivedMessage) else [*messages]
     call = ConsumerCall("process", group, "", given, len(given))
     attributes = attributes_of(call, "process")
     began = time.perf_counter()
-    tracer = trace.get_tracer(INSTRUMENTATION, __version__, None, SCHEMA_URL)
+    tracer = trace.get_tracer(INSTRUMENTATION, __version__, tracer_provider, SCHEMA_URL)
     span, context = start_processing(tracer, call, attributes)
     token = current.attach(context)
     try:
@@ -54,9 +62,9 @@ def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], *, group: 
                 raise
     finally:
         current.detach(token)
-        _metrics(metrics.get_meter_provider()).processed(attributes, time.perf_counter() - began)
+        _metrics(meter_provider or metrics.get_meter_provider()).processed(attributes, time.perf_counter() - began)
 
 
 @lru_cache(maxsize=1)
-def _metrics(_: object) -> ClientMetrics:
-    return ClientMetrics()
+def _metrics(provider: metrics.MeterProvider) -> ClientMetrics:
+    return ClientMetrics(provider)

@@ -59,8 +59,9 @@ class Interceptors(tuple[SendInterceptor, ...]):
 
     @classmethod
     def of(cls, given: Sequence[SendInterceptor]) -> Interceptors:
-        """Return the interceptors of a producer: those of its user, and those of all."""
-        return cls((*given, *_of_all))
+        """Return the interceptors of a producer: those of its user, and those of all whose class is not among them."""
+        own = {type(each) for each in given}
+        return cls((*given, *(each for each in _of_all if type(each) not in own)))
 
     def __init__(self, _: Sequence[SendInterceptor]) -> None:
         for interceptor in self:
