@@ -11,20 +11,17 @@ import sys
 import confluent_kafka
 
 from minimq import Message, Producer, by_hash
-
-
-def text(value: str | bytes | None) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or ""
+from minimq.kafka import properties_of, text_of
 
 
 def translate(record: confluent_kafka.Message, topic: str) -> Message:
-    """Return a record of Kafka as a message; keys and properties are text in minimq, and a body has at least a byte."""
-    properties = {name: text(value) for name, value in dict(record.headers() or ()).items()}
+    """Return a record of Kafka as a message; see `minimq.kafka` for the way back."""
+    properties = properties_of(record.headers() or ())
     properties["kafka"] = f"{record.partition()}@{record.offset()}"  # tells consumers what was copied twice
-    if not (body := record.value()):
-        properties["empty-body"] = "true"
-    key = text(record.key())
-    return Message(topic, body or b" ", keys=[key] if key else [], properties=properties)
+    if record.value() is None:
+        properties["kafka-null"] = "true"
+    keys = [] if record.key() is None else [text_of(record.key())]
+    return Message(topic, record.value() or b"", keys=keys, properties=properties)
 
 
 def copy(kafka: str, topic: str, nameserver: str, *, idle_s: float | None = None) -> int:

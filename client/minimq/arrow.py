@@ -2,7 +2,7 @@
 
 Reading:    `read`, `read_table`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
 Sending:    producers have `send_arrow`
-Connectors: `ArrowColumns`, `newest_of_each_key`, `Destinations`, `Outbox`, of which sources and sinks are made
+Connectors: `ArrowColumns`, `newest_of_each_key`, `Destination`, `Destinations`, `Outbox`, `divided`
 
 Needs pyarrow: `pip install 'minimq[arrow]'`.
 """
@@ -20,12 +20,23 @@ from minimq.receiving.arrow.newest import newest_of_each_key
 from minimq.receiving.arrow.plan import Bound, QueueRange, planned
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.range_reader import RangeOptions, RangeReader
-from minimq.sending.arrow.destinations import Destinations
+from minimq.sending.arrow.bulk_rows import divided
+from minimq.sending.arrow.destinations import Destination, Destinations
 from minimq.sending.arrow.outbox import Outbox
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
-__all__ = ["MESSAGE_SCHEMA", "ArrowColumns", "Destinations", "Outbox", "newest_of_each_key", "read", "read_table"]
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "ArrowColumns",
+    "Destination",
+    "Destinations",
+    "Outbox",
+    "divided",
+    "newest_of_each_key",
+    "read",
+    "read_table",
+]
 
 #: Brokers look for so many tags; for more, all messages are fetched.
 _MOST_TAGS = 1000

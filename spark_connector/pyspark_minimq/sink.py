@@ -46,12 +46,14 @@ def check_topic(options: WriteOptions) -> None:
     Raises:
         MiniMQError: there is no such topic, or the user may not see it.
     """
-    if options.topic is None:
+    topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
+    if not topics:
         return
     given = replace(options.producer, send_timeout_s=_LOOK_S, credentials=options.connection.credentials)
     with RecordsSender(options.connection.nameserver, given) as sender:
         try:
-            sender.queues(options.topic)
+            for topic in topics:
+                sender.queues(topic)
         except MiniMQError as error:
             if not error.retriable:
                 raise
@@ -135,6 +137,7 @@ class MinimqWriter(SentToWorkers):
             MinimqSparkError: it does not end, or the tasks have written for another one.
         """
         spare_collector()
+        self._report_refused(messages)
         staged = [
             message for message in messages if isinstance(message, TaskCommit) and message.transaction is not None
         ]
@@ -165,6 +168,17 @@ class MinimqWriter(SentToWorkers):
             raise MinimqSparkError(in_one_line(error)) from None
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
+
+    def _report_refused(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        refusals = [message for message in messages if isinstance(message, TaskCommit) and message.refused]
+        if refusals:
+            topic = self._options.dead_letter_topic
+            log.warning(
+                "%d rows make no message, and are %s; the first: %s",
+                sum(each.refused for each in refusals),
+                "dropped" if topic is None else f"in topic {topic}",
+                refusals[0].first_refusal,
+            )
 
     def _look_at_loss(
         self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired

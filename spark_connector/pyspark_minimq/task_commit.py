@@ -18,9 +18,13 @@ class TaskCommit(WriterCommitMessage):
         topics: where rows went.
         parts: what is staged; empty without a transaction.
         decided: whether a broker said that the transaction is decided, by an attempt before this one.
+        refused: number of rows that make no message, and were dropped or sent to the dead-letter topic.
+        first_refusal: why the first of them makes none.
     """
 
     transaction: Transaction | None
     topics: frozenset[str]
     parts: tuple[StagedPart, ...]
     decided: bool = False
+    refused: int = 0
+    first_refusal: str = ""

@@ -26,6 +26,8 @@ WRITE_OPTIONS: Final = (
     Option("sendTimeout", "60s", "60s"),
     Option("commitTimeout", "60s", "60s"),
     Option("failOnDataLoss", "true", "true"),
+    Option("refusedRows", "fail", "fail"),
+    Option("deadLetterTopic"),
 )
 
 _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
@@ -46,6 +48,8 @@ class WriteOptions:
         producer: how they are sent.
         commit_timeout_s: seconds to wait for brokers that are away when a transaction ends.
         fail_on_data_loss: whether a decided transaction of which a broker has lost its part is an error.
+        drops_refused: whether a row that makes no message is dropped instead of failing the write.
+        dead_letter_topic: where such rows go instead.
     """
 
     connection: ConnectionOptions
@@ -55,6 +59,8 @@ class WriteOptions:
     producer: ProducerOptions
     commit_timeout_s: float
     fail_on_data_loss: bool
+    drops_refused: bool
+    dead_letter_topic: str | None
 
 
 def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
@@ -87,7 +93,22 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         producer=producer,
         commit_timeout_s=values.required("commitTimeout", option_values.time_above_zero),
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
+        drops_refused=_drops_refused(values),
+        dead_letter_topic=values.get("deadLetterTopic", lambda _, text: text),
     )
+
+
+def _drops_refused(values: Values) -> bool:
+    choice = values.required("refusedRows", lambda _, text: text.lower())
+    if choice not in ("fail", "drop"):
+        raise MinimqSparkError(
+            f"refusedRows is {choice!r}: write fail or drop, or give a topic for these rows with deadLetterTopic"
+        )
+    if values.is_given("refusedRows") and values.is_given("deadLetterTopic"):
+        raise MinimqSparkError(
+            "refusedRows and deadLetterTopic are both given: leave out refusedRows to send refused rows to the topic"
+        )
+    return choice == "drop"
 
 
 def _transaction(values: Values, topic: str | None) -> Transaction | None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
 from minimq import MiniMQError, errors
-from minimq.arrow import Destinations, Outbox
+from minimq.arrow import Destination, Destinations, Outbox, divided
 from minimq.connectors import Transaction, staged_parts
+from minimq.kafka import text_of
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.worker_process import spare_collector
 from pyspark_minimq.write_options import WriteOptions
+
+#: Characters of a value, and of a reason, that a dead letter has.
+_MOST_SHOWN: Final = 1000
 
 
 def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> TaskCommit:
@@ -34,13 +40,16 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         sender = records_sender(options.connection, options.producer)
         outbox = Outbox(partial(sender.send, transaction=transaction), options.producer)
         destinations = Destinations(options.topic, sender.queues)
+        refusals = (
+            None if options.dead_letter_topic is None and not options.drops_refused else Refusals(options, outbox)
+        )
         spare_collector()
         try:
-            for batch in batches:
-                if batch.num_rows:
-                    for destination, rows in destinations.split(batch):
-                        topics.add(destination.topic)
-                        outbox.add(destination, rows)
+            for destination, rows in divided(batches, destinations, options.producer, refusals):
+                topics.add(destination.topic)
+                outbox.add(destination, rows)
+            if refusals is not None and refusals.count and options.dead_letter_topic is not None:
+                topics.add(options.dead_letter_topic)
             receipts = outbox.finish()
         except errors.TransactionEnded:
             for _ in batches:  # so that Spark can use this process again
@@ -48,4 +57,52 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
             return TaskCommit(transaction, frozenset(topics), (), decided=True)
     except MiniMQError as error:
         raise MinimqSparkError(in_one_line(error)) from None
-    return TaskCommit(transaction, frozenset(topics), staged_parts(receipts) if transaction is not None else ())
+    return TaskCommit(
+        transaction,
+        frozenset(topics),
+        staged_parts(receipts) if transaction is not None else (),
+        refused=refusals.count if refusals is not None else 0,
+        first_refusal=refusals.first if refusals is not None else "",
+    )
+
+
+class Refusals:
+    """The rows of a task that make no message: counted, and sent to the dead-letter topic if there is one."""
+
+    def __init__(self, options: WriteOptions, outbox: Outbox) -> None:
+        self._options = options
+        self._outbox = outbox
+        self.count = 0
+        self.first = ""
+
+    def __call__(self, row: pa.RecordBatch, reason: Exception) -> None:
+        """Take one row."""
+        text = str(reason).splitlines()[0]
+        self.first = self.first or text
+        self.count += 1
+        if self._options.dead_letter_topic is not None:
+            letter = dead_letter(row, text, self._options.producer.max_body_bytes)
+            self._outbox.add(Destination(self._options.dead_letter_topic, None), letter)
+
+
+def dead_letter(row: pa.RecordBatch, reason: str, max_body_bytes: int) -> pa.RecordBatch:
+    """Return a refused row as one that makes a message: its body, as much as fits, the reason, and the rest as text."""
+    values = {name.lower(): column[0] for name, column in zip(row.schema.names, row.columns, strict=True)}
+    body = _bytes(values.pop("body", None) or values.pop("value", None))
+    properties = {"refused": reason[:_MOST_SHOWN], "body_bytes": str(len(body))}
+    properties |= {name: text_of(_bytes(value))[:_MOST_SHOWN] for name, value in values.items() if value.is_valid}
+    return pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array([body[:max_body_bytes]], pa.binary()),
+            "properties": pa.array([list(properties.items())], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+
+def _bytes(value: pa.Scalar | None) -> bytes:
+    """Return bytes and text as they are, whatever they have, and anything else as its JSON."""
+    if value is None or not value.is_valid:
+        return b""
+    if hasattr(value, "as_buffer"):
+        return bytes(value.as_buffer())
+    return json.dumps(value.as_py(), default=repr).encode()

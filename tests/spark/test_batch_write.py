@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, ReceivedMessage
+from minimq.kafka import bytes_of, headers_of
 from minimq.sending.key_hash import java_hash
 from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
 from support.reading import read_all
@@ -75,6 +76,43 @@ def test_all_columns_arrive(spark: SparkSession, save: Save, stored: Stored) -> 
         assert message.tag == ("paid", "größer", None)[number % 3]
         assert message.keys == ((), (), (f"k-{number}",), (f"k-{number}", "ü"))[number % 4]
         assert message.properties == ({"region": "eu", "n": str(number)} if number % 2 else {})
+
+
+def test_refused_rows_are_dropped_or_sent_to_a_topic(
+    spark: SparkSession, save: Save, stored: Stored, cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    letters = f"{topic}-letters"
+    admin.create_topic(letters, queues=1)
+    frame = spark.range(0, 1000, 1, 2).selectExpr(
+        "repeat('x', IF(id % 400 = 7, 3000, 1)) AS body",
+        "IF(id % 500 = 9, concat('a', char(0)), 't') AS tag",
+        "string(id) AS keys",
+    )
+    assert "in a row" in refusal(lambda: save(frame, maxBodyBytes="1000"))
+    before = len(stored())
+    save(frame, maxBodyBytes="1000", refusedRows="drop")
+    assert len(stored()) - before == 995
+    save(frame, maxBodyBytes="1000", deadLetterTopic=letters, transactional="true")
+    assert len(stored()) - before == 2 * 995
+    found = {message.properties["keys"]: message for message in read_all(cluster.nameserver, letters)}
+    assert found.keys() == {"7", "407", "807", "9", "509"}
+    assert found["7"].body == b"x" * 1000
+    assert found["7"].properties["body_bytes"] == "3000"
+    assert "has 3000 bytes in a row, the limit is 1000" in found["7"].properties["refused"]
+    assert "column 'tag' has a NUL character" in found["9"].properties["refused"]
+    assert found["9"].properties["tag"] == "base64:YQA="
+
+
+def test_keys_and_headers_of_kafka_of_any_bytes(spark: SparkSession, save: Save, stored: Stored) -> None:
+    save(
+        spark.sql(
+            "SELECT CAST('v' AS BINARY) AS value, X'00FF' AS key,"
+            " array(named_struct('key', 'h', 'value', X'01'), named_struct('key', 'h', 'value', X'FF')) AS headers"
+        )
+    )
+    [message] = stored()
+    assert [bytes_of(key) for key in message.keys] == [b"\x00\xff"]
+    assert headers_of(message.properties) == [("h", b"\x01"), ("h", b"\xff")]
 
 
 def test_value_and_one_key_as_text(spark: SparkSession, save: Save, stored: Stored) -> None:

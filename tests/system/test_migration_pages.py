@@ -11,6 +11,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 
 from minimq import Admin, LocalCluster, PullConsumer, ReceivedMessage
+from minimq.kafka import bytes_of, headers_of
 from support.pages import ROOT, blocks_of, run_page
 
 MIGRATIONS = ["aiokafka", "celery", "confluent-kafka", "rocketmq"]
@@ -109,21 +110,25 @@ def test_a_topic_of_kafka_is_copied_key_by_key_and_committed(kafka: str, monkeyp
         for number in range(200):
             source.produce("shop", b"%d" % number, key=f"o-{number % 7}" if number % 2 else None, headers={"at": "1"})
         source.produce("shop", None, key="o-1")
+        source.produce("shop", b"", key=b"\x00\xff", headers=[("h", b"\x01"), ("h", b"\xff")])
         source.flush(10)
-        assert example.copy(kafka, "shop", cluster.nameserver, idle_s=4) == 201
+        assert example.copy(kafka, "shop", cluster.nameserver, idle_s=4) == 202
         group = KafkaConsumer({"bootstrap.servers": kafka, "group.id": "minimq-copy"})
         places = group.committed([TopicPartition("shop", number) for number in range(4)], timeout=10)
-        assert sum(place.offset for place in places if place.offset > 0) == 201
+        assert sum(place.offset for place in places if place.offset > 0) == 202
         group.close()
-        copied = read(cluster.nameserver, 201)
-    assert sorted(int(message.body) for message in copied if "empty-body" not in message.properties) == [*range(200)]
-    assert [message.keys for message in copied if "empty-body" in message.properties] == [("o-1",)]
-    assert len({message.properties["kafka"] for message in copied}) == 201
-    assert all(message.properties["at"] == "1" for message in copied if message.body != b" ")
+        copied = read(cluster.nameserver, 202)
+    assert sorted(int(message.body) for message in copied if message.body) == [*range(200)]
+    assert [message.keys for message in copied if "kafka-null" in message.properties] == [("o-1",)]
+    [binary] = [message for message in copied if not message.body and "kafka-null" not in message.properties]
+    assert [bytes_of(key) for key in binary.keys] == [b"\x00\xff"]
+    assert [value for name, value in headers_of(binary.properties) if name == "h"] == [b"\x01", b"\xff"]
+    assert len({message.properties["kafka"] for message in copied}) == 202
+    assert all(message.properties["at"] == "1" for message in copied if message.body)
     for key in (f"o-{number}" for number in range(7)):
         of_key = [message for message in copied if message.keys == (key,)]
         assert len({message.queue for message in of_key}) == 1
-        numbers = [int(message.body) for message in of_key if message.body != b" "]
+        numbers = [int(message.body) for message in of_key if message.body]
         assert numbers == sorted(numbers), key
 
 

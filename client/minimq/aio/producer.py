@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequen
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
@@ -32,6 +32,9 @@ from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
+
+if TYPE_CHECKING:
+    from minimq.sending.arrow.bulk_rows import OnRefused
 
 #: A message of that size costs the loop too much time, in copies and in compression.
 _LARGE_BYTES = 1 << 17
@@ -141,7 +144,9 @@ class Producer:
             cancelled.set()
             raise
 
-    async def send_arrow(self, topic: str | None, rows: object) -> list[BatchReceipt]:
+    async def send_arrow(
+        self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None
+    ) -> list[BatchReceipt]:
         """Send the rows of an Arrow table as messages, in a thread; see `minimq.Producer.send_arrow`.
 
         If it is cancelled, the rows are sent all the same.
@@ -149,7 +154,7 @@ class Producer:
         from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
 
         return await asyncio.to_thread(
-            send_rows, topic, rows, self._core.queues, self._core.send_records, self._options
+            send_rows, topic, rows, self._core.queues, self._core.send_records, self._options, on_refused
         )
 
     async def recall(self, handle: str | None) -> RecallResult:

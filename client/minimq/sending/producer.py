@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function, waiting_s
@@ -28,6 +28,9 @@ from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
+
+if TYPE_CHECKING:
+    from minimq.sending.arrow.bulk_rows import OnRefused
 
 log = client_logger(__name__)
 
@@ -164,7 +167,7 @@ class Producer:
         """
         return self._core.send_many(messages, queue, selector)
 
-    def send_arrow(self, topic: str | None, rows: object) -> list[BatchReceipt]:
+    def send_arrow(self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None) -> list[BatchReceipt]:
         """Send the rows of an Arrow table as messages, and wait until all are on disk.
 
         Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows,
@@ -175,6 +178,9 @@ class Producer:
             rows: a pyarrow table, record batch or `RecordBatchReader`, which is read while it is sent; or another
                 object with Arrow's C stream interface, such as a data frame of Polars or pandas. Columns: `body`, and
                 any of `tag`, `keys`, `properties`, `sharding_key`, `queue_id` and `broker_name`; see docs/arrow.md.
+            on_refused: called with each row that makes no message, as a record batch of one row, and the reason; the
+                other rows are sent. By default the first such row raises `InvalidArgument`. A body that is larger
+                than the broker's limit, but not than `max_body_bytes`, still raises.
 
         Returns:
             The receipts of the batches, in the order in which they were sent. Each has its queue, the offset of its
@@ -191,7 +197,7 @@ class Producer:
         """
         from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
 
-        return send_rows(topic, rows, self._core.queues, self._core.send_records, self._options)
+        return send_rows(topic, rows, self._core.queues, self._core.send_records, self._options, on_refused)
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.

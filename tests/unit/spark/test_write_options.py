@@ -72,6 +72,8 @@ def test_defaults(mode: Mode) -> None:
         producer=ProducerOptions(send_timeout_s=60.0),
         commit_timeout_s=60.0,
         fail_on_data_loss=True,
+        drops_refused=False,
+        dead_letter_topic=None,
     )
 
 
@@ -97,6 +99,8 @@ def test_all_options_in_any_case() -> None:
         producer=ProducerOptions(send_timeout_s=5.0, max_body_bytes=8 << 20, compression="zstd"),
         commit_timeout_s=120.0,
         fail_on_data_loss=False,
+        drops_refused=False,
+        dead_letter_topic=None,
     )
 
 
@@ -243,3 +247,14 @@ def test_the_documentation_has_every_option_with_its_defaults() -> None:
     defaults = [tuple(option.default(mode) for mode in Mode) for option in WRITE_OPTIONS]
     shown = [tuple("not there" if text is None else text for text in pair) for pair in defaults]
     assert documented == [(option.name, *pair) for option, pair in zip(WRITE_OPTIONS, shown, strict=True)]
+
+
+def test_refused_rows_fail_are_dropped_or_go_to_a_topic() -> None:
+    assert parse_write_options({"refusedRows": "drop"}, Mode.BATCH).drops_refused
+    assert parse_write_options({"deadLetterTopic": "bad"}, Mode.STREAM).dead_letter_topic == "bad"
+    for options, text in (
+        ({"refusedRows": "skip"}, "refusedRows is 'skip': write fail or drop"),
+        ({"refusedRows": "drop", "deadLetterTopic": "bad"}, "refusedRows and deadLetterTopic are both given"),
+    ):
+        with pytest.raises(MinimqSparkError, match=text):
+            parse_write_options(options, Mode.BATCH)
