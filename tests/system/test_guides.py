@@ -50,7 +50,7 @@ def test_the_bounds_of_memory_are_the_defaults() -> None:
 def test_the_versions_are_those_that_packages_ask_for() -> None:
     said = text_of("docs/compatibility.md")
     asked = "\n".join(chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
-    lowest = dict(re.findall(r"^([\w-]+)>=([\w.]+)", asked, re.MULTILINE))
+    lowest = dict(re.findall(r"^([\w-]+)(?:\[[\w,]+\])?>=([\w.]+)", asked, re.MULTILINE))
     assert f"| Spark | {lowest['pyspark']} or newer" in said
     assert f"| pyarrow | {lowest['pyarrow']} or newer" in said
     assert f"| grpcio, protobuf | {lowest['grpcio']}, {lowest['protobuf']} or newer" in said
