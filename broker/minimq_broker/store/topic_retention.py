@@ -23,7 +23,7 @@ class _Floor(NamedTuple):
 
     Attributes:
         offset: itself; 0 if all are shown.
-        position: its log position.
+        position: its log position; `NOTHING_NEEDED` if nothing is shown.
         until_ms: when it may be too old.
         seen: log position before which the next look finds nothing that is shown.
     """
@@ -77,13 +77,13 @@ class TopicRetention:
                 queue = QueueKey(topic.topic_id, number)
                 found = former.get((queue, rules))
                 if found is None or least or now_ms >= found.until_ms:
-                    found = self._floor(queue, rules, now_ms, least, found.seen if found is not None else 0)
+                    found = self._floor(queue, rules, now_ms, least, found)
                 if found is None:
                     continue
                 self._found[queue, rules] = found
+                end = min(end, found.position)
                 if found.offset:
                     floors[queue] = min(found.offset, state.end(queue).offset)
-                    end = min(end, found.position)
             if topic.topic_id in self.rules:
                 self.gone_before[topic.topic_id] = end
         self._log.show_from(floors)
@@ -117,22 +117,25 @@ class TopicRetention:
         there = {segment.start: segment for segment in self._log.segments}
         self._sizes = {start: sizes for start, sizes in self._sizes.items() if there.get(start) is sizes.segment}
 
-    def _floor(self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, begin: int) -> _Floor | None:
-        """Find the floor of a queue from a log position on; None if a segment is damaged, which who reads it is told.
+    def _floor(
+        self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, former: _Floor | None
+    ) -> _Floor | None:
+        """Find the floor of a queue, at the former one or behind; None if a segment is damaged, which readers report.
 
         Messages before the log position `least` are not shown either.
         """
         oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
-        floor = _Floor(0, 0, now_ms + rules.max_age_ms, 0)
+        until_ms = now_ms + rules.max_age_ms
+        # What was behind the former floor may have been deleted; what is before it stays hidden.
+        floor = _Floor(0, NOTHING_NEEDED, until_ms, 0) if former is None else former._replace(until_ms=until_ms)
         segments = self._log.segments
         starts = [segment.start for segment in segments]
-        for segment in segments[max(bisect_right(starts, begin) - 1, 0) :]:
+        for segment in segments[max(bisect_right(starts, floor.seen) - 1, 0) :]:
             try:
                 last = segment.row_before(queue, 1 << 63)
                 if last is None:
                     continue
                 if last.position < least or rules.is_over_age(last.stored_ms, now_ms):
-                    until_ms = now_ms + rules.max_age_ms
                     floor = _Floor(last.last_offset + 1, NOTHING_NEEDED, until_ms, last.position)
                     continue
                 first = max(segment.offset_at(queue, oldest_ms) or 0, segment.offset_from(queue, least) or 0)

@@ -35,6 +35,8 @@ LEADING = ReplicaSet(
     lease_s=LEASE_S,
     addresses={0: "127.0.0.1:1", 1: "127.0.0.1:2"},
 )
+#: The lease counts: another one could be elected.
+LEADING_TWO = replace(LEADING, in_sync=frozenset({0, 1}))
 FOLLOWING = replace(LEADING, master_id=1, master_run=8, in_sync=frozenset({1}))
 
 
@@ -88,7 +90,7 @@ def test_the_lease_is_counted_from_the_moment_before_the_report_was_sent(tmp_pat
     late_s = 0.3
 
     async def test(roles: RoleKeeper, controller: ToldController) -> None:
-        for record in (LEADING, replace(LEADING, version=6)):  # the first answer of a term, and the next one
+        for record in (LEADING_TWO, replace(LEADING_TWO, version=6)):  # the first answer of a term, and the next one
             _, received_at = controller.reports[-1]
             await asyncio.sleep(late_s)
             await controller.tell(record)
@@ -103,18 +105,18 @@ def test_the_lease_is_counted_from_the_moment_before_the_report_was_sent(tmp_pat
 
 def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(roles: RoleKeeper, controller: ToldController) -> None:
-        await controller.tell(LEADING)
+        await controller.tell(LEADING_TWO)
         await roles.leads(2)
         assert roles.leadership is not None
         lease_left_s = roles.leadership.lease_left_s
-        for old in (replace(LEADING, version=4), replace(FOLLOWING, term=1, version=9), replace(LEADING, version=3)):
-            assert (await controller.tell(old)).known == LEADING
-        assert roles.record == LEADING
+        for old in (replace(LEADING_TWO, version=4), replace(FOLLOWING, term=1, version=9), replace(LEADING_TWO, version=3)):
+            assert (await controller.tell(old)).known == LEADING_TWO
+        assert roles.record == LEADING_TWO
         assert not roles.refusal(to_sender=True)
         assert roles.leadership.lease_left_s < lease_left_s
         assert caplog.text.count("it answers with an old record") == 1
-        await controller.tell(replace(LEADING, version=6))
-        await controller.tell(LEADING)
+        await controller.tell(replace(LEADING_TWO, version=6))
+        await controller.tell(LEADING_TWO)
         assert caplog.text.count("it answers with an old record") == 2
 
     with_keeper(tmp_path, test)
@@ -168,11 +170,13 @@ def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_chang
     monkeypatch.setattr(GroupOffsets, "begin", takes_its_time)
 
     async def test(roles: RoleKeeper, controller: ToldController) -> None:
-        await controller.tell(replace(FOLLOWING, lease_s=0.01))
+        await controller.tell(replace(FOLLOWING, lease_s=0.5))
         await until(lambda: roles.follower)
         follower = roles.follower
         assert follower is not None
-        await is_busy.wait()
+        while not is_busy.is_set():  # its master's process has ended, and the controller goes on to answer
+            await controller.tell(replace(FOLLOWING, lease_s=0.5))
+            await asyncio.sleep(0.02)
         await controller.tell(replace(FOLLOWING, version=6))
         assert not follower.is_ended
         await controller.tell(replace(FOLLOWING, term=3, version=7))
