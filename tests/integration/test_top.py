@@ -169,7 +169,9 @@ def test_the_screen_is_filled_and_scrolls_to_the_last_row(own: LocalCluster) -> 
 
 def test_a_counter_that_begins_anew_has_no_rate() -> None:
     rates = CounterRates()
-    assert [rates.rate("a", value, at) for value, at in ((5, 1.0), (9, 3.0), (2, 4.0), (4, 5.0), (4, 5.0))] == [
+    assert [
+        rates.rate("a", {"broker-a": value}, at) for value, at in ((5, 1.0), (9, 3.0), (2, 4.0), (4, 5.0), (4, 5.0))
+    ] == [
         None,
         2.0,
         None,
@@ -177,7 +179,7 @@ def test_a_counter_that_begins_anew_has_no_rate() -> None:
         None,
     ]
     rates.keep([])
-    assert rates.rate("a", 10, 6.0) is None
+    assert rates.rate("a", {"broker-a": 10}, 6.0) is None
 
 
 def test_scripts_get_a_line_of_json(own: LocalCluster) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from minimq.administration.descriptions import BrokerStatus, TopicDescription
@@ -89,21 +90,25 @@ class CounterRates:
     """Rates of counters, each known by a key. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, tuple[float, int]] = {}
+        self._last: dict[Hashable, dict[str, tuple[float, int]]] = {}
 
-    def rate(self, key: Hashable, value: int, at: float) -> float | None:
+    def rate(self, key: Hashable, values: Mapping[str, int], at: float) -> float | None:
         """Return how much a counter has grown in a second since the last call; None if that is not known.
+
+        Rates of brokers are added up: one that is missing for a while adds nothing, and no jump when it comes back.
 
         Args:
             key: of the counter.
-            value: of the counter now. One that is smaller than before has begun anew.
+            values: of the counter now, by broker. One that is smaller than before has begun anew.
             at: the time, in seconds.
         """
-        last = self._last.get(key)
-        self._last[key] = at, value
-        if last is None or at <= last[0] or value < last[1]:
-            return None
-        return (value - last[1]) / (at - last[0])
+        known = self._last.setdefault(key, {})
+        rates = []
+        for broker, value in values.items():
+            last, known[broker] = known.get(broker), (at, value)
+            if last is not None and at > last[0] and value >= last[1]:
+                rates.append((value - last[1]) / (at - last[0]))
+        return sum(rates) if rates else None
 
     def keep(self, keys: Collection[Hashable]) -> None:
         """Forget all counters but these."""
@@ -128,14 +133,20 @@ def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescr
     return [*map(ActivityProblem, sentences), *(problem for group in groups for problem in _of_group(group))]
 
 
-def stored_in(topic: TopicDescription) -> int:
-    """Return how many messages a topic has ever had: it grows, whatever retention deletes."""
-    return sum(queue.max_offset for queue in topic.queues)
+def stored_in(topic: TopicDescription) -> Mapping[str, int]:
+    """Return how many messages a topic has ever had, by broker: they grow, whatever retention deletes."""
+    found = Counter[str]()
+    for queue in topic.queues:
+        found[queue.queue.broker_name] += queue.max_offset
+    return found
 
 
-def committed_by(group: GroupDescription) -> int:
-    """Return how many messages a group has passed: it grows with each commit."""
-    return sum(queue.max_offset - queue.lag for queue in group.queues)
+def committed_by(group: GroupDescription) -> Mapping[str, int]:
+    """Return how many messages a group has passed, by broker: they grow with each commit."""
+    found = Counter[str]()
+    for queue in group.queues:
+        found[queue.queue.broker_name] += queue.max_offset - queue.lag
+    return found
 
 
 def _told_of(brokers: Collection[BrokerStatus]) -> set[str]:

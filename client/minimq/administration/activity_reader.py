@@ -97,8 +97,8 @@ class ActivityReader:
             return BrokerActivity(status, None, None)
         return BrokerActivity(
             status,
-            self._rates.rate(("in", *_replica(status)), report.messages_in, now),
-            self._rates.rate(("out", *_replica(status)), report.messages_out, now),
+            self._rates.rate(("in", *_replica(status)), {status.broker_name: report.messages_in}, now),
+            self._rates.rate(("out", *_replica(status)), {status.broker_name: report.messages_out}, now),
         )
 
     def _look_at_topics(self, names: Sequence[str]) -> None:

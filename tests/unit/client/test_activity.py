@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from minimq.administration.activity import ActivityProblem, problems_of
-from minimq.administration.descriptions import BrokerStatus
+from minimq.administration.activity_reader import ActivityReader
+from minimq.administration.descriptions import BrokerStatus, QueueDescription, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
+from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 LOST = "broker 127.0.0.1:2 is not reached: nothing listens there"
@@ -56,3 +58,48 @@ def test_a_problem_names_the_group_that_it_is_about() -> None:
         ActivityProblem("group audit has no members, and a lag of 1 message", "audit"),
         ActivityProblem("group billing has no members, and a lag of 1,200 messages", "billing"),
     ]
+
+
+class OneTopic:
+    """A cluster with one topic and one group, of which each broker stores and reads what it is told."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {}
+
+    def broker_status(self) -> list[BrokerStatus]:
+        return []
+
+    def list_topics(self) -> list[str]:
+        return ["orders"]
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        queues = [QueueDescription(MessageQueue(name, broker, 0), 0, end, None) for broker, end in self.ends.items()]
+        return TopicDescription(name, (), tuple(queues))
+
+    def describe_groups(self) -> list[GroupDescription]:
+        answers = {
+            broker: broker_pb2.DescribeGroupResponse(
+                queues=[broker_pb2.GroupQueue(topic="orders", max_offset=end, committed_offset=end)]
+            )
+            for broker, end in self.ends.items()
+        }
+        return [group_from_wire("g", answers, {}, datetime(2026, 1, 31, tzinfo=UTC))]
+
+
+def test_a_broker_that_comes_back_brings_no_rate_of_messages_that_nobody_stored() -> None:
+    cluster, now = OneTopic(), [0.0]
+    reader = ActivityReader(cluster, lambda: now[0])
+    rates: list[tuple[float | None, float | None]] = []
+    for ends in (
+        {"broker-a": 1_000, "broker-b": 5_000},
+        {"broker-a": 1_020, "broker-b": 5_010},
+        {"broker-a": 1_040},  # the other is killed
+        {"broker-a": 1_060},
+        {"broker-a": 1_080, "broker-b": 5_020},
+        {"broker-a": 1_100, "broker-b": 5_030},
+    ):
+        cluster.ends = ends
+        activity = reader.read()
+        rates.append((activity.topics[0].in_per_s, activity.groups[0].out_per_s))
+        now[0] += 1
+    assert rates == [(rate, rate) for rate in (None, 30, 20, 20, 20 + 10 / 3, 30)]
