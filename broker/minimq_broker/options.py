@@ -99,7 +99,7 @@ class BrokerOptions:
     )
     retention_s: float = option(
         72 * 3600.0,
-        "Time for which messages are kept; 0 keeps them forever. A file of the CommitLog is deleted once its "
+        "Time for which messages are shown; 0 keeps them forever. A file of the CommitLog is deleted once its "
         "last message is that old.",
         minimum=0,
     )
