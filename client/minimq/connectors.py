@@ -31,7 +31,7 @@ from minimq_common.batch_columns import BatchColumns, check_metadata, tag_sectio
 from minimq_common.compression import Compression
 from minimq_common.model import TopicId, TopicRoute
 from minimq_common.moments import timestamp_ms
-from minimq_common.names import ONE_TIME_TRANSACTIONS
+from minimq_common.names import ONE_TIME_TRANSACTIONS, check_address
 from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Transaction",
     "TransactionCommitter",
     "after_waiting",
+    "check_address",
     "check_metadata",
     "describe_away",
     "java_hash",

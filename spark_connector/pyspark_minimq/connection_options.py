@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minimq import Credentials
+from minimq.connectors import check_address
+from minimq.errors import InvalidArgument
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Values
 
@@ -26,7 +28,7 @@ def connection_of(values: Values) -> ConnectionOptions:
     """Return the connection that options say.
 
     Raises:
-        MinimqSparkError: credentials are given twice.
+        MinimqSparkError: credentials are given twice, or the address is none.
     """
     path = values.get("credentials", lambda _, text: Credentials(path=text))
     # Spark shows no value of an option with "secret" in its name.
@@ -35,4 +37,13 @@ def connection_of(values: Values) -> ConnectionOptions:
         raise MinimqSparkError(
             "credentials and credentialsSecret are given: write the path of a file that each node has, or its content"
         )
-    return ConnectionOptions(values.get("nameserver", lambda _, text: text), path or secret)
+    return ConnectionOptions(values.get("nameserver", _addresses), path or secret)
+
+
+def _addresses(option: str, text: str) -> str:
+    try:
+        for address in text.split(","):
+            check_address(address.strip())
+    except InvalidArgument as error:
+        raise MinimqSparkError(f"{option}: {error.message}") from None
+    return text

@@ -59,7 +59,7 @@ def test_by_age(stores: Stores) -> None:
 
 
 def test_by_the_age_that_the_broker_keeps(stores: Stores) -> None:
-    """What has no rules of its own is shown as long as that; what a group has waiting, and compacted state, stays."""
+    """Topics without rules of their own are shown as long as that; those of groups are not hidden."""
     store = stores.open(segment_bytes=SEGMENT_BYTES, retention=RetentionRules(max_age_ms=5_000))
     for topic in ("a", "own", "%DLQ%g"):
         store.create_topic(topic, 2)

@@ -35,6 +35,8 @@ def test_credentials_are_a_path_or_a_content(parse: Callable[[Mapping[str, str]]
     assert pickle.loads(pickle.dumps(found)) == found  # it is sent to the tasks
     with pytest.raises(MinimqSparkError, match="credentials and credentialsSecret are given"):
         parse({"topic": "t", "credentials": "a", "credentialsSecret": "b"})
+    with pytest.raises(MinimqSparkError, match=r"^nameserver: 'here' is not an address: write HOST:PORT"):
+        parse({"topic": "t", "nameserver": "127.0.0.1:1, here"})
 
 
 def test_users_share_no_connection() -> None:
