@@ -77,7 +77,7 @@ class Masters:
             Unavailable: there is none, or one of `names` is away or has none, or all of the cluster are.
             InvalidArgument: there is no such cluster, or no broker of that name.
         """
-        return self.with_retries(lambda: self._find(cluster, names, to_change=to_change))
+        return self.with_retries(lambda: self._find(cluster, names, to_change=to_change), lambda: names)
 
     def _find(self, cluster: str | None, names: Sequence[str], *, to_change: bool) -> dict[str, str]:
         brokers = self.brokers(settled=to_change)
@@ -116,7 +116,7 @@ class Masters:
         Raises:
             Unavailable: a broker has no master now, only slaves; the text names it.
         """
-        return self.with_retries(lambda: self._find_all(cluster, names))
+        return self.with_retries(lambda: self._find_all(cluster, names), lambda: names)
 
     def _find_all(self, cluster: str | None, names: Sequence[str]) -> dict[str, str]:
         known = [
@@ -190,24 +190,31 @@ class Masters:
 
         return away
 
-    def with_retries(self, attempt: Callable[[], Result]) -> Result:
+    def with_retries(
+        self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
+    ) -> Result:
         """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
 
         Args:
             attempt: does no harm when it is repeated.
+            concerned: returns the names of the brokers that it was about; none for any.
 
         Raises:
             MiniMQError: what the attempt raises, if it is for another reason or lasts for too long.
         """
-        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=self._may_move)
 
-    def _may_move(self, error: MiniMQError) -> bool:
-        if not isinstance(error, _MOVING):
-            return False
+        def may_move(error: MiniMQError) -> bool:
+            return isinstance(error, _MOVING) and self._have_replicas(concerned())
+
+        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
+
+    def _have_replicas(self, names: Collection[str]) -> bool:
+        """Return whether one of some brokers, or of all if none is named, may get another master."""
         try:
-            return any(len(broker.addresses) > 1 or not broker.master for broker in self.brokers())
+            known = [broker for broker in self.brokers() if not names or broker.broker_name in names]
         except MiniMQError:
             return False
+        return any(len(broker.addresses) > 1 or not broker.master for broker in known)
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
@@ -227,8 +234,10 @@ class Masters:
         failures: dict[Key, MiniMQError] = {}
 
         def attempt() -> None:
-            moving = [key for key, error in failures.items() if isinstance(error, _MOVING)]
-            now = self._first_addresses() if moving else {}
+            now: dict[str, str] = {}
+            if moving := [key for key, error in failures.items() if isinstance(error, _MOVING)]:
+                with suppress(MiniMQError):
+                    now = self._first_addresses()
             asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
             answered, failed = self.calls.call_all(asked, method, request)
             answers.update(answered)
@@ -240,7 +249,7 @@ class Masters:
                     raise error
 
         with suppress(*_MOVING):
-            self.with_retries(attempt)
+            self.with_retries(attempt, lambda: {_broker_of(key) for key in failures})
         return (
             {key: answers[key] for key in addresses if key in answers},
             {key: failures[key] for key in addresses if key in failures},
