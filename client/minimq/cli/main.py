@@ -19,7 +19,6 @@ import click
 from minimq.cli.base import option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.names import check_address
 
 #: Every command, in the order of the help, and its module.
 _COMMANDS = {
@@ -48,6 +47,8 @@ _COMMANDS = {
 
 #: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
+#: In the context: the addresses of name servers that were given, and what gave them.
+_TYPED = "minimq.typed"
 
 #: Why something is not written, though there may be somebody who reads it.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -111,7 +112,9 @@ class _Main(click.Group):
         try:
             return super().invoke(ctx)
         except MiniMQError as error:
-            click.echo(f"error: {error.message}", err=True)
+            given, source = ctx.meta.get(_TYPED, ("", ""))
+            is_about = any(error.message.startswith(f"{each.strip()!r} is not an address") for each in given.split(","))
+            click.echo(f"error: {source + ': ' if is_about else ''}{error.message}", err=True)
             # An invalid name or number is wrong usage, wherever it was detected.
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
         except KeyboardInterrupt:
@@ -167,12 +170,8 @@ def _naming_the_default(callback: Callable[..., Any] | None) -> Callable[..., An
 
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
-        try:
-            for address in nameserver.split(","):
-                check_address(address.strip())
-        except InvalidArgument as error:
-            is_set = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
-            raise error.with_message(f"{'MINIMQ_NAMESERVER' if is_set else '--nameserver'}: {error.message}") from None
+        is_variable = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
+        context.meta[_TYPED] = nameserver, "MINIMQ_NAMESERVER" if is_variable else "--nameserver"
         context.obj = nameserver
         context.meta[_NAMESERVER] = True  # overrides the credentials
 
