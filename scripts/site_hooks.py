@@ -54,6 +54,25 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return adapt_links(with_parts(markdown), page.file.src_uri, config.repo_url)
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Give each cell of a table the name of its column, which the style shows on a phone."""
+    return re.sub(r"<table>.*?</table>", labelled, html, flags=re.DOTALL)
+
+
+def labelled(table: re.Match[str]) -> str:
+    """Return a table whose cells have the text of their column's head as `data-label`."""
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)
+    names = [re.sub(r"<[^>]*>", "", head).strip().replace('"', "&quot;") for head in heads]
+    count = 0
+
+    def label(_: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return f'<td data-label="{names[(count - 1) % len(names)]}"'
+
+    return re.sub(r"<td\b", label, table[0]) if names else table[0]
+
+
 def with_parts(markdown: str) -> str:
     """Return the text of a page of docs/ in which each mark `<!-- README.md#ANCHOR -->` is replaced by that section.
 

@@ -18,6 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+from support.browser import CHROMIUM, DRIVER, LACKING, NARROW, WIDE, open_browser
+from support.waiting import wait_until
+
 ROOT = Path(__file__).parents[2]
 #: What users import; `minimq.testing` has the fixtures as well.
 MODULES = (
@@ -111,6 +114,29 @@ def test_search_knows_all_pages(site: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=LACKING)
+def test_tables_of_options_are_read_on_a_phone_and_found_by_search(site: Path) -> None:
+    hidden = """
+    return [...document.querySelectorAll(".md-content td")]
+      .filter((each) => each.textContent && each.getBoundingClientRect().right > innerWidth)
+      .map((each) => each.textContent.slice(0, 60))
+    """
+    shown = "return [...document.querySelectorAll('.md-search-result__item a')].map((each) => each.href)"
+    with open_browser() as browser:
+        browser.resize(NARROW)
+        for page in ("configuration.html", "spark.html", "faststream.html"):
+            browser.open((site / page).as_uri())
+            assert browser.run(hidden) == [], page
+        browser.resize(WIDE)
+        browser.open((site / "index.html").as_uri())
+        browser.run("document.querySelector('#__search').click()")
+        browser.run("document.querySelector('.md-search__input').focus()")
+        browser.press("startingOffsets")
+        wait_until(lambda: browser.run(shown), 60.0)
+        sections = [link.partition("#")[2] for link in browser.run(shown) if "#" in link]
+    assert sections[0] == "options-of-a-read"
+
+
 def test_the_reference_links_names_to_their_place(site: Path) -> None:
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     names = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
