@@ -65,4 +65,4 @@ def test_the_first_hour(first_terminal: str, tmp_path: Path) -> None:
                 else:
                     assert line in printed.splitlines(), printed
                 compared += 1
-    assert compared == 10
+    assert compared == 11
