@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from minimq_common.errors import InvalidArgument
@@ -144,6 +143,8 @@ def check_address(address: str) -> str:
 
 
 def _is_ipv6(host: str) -> bool:
+    import ipaddress  # noqa: PLC0415 - few addresses are of IPv6
+
     try:
         ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
