@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import ipaddress
+import math
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import grpc
@@ -13,6 +16,12 @@ from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 if TYPE_CHECKING:
     from minimq_common.security.certificates import Trust
+
+#: Seconds after which a channel that is not connected is compared with what its name resolves to, and again.
+_LOOK_UP_S = 0.5
+#: Calls on a channel that was replaced end by themselves within this time, in seconds.
+_GRACE_S = 60.0
+_SEEKING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
 
 Stub = TypeVar("Stub")
 Request = TypeVar("Request")
@@ -33,10 +42,21 @@ NAMESERVER_OPTIONS: Mapping[str, int] = {
 }
 
 
+def _is_number(host: str) -> bool:
+    """Say whether a host is an IP address, which nothing else resolves to."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 class Channels(Generic[Stub]):
     """The channels to servers of one role. Used on one event loop only.
 
-    A channel is made when its address is first asked for, and another one when certificates have changed since.
+    A channel is made when its address is first asked for, and another one when certificates have changed since, or when
+    a channel that is not connected has a name that resolves to another host by now: gRPC would try the former one for
+    many seconds.
 
     Args:
         make_stub: makes the stub of a channel.
@@ -54,6 +74,9 @@ class Channels(Generic[Stub]):
         self._options = tuple(options.items())
         self._security = security
         self._channels: dict[str, tuple[grpc.aio.Channel, Stub, Trust | None]] = {}
+        #: What names resolved to when they were looked up last, and when that began; by address.
+        self._hosts: dict[str, tuple[frozenset[str] | None, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Channels of former certificates, with the calls that go on over them: few, since certificates last for weeks.
         self._former: list[grpc.aio.Channel] = []
 
@@ -66,12 +89,14 @@ class Channels(Generic[Stub]):
         trust = self._security.trust()
         known = self._channels.get(address)
         if known is not None and known[2] is trust:
+            self._look_up(address, known[0])
             return known[1]
         if known is not None:
             self._former.append(known[0])
         channel = rpc.open_aio_channel(address, trust, self._options)
         stub = self._make_stub(channel)
         self._channels[address] = channel, stub, trust
+        self._look_up(address, channel, is_new=True)
         return stub
 
     async def call(
@@ -110,6 +135,33 @@ class Channels(Generic[Stub]):
         known = self._channels.get(address)
         return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
 
+    def _look_up(self, address: str, channel: grpc.aio.Channel, *, is_new: bool = False) -> None:
+        """Look the name of a server up that is not connected, in the background; see the class."""
+        host, now = address.rpartition(":")[0].strip("[]"), asyncio.get_running_loop().time()
+        hosts, at = self._hosts.get(address, (None, -math.inf))
+        if _is_number(host) or now - at < _LOOK_UP_S or not (is_new or channel.get_state() in _SEEKING):
+            return
+        self._hosts[address] = None if is_new else hosts, now
+        self._begin(self._compare(address, host, channel))
+
+    async def _compare(self, address: str, host: str, channel: grpc.aio.Channel) -> None:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None)
+        except OSError:  # gRPC pauses for longer and longer before it looks such a name up again
+            found = []
+        hosts = frozenset(str(place[0]) for *_, place in found)
+        before, at = self._hosts[address]
+        self._hosts[address] = hosts, at
+        known = self._channels.get(address)
+        if hosts and before is not None and hosts != before and known is not None and known[0] is channel:
+            del self._channels[address]
+            self._begin(channel.close(_GRACE_S))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def trust(self) -> Trust | None:
         """Return what the next channel is opened with; None without TLS."""
         return self._security.trust()
@@ -127,5 +179,7 @@ class Channels(Generic[Stub]):
         channels = [*self._former, *(channel for channel, _, _ in self._channels.values())]
         self._channels.clear()
         self._former.clear()
+        for task in [*self._tasks]:
+            task.cancel()
         for channel in channels:
             await channel.close()

@@ -93,6 +93,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A broker that came back is found at once rather than after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A server that comes back at another address, under its name, is found at once; by default after up to 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     # Despite its name, the time that one attempt to connect may take: a loaded peer needs more than a moment.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # A peer whose machine has gone says nothing: without an answer to a ping its calls fail.
