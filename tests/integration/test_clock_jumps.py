@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from minimq import LocalCluster
+from minimq import Admin, LocalCluster, Message, Producer
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.services.clock import now_ms
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.store_options import StoreOptions
+from support.command import Minimq
+from support.reading import read_all
 from support.scraping import Scrape, metrics_address
 from support.stores import Clock, OpenStore
 from support.waiting import wait_until
@@ -52,3 +54,30 @@ def test_messages_that_are_too_old_by_the_clock_alone_stay_until_it_is_believed(
         wait_until(lambda: segments(cluster) < before - 2, 20.0, what="old segments are deleted")
         assert Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_clock_ahead_seconds") == 0
     assert check_directory(ten_days_old).findings == []
+
+
+def test_messages_with_times_in_the_future_are_told_of_and_new_queues_have_right_times(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "broker-a"
+    store = OpenStore(path, StoreOptions(SEGMENT), Clock(now_ms() + 40 * TEN_DAYS_MS))
+    store.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+    store.append("t", 0, b"by a clock that is ahead")
+    store.close()
+    options = {"retention_check_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
+    with (
+        LocalCluster(brokers=1, data_dir=path.parent, broker_options=options) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+    ):
+        [broker] = cluster.brokers
+        wait_until(lambda: "the newest message is ahead" in broker.log_path.read_text(), 20.0, what="a warning")
+        ahead_s = Scrape(metrics_address(broker.log_path)).value("minimq_broker_stamps_ahead_seconds")
+        assert ahead_s == pytest.approx(40 * TEN_DAYS_MS / 1000, abs=3600)
+        [status] = admin.broker_status()
+        assert status.report is not None
+        assert status.report.stamps_ahead_s == pytest.approx(ahead_s, abs=60)
+        assert "stamped up to" in Minimq(cluster.nameserver)("cluster", "status")
+        producer.send(Message("t", b"late"))
+        admin.create_topic("new", queues=1)
+        producer.send(Message("new", b"right"))
+        times = {name: read_all(cluster.nameserver, name)[-1].stored_at.timestamp() for name in ("t", "new")}
+    assert times["t"] - times["new"] == pytest.approx(ahead_s, abs=3600)

@@ -82,6 +82,11 @@ class BrokerMetrics:
             "Distance by which an untrusted clock has jumped ahead; nothing is deleted meanwhile. 0 when all is well.",
             self._clock.ahead_s,
         )
+        yield gauge(
+            f"{PREFIX}_stamps_ahead_seconds",
+            "Distance by which the newest message is ahead of the clock, which was wrong; 0 when all is well.",
+            self._engine.stamps_ahead_ms / 1000,
+        )
         yield from self._traffic()
         yield from self._clients()
         with contextlib.suppress(TimeoutError):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from minimq_broker.core.clock_doubt import ClockDoubt, ClockReading
+from minimq_broker.core.clock_doubt import TOLERANCE_MS, ClockDoubt, ClockReading
 from minimq_broker.store import clock_record
 from minimq_broker.store.clock_record import ClockRecord
 from minimq_common.errors import StoreError
@@ -55,6 +55,7 @@ class DeletionClock:
         self._told_until_s = 0.0
         #: There was no file, and the clock was not believed since.
         self._is_unrecorded = False
+        self._has_told_of_stamps = False
 
     @property
     def ahead_s(self) -> float:
@@ -83,9 +84,21 @@ class DeletionClock:
             if self._doubt is None or self._doubt.time_ms is None or self._steady_s() < self._save_at_s:
                 return now
             self._save_at_s = self._steady_s() + _SAVE_S
+            self._tell_of_stamps()
             kept = ClockRecord(self._doubt.time_ms, self._steady_s(), self._boot_id, self._doubt.idle_ms)
             clock_record.save(self._path, kept)
         return now
+
+    def _tell_of_stamps(self) -> None:
+        ahead_ms = (self._newest_ms() or 0) - self._clock_ms()
+        if ahead_ms > TOLERANCE_MS and not self._has_told_of_stamps:
+            log.warning(
+                "clock: the newest message is ahead of it, new ones of its queue get that time and are kept longer; set "
+                "the clock right, or if it is, go on with new queues (docs/storage.md, clocks that jump) ahead_s=%d",
+                ahead_ms // 1000,
+                extra=ALWAYS_WRITTEN,
+            )
+        self._has_told_of_stamps = ahead_ms > TOLERANCE_MS
 
     def _tell(self, doubt: ClockDoubt, steady_s: float, *, was_suspect: bool) -> None:
         if doubt.went_back_ms:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from minimq_broker.core.clock_doubt import TOLERANCE_MS
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
@@ -154,6 +155,12 @@ class Engine:
     def newest_ms(self) -> int | None:
         """Return when the newest message was stored, in ms since 1970; None without one. Any thread may read it."""
         return max((end.stored_ms for end in self._store.state.ends.copy().values()), default=None)
+
+    @property
+    def stamps_ahead_ms(self) -> int:
+        """By how much the newest message is ahead of the clock, in ms; 0 if it is less than a minute."""
+        ahead_ms = (self.newest_ms() or 0) - now_ms()
+        return ahead_ms if ahead_ms > TOLERANCE_MS else 0
 
     def close(self) -> None:
         """Write the submitted jobs and close the store."""

@@ -83,6 +83,7 @@ class StatusService:
                 disk_level=_DISK_LEVEL[level],
                 retention_ms=store.options.retention.max_age_ms,
                 retention_bytes=store.options.retention.max_bytes,
+                stamps_ahead_ms=self._engine.stamps_ahead_ms,
             )
         )
 
