@@ -93,7 +93,7 @@ class DeletionClock:
         ahead_ms = (self._newest_ms() or 0) - self._clock_ms()
         if ahead_ms > TOLERANCE_MS and not self._has_told_of_stamps:
             log.warning(
-                "clock: the newest message is ahead of it, new ones of its queue get that time and are kept longer; set "
+                "clock: the newest message is ahead of it, so new ones of its queue get that time and stay longer; set "
                 "the clock right, or if it is, go on with new queues (docs/storage.md, clocks that jump) ahead_s=%d",
                 ahead_ms // 1000,
                 extra=ALWAYS_WRITTEN,
