@@ -153,13 +153,13 @@ class Lookup:
         # Messages that came after the bounds were looked up are not part of the query, and those before are gone.
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
-    def commit(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record how far a group is. Returns what could not be recorded, with the reason.
+    def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
+        """Publish progress under the name of a group. Returns what could not be recorded, with the reason.
 
         Raises:
             MinimqSparkError: no group can have that name.
         """
         try:
-            return self._finder.commit(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
+            return self._finder.publish(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
         except errors.InvalidArgument as error:
             raise MinimqSparkError(f"consumerGroup: {error.message}") from None

@@ -118,11 +118,11 @@ class MicroBatchPlanner:
             MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
             MiniMQError: no server has answered for a while.
         """
-        self._commit(done.end)
         sight = self._sight({queue.carrier for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
         outlook = look_ahead(done, sight, self._subscription)
         self._tell_losses(outlook)
+        self._publish(outlook.starts)
         is_idle = not outlook.available and not outlook.losses and outlook.ends.keys() == done.end.keys()
         waited_s = time.monotonic() - self._planned_at
         waits = is_idle or (self._frozen is None and is_too_little(outlook.available, limits, waited_s))
@@ -243,13 +243,13 @@ class MicroBatchPlanner:
         behind = sum(outlook.ends.values()) - sum(ends.values())
         self.report = {"behind": behind, "end": to_tree(outlook.ends)}
 
-    def _commit(self, offsets: Mapping[QueueName, int]) -> None:
-        """Record how far the query is for those who watch its group. A failure is no reason to end the query."""
+    def _publish(self, offsets: Mapping[QueueName, int]) -> None:
+        """Publish where the next micro-batch begins, for monitoring. A failure is no reason to end the query."""
         group = self._options.consumer_group
         if group is None or offsets == self._committed:
             return
         before = self._committed or {}
-        failures = self._lookup.commit(group, {q: at for q, at in offsets.items() if before.get(q) != at})
+        failures = self._lookup.publish(group, {q: at for q, at in offsets.items() if before.get(q) != at})
         self._committed = {q: at for q, at in offsets.items() if MessageQueue(*q) not in failures}
         reason = next((f"queue {queue}: {error.message}" for queue, error in failures.items()), "")
         if reason and reason != self._commit_failure:

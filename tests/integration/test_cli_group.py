@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from minimq.admin import Admin
 from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
 from minimq.cli.group_text import show_group
+from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
@@ -224,6 +226,24 @@ def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
             output, said = consuming.communicate(timeout=60)
         assert (output, consuming.returncode) == (b"here\n", 1)
         assert b"broker-b: does not answer, its queues are not read (" in said
+
+
+def test_progress_that_a_spark_query_publishes_is_shown_as_such(
+    minimq: Minimq, cluster: LocalCluster, topic: str, group: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer(cluster.nameserver) as producer, closing(QueueFinder(cluster.nameserver)) as finder:
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+        assert finder.publish(group, {queue: 2}) == {}
+    shown = f"{group}: offsets published by a Spark query for monitoring, 3 offsets behind, the oldest stored "
+    assert minimq("group", "describe", group).startswith(shown)
+    described = minimq.json("group", "describe", group)
+    assert (described["published"], described["lag_unit"]) == (True, "offset")
+    [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
+    assert row["published"] is True
+    assert re.search(rf"{group} +published", minimq("group", "list"))
+    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
+    assert "start the query with startingOffsets and another checkpointLocation" in said
 
 
 def test_topics_that_minimq_makes_itself_are_listed_only_when_asked_for(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, PullConsumer
 from minimq.receiving.queue_finder import QueueFinder
-from minimq_common.errors import InvalidArgument, QueueNotFound, Unavailable
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, QueueNotFound, Unavailable
 from support.client_replicas import bring_back, leave_slaves_alone, send
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up
 from support.waiting import wait_until
@@ -69,14 +69,14 @@ def test_progress_of_a_group_without_members(
     queue, other = MessageQueue(topic, "broker-a", 1), MessageQueue(topic, "broker-b", 2)
     with Producer(cluster.nameserver) as producer:
         producer.send_many([Message(topic, b"x")] * 5, queue=queue)
-    assert finder.commit(topic, {queue: 4, other: 0}) == {}
+    assert finder.publish(topic, {queue: 4, other: 0}) == {}
     assert admin.committed_offsets(topic) == {queue: 4, other: 0}
     assert admin.describe_group(topic).lag == 1
-    failures = finder.commit(topic, {queue: 2, other: 7})  # one goes back, the other is beyond the end
+    failures = finder.publish(topic, {queue: 2, other: 7})  # one goes back, the other is beyond the end
     assert list(failures) == [other]
     assert admin.committed_offsets(topic)[queue] == 2
     with pytest.raises(InvalidArgument):
-        finder.commit("a group", {queue: 1})
+        finder.publish("a group", {queue: 1})
 
 
 @pytest.mark.fault
@@ -114,3 +114,28 @@ def test_slaves_are_asked_while_the_master_is_away(tmp_path: Path) -> None:
         assert finder.offsets_at(queues(cluster), datetime.fromtimestamp(1, UTC)) == dict.fromkeys(queues(cluster), 0)
         bring_back(cluster)
         wait_until(lambda: not any(f.from_slave for f in finder.find(["t"]).queues.values()), PATIENCE_S)
+
+
+def test_published_progress_is_marked_and_cannot_be_reset(
+    cluster: LocalCluster, finder: QueueFinder, admin: Admin, topic: str, group: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
+    assert finder.publish(group, {queue: 2}) == {}
+    found = admin.describe_group(group)
+    assert (found.is_published, found.members, found.lag, found.lag_unit) == (True, (), 3, "offset")
+    for force in (False, True):
+        with pytest.raises(GroupConflict, match="published"):
+            admin.reset_offsets(group, topic, "earliest", force=force)
+    with PullConsumer(cluster.nameserver, group=group) as consumer:  # consumers take the name
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1))
+        wait_until(lambda: not admin.describe_group(group).is_published)
+    wait_until(lambda: not admin.describe_group(group).members)
+    admin.reset_offsets(group, topic, "earliest")
+    assert finder.publish(group, {queue: 1}) == {}
+    assert admin.describe_group(group).is_published
+    admin.delete_group(group)
+    with pytest.raises(GroupNotFound):
+        admin.describe_group(group)

@@ -56,7 +56,7 @@ def change_of(state: State, fact: Fact) -> AdminChange | None:
             return AdminChange("group deleted", group, ", ".join((f"offsets of {count_of(offsets, 'queue')}", *topics)))
         case PermissionSet() | AccessSet():
             return _change_of_broker(state, fact)
-        case OffsetsCommitted(group, offsets, True):
+        case OffsetsCommitted(group, offsets, True, published) if not published:
             former = [state.offset(group, QueueKey(item.topic_id, item.queue_id)) for item in offsets]
             later = [item.offset for item in offsets]
             return AdminChange("offsets set", group, _offsets(state, offsets, former), _offsets(state, offsets, later))

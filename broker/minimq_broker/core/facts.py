@@ -119,6 +119,8 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
     group: str
     offsets: tuple[CommittedOffset, ...]
     forced: bool = False
+    #: For monitoring: whoever commits them never reads them back.
+    published: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):

@@ -107,6 +107,8 @@ class State:
         self.popped: dict[tuple[str, int, int], PopQueue] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
+        #: Groups whose offsets are published for monitoring; all values are True.
+        self.published: dict[str, bool] = {}
         self.agreements: dict[str, GroupConfig] = {}
         self.producers = ProducerTable()
         self.begun = self.made = 0
@@ -283,14 +285,24 @@ class State:
 
     def _change_group(self, entry: OffsetsCommitted | GroupStarted | GroupAgreed) -> None:
         match entry:
-            case OffsetsCommitted(group, offsets, forced):
+            case OffsetsCommitted(group, offsets, forced, published):
                 self._commit(group, offsets, forced=forced)
+                if published and group not in self.published:
+                    self._set(("published", group), self.published, group, value=True)
             case GroupStarted(group, topic_id, offsets, started_ms):
+                self._unpublish(group)
                 self._set(("started", group, topic_id), self.started, (group, topic_id), started_ms)
                 self.index.add(group, topic_id)
                 self._move(group, offsets, forced=True)
             case GroupAgreed(group, agreement):
                 self._agree(group, agreement)
+                if agreement is not None:
+                    self._unpublish(group)
+
+    def _unpublish(self, group: str) -> None:
+        """Note that consumers use the name of a group."""
+        if self.published.pop(group, None):
+            self.changed.add(("published", group))
 
     def _lengthen(self, batch: BatchApplied, position: int) -> None:
         self._set(("end", *batch.queue), self.ends, batch.queue, batch.end)
@@ -359,7 +371,7 @@ class State:
         for topic_id in self.index.topics(group):
             self._forget_rows(group, topic_id)
         self.index.forget_group(group)
-        for kind, names in (("agreement", self.agreements), ("used", self.used)):
+        for kind, names in (("agreement", self.agreements), ("used", self.used), ("published", self.published)):
             if names.pop(group, None) is not None:
                 self.changed.add((kind, group))
 

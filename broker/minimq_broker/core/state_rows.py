@@ -113,6 +113,7 @@ _ROWS: dict[str, _Row] = {
     "deliveries": _row_of(lambda state: state.deliveries, tuple[str, int, int], Deliveries),
     "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
     "used": _row_of(lambda state: state.used, str, int),
+    "published": _row_of(lambda state: state.published, str, bool),
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(_producer_row, _load_producer),

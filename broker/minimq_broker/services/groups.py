@@ -84,7 +84,9 @@ class GroupService:
             dead_letters=self._dead_letters(group),
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
+            published=group in self._engine.state.published,
         )
+        filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
                 taken = poppers.topics(group, client_id)
@@ -93,6 +95,9 @@ class GroupService:
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues if sees(topic.name) else 0):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
+                described.queues[-1].sparse = (
+                    bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
+                )
                 # One that is popped may be in thousands of pieces.
                 if described.queues[-1].HasField("popped") or len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -139,12 +144,17 @@ class GroupService:
         each is granted its queues again, under a new epoch and at the new offset.
 
         Raises:
-            GroupConflict: a member is connected or a queue is held for one; not with `force`.
+            GroupConflict: the offsets of the group are only published; or a member is connected or a queue is held for
+                one, and it is without `force`.
             OffsetOutOfRange: an offset is not stored in one of the queues; the text names them.
             InvalidArgument: the request has no target.
             TopicNotFound, QueueNotFound: one of the queues is not here.
         """
         group = check_group(request.group)
+        if group in self._engine.state.published:
+            raise GroupConflict(
+                f"group {group!r} has published offsets only (consumerGroup of a Spark query), which nobody reads back"
+            )
         place = self._place(request)
         topic = self._engine.state.topic(request.topic)
         ids = sorted(set(request.queue_ids)) or range(topic.queues)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
@@ -75,7 +77,8 @@ class OffsetService:
         offsets = tuple(
             _fact(item, queue, request.client_id) for item, queue in zip(request.offsets, queues, strict=True)
         )
-        await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force))
+        published = request.published or msgspec.UNSET
+        await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force, published))
         return broker_pb2.CommitOffsetsResponse()
 
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:

@@ -67,10 +67,11 @@ class GroupQueueDescription:
     oldest_unread_at: datetime | None
     lag_s: float
     popped: PoppedQueueDescription | None = None
+    is_sparse: bool = False
 
     @property
     def lag(self) -> int:
-        """The number of stored messages that are not committed, or not settled."""
+        """The number of stored messages that are not committed, or not settled; of a sparse queue, of their offsets."""
         ahead = self.popped.settled_ahead if self.popped is not None else 0
         return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
 
@@ -128,6 +129,7 @@ class GroupDescription:
             expire.
         away: departed brokers that carry its topics, sorted by name, with the number of missing queues.
         deleted_early: bytes that brokers with a nearly full disk have deleted before their time, by broker.
+        is_published: a job that is no member, such as a Spark query, publishes its progress here for monitoring.
     """
 
     group: str
@@ -144,11 +146,17 @@ class GroupDescription:
     expires_at: datetime | None = None
     away: tuple[AwayBroker, ...] = ()
     deleted_early: Mapping[str, int] = field(default_factory=dict)
+    is_published: bool = False
 
     @property
     def lag(self) -> int:
-        """The number of messages that are not committed."""
+        """The number of messages that are not committed; of sparse queues, of their offsets."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def lag_unit(self) -> str:
+        """The unit of `lag`: "message", or "offset" if a queue that counts is sparse."""
+        return "offset" if any(queue.is_sparse and queue.lag for queue in self.queues) else "message"
 
     @property
     def lag_s(self) -> float:
@@ -229,6 +237,7 @@ def group_from_wire(
             if answer.bytes_deleted_early
         },
         away=by_broker(broker for topic in sorted({queue.queue.topic for queue in queues}) for broker in away(topic)),
+        is_published=any(answer.published for answer in answers.values()),
     )
 
 
@@ -285,6 +294,7 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
         popped=_popped_from_wire(item.popped) if item.HasField("popped") else None,
+        is_sparse=item.sparse,
     )
 
 

@@ -47,6 +47,11 @@ def refuse_if_live(
     request = broker_pb2.DescribeGroupRequest(group=group)
     answers, failures = masters.call_all(addresses, lambda stub: stub.DescribeGroup, request)
     raise_failures(f"group {group} cannot be looked up", failures, addresses, "nothing was changed")
+    if action is RESET and any(answer.published for answer in answers.values()):
+        raise GroupConflict(
+            f"group {group} is the published progress of a Spark query (option consumerGroup), which never reads it: "
+            "to read elsewhere, start the query with startingOffsets and another checkpointLocation"
+        )
     connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
     if connected:
         raise GroupConflict(

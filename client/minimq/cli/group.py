@@ -69,10 +69,11 @@ group.add_command(delete)
 def list_groups(nameserver: str, output: str) -> None:
     """List all consumer groups with their lag.
 
-    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. "Dead letters" counts
-    the messages that failed too often; `minimq group describe` shows how to read them. A group that nobody uses
-    expires: "Expires in" shows the last two days. The exit status is 0 even if a broker does not answer; its part is
-    missing then.
+    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. In compacted topics,
+    and where the group filters, "Lag" counts offsets. "Members" is "published" where a Spark query publishes its
+    progress for monitoring. "Dead letters" counts the messages that failed too often; `minimq group describe` shows how
+    to read them. A group that nobody uses expires: "Expires in" shows the last two days. The exit status is 0 even if a
+    broker does not answer; its part is missing then.
 
     Example: minimq group list
     """
@@ -87,6 +88,7 @@ def list_groups(nameserver: str, output: str) -> None:
         {
             "group": item.group,
             "members": len(item.members),
+            "published": item.is_published,
             "strategy": item.strategy,
             "topics": sorted({queue.queue.topic for queue in item.queues}),
             "lag": item.lag,
@@ -132,7 +134,8 @@ def list_groups(nameserver: str, output: str) -> None:
 def describe(nameserver: str, name: str, all_queues: bool, watch: bool, interval: float, output: str) -> None:
     """Show the members of a consumer group, the queues of each, and the lag.
 
-    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. The table shows the
+    "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. In compacted topics,
+    and where the group filters, "Lag" counts offsets. The table shows the
     queues that nobody reads and those that are furthest behind; --queues shows all. JSON always has all queues, with
     the epoch of the lease, the first offset and the end of each. A "held" queue waits for its former owner to save
     its state, at most for the time shown. Messages that wait for a retry are counted separately. The exit status is 0
@@ -290,6 +293,7 @@ def _in_short(row: Row) -> Row:
     expires_at = row["expires_at"]
     return {
         **row,
+        "members": "published" if row["published"] and not row["members"] else row["members"],
         "behind": duration_of(float(str(row["lag_s"]))) if row["lag"] else None,
         "expires_at": time_to_expiry(expires_at, datetime.now(UTC)) if isinstance(expires_at, datetime) else None,
     }

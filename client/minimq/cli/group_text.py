@@ -76,9 +76,11 @@ def _summary(found: GroupDescription) -> str:
     if found.hold_s:
         how.append(f"hold {found.hold_s:g} s")
     members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
+    if found.is_published and not found.members:
+        members = "offsets published by a Spark query for monitoring"
     lag = "nothing unread"
     if found.lag:
-        lag = f"{count_of(found.lag, 'message')} behind, the oldest stored {duration_of(found.lag_s)} ago"
+        lag = f"{count_of(found.lag, found.lag_unit)} behind, the oldest stored {duration_of(found.lag_s)} ago"
     flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
     retrying = f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
     dead = f", {count_of(found.dead_letters, 'dead letter')} stored" if found.dead_letters else ""

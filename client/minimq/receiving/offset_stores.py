@@ -37,6 +37,7 @@ class BrokerOffsets:
         group: the group.
         client_id: in whose name leases are held.
         timeout_s: for one call.
+        published: the offsets are for monitoring, and never read back.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class BrokerOffsets:
         group: str,
         client_id: str,
         timeout_s: float,
+        *,
+        published: bool = False,
     ) -> None:
+        self._published = published
         self._calls = calls
         self._address_of = address_of
         self._group = group
@@ -103,6 +107,7 @@ class BrokerOffsets:
                 for commit in commits
             ],
             force=commits[0].sought,
+            published=self._published,
         )
 
 

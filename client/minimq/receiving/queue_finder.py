@@ -199,8 +199,10 @@ class QueueFinder:
             raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
         return {queue: answer.value.offset for queue, answer in answers.items()}
 
-    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record how far a group is that has no members, for all who watch it; offsets may go back.
+    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+        """Publish the progress of a job under the name of a group, for monitoring; offsets may go back.
+
+        Brokers mark the group: its offsets cannot be reset, since the job does not read them.
 
         Returns:
             What could not be recorded, with the reason.
@@ -211,7 +213,7 @@ class QueueFinder:
         addresses: dict[MessageQueue, str] = {}
         failures: dict[MessageQueue, MiniMQError] = {}
         brokers, timeout_s = self._client.connection.brokers, self._client.timeout_s
-        store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s)
+        store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s, published=True)
         for queue in offsets:
             try:
                 addresses[queue] = self._place(queue).address

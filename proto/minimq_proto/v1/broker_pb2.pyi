@@ -1471,11 +1471,14 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
     CLIENT_ID_FIELD_NUMBER: builtins.int
     OFFSETS_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
+    PUBLISHED_FIELD_NUMBER: builtins.int
     group: builtins.str
     client_id: builtins.str
     """Empty when a consumer that assigned its queues by hand commits."""
     force: builtins.bool
     """Let offsets go back, as after a seek."""
+    published: builtins.bool
+    """The offsets are published for monitoring: whoever commits them never reads them back."""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
     def __init__(
@@ -1485,8 +1488,9 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
         client_id: builtins.str = ...,
         offsets: collections.abc.Iterable[global___QueueOffset] | None = ...,
         force: builtins.bool = ...,
+        published: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "force", b"force", "group", b"group", "offsets", b"offsets"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "force", b"force", "group", b"group", "offsets", b"offsets", "published", b"published"]) -> None: ...
 
 global___CommitOffsetsRequest = CommitOffsetsRequest
 
@@ -2130,6 +2134,7 @@ class GroupQueue(google.protobuf.message.Message):
     OLDEST_UNREAD_MS_FIELD_NUMBER: builtins.int
     HOLDER_FIELD_NUMBER: builtins.int
     POPPED_FIELD_NUMBER: builtins.int
+    SPARSE_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     owner: builtins.str
@@ -2144,6 +2149,8 @@ class GroupQueue(google.protobuf.message.Message):
     """Store time of the first message that is not committed; 0 when there is none."""
     holder: builtins.str
     """The former owner for which it is held; empty when it is not."""
+    sparse: builtins.bool
+    """Not every offset is a message for the group: the topic is compacted, or the group filters it."""
     @property
     def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -2165,9 +2172,10 @@ class GroupQueue(google.protobuf.message.Message):
         oldest_unread_ms: builtins.int = ...,
         holder: builtins.str = ...,
         popped: global___PoppedQueue | None = ...,
+        sparse: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "popped", b"popped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "popped", b"popped", "queue_id", b"queue_id", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "popped", b"popped", "queue_id", b"queue_id", "sparse", b"sparse", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_committed_offset", b"_committed_offset"]) -> typing.Literal["committed_offset"] | None: ...
 
 global___GroupQueue = GroupQueue
@@ -2259,6 +2267,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     EXPIRES_MS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
+    PUBLISHED_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
     assigned_by_server: builtins.bool
@@ -2268,6 +2277,8 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     """When the group is deleted here unless somebody uses it, in ms since 1970; not set when it is not to be deleted."""
     bytes_deleted_early: builtins.int
     """As in GetStatusResponse."""
+    published: builtins.bool
+    """Its offsets are published for monitoring, and never read back."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -2290,9 +2301,10 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         expires_ms: builtins.int | None = ...,
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
         bytes_deleted_early: builtins.int = ...,
+        published: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "queues", b"queues", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse

@@ -53,7 +53,7 @@ class World:
         }
         return Findings(queues, frozenset(), self.silent, self.away)
 
-    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
         if " " in group:
             raise errors.InvalidArgument(f"group {group!r} is no name")
         self.committed.append(dict(offsets))
