@@ -7,9 +7,9 @@ schemas in one column. So this is a function over Arrow batches that uses the se
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,8 @@ Mode = Literal["FAILFAST", "PERMISSIVE"]
 Plain: TypeAlias = Any
 
 _KEPT = 32
+#: Topic, broker, queue and offset.
+_PLACE_COLUMNS: Final = 4
 
 
 def from_confluent_avro(
@@ -28,6 +30,7 @@ def from_confluent_avro(
     schema: str | Mapping[str, Any],
     registry: str | Mapping[str, Any] | None = None,
     mode: Mode = "FAILFAST",
+    place: Sequence[Column | str] = (),
 ) -> Column:
     """Return a column of the values of Avro bodies.
 
@@ -36,7 +39,9 @@ def from_confluent_avro(
         schema: the Avro schema of the values, as text or as parsed JSON; the type of the column is made of it.
         registry: the URL of the schema registry, or the arguments of `minimq.schemas.SchemaRegistry`. Each body is read
             with the schema that its mark names. None: the mark is stripped, and all bodies have this very schema.
-        mode: "FAILFAST" ends the query at a body that cannot be read; "PERMISSIVE" makes it null.
+        mode: "FAILFAST" ends the query with a `MinimqSparkError` at a body that cannot be read; "PERMISSIVE" makes it
+            null.
+        place: the columns topic, broker_name, queue_id and offset, or their names, which the error then names.
 
     Raises:
         InvalidArgument: the schema is none, or Spark has no type for it; an argument of the registry is wrong.
@@ -47,23 +52,30 @@ def from_confluent_avro(
 
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise InvalidArgument(f"mode is {mode!r}: it must be 'FAILFAST' or 'PERMISSIVE'")
+    if isinstance(place, str) or len(place) not in (0, _PLACE_COLUMNS):
+        raise InvalidArgument("place takes the columns topic, broker_name, queue_id and offset, in this order")
     text = schema if isinstance(schema, str) else json.dumps(schema)
     options = _registry_options(registry)
     _reader(text, options)  # a wrong argument fails here and not in a task
     kind = spark_type(text)
 
-    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    def decode(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         import pyarrow as pa
 
         read, arrow = _reader(text, options), _arrow_type(kind)
-        for bodies in batches:
-            yield pa.array(_values(read, bodies.to_pylist(), mode), arrow)
+        for bodies, *places in batches:
+            yield pa.array(_values(read, bodies.to_pylist(), mode, places), arrow)
+
+    def decode_alone(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return decode((bodies,) for bodies in batches)
 
     # Typed by hand: Spark tells the kind of a function by its annotations, which are texts in this file.
     import pyarrow as pa
 
-    decode.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-    return arrow_udf(decode, returnType=kind)(body)  # type: ignore[no-any-return, call-overload]
+    decode.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    decode_alone.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    function = arrow_udf(decode if place else decode_alone, returnType=kind)  # type: ignore[call-overload]
+    return function(body, *place)  # type: ignore[no-any-return]
 
 
 def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
@@ -146,18 +158,28 @@ def _arrow_type(kind: DataType) -> pa.DataType:
 _MARK_BYTES = 5
 
 
-def _values(read: Callable[[bytes], object], bodies: Iterable[bytes | None], mode: Mode) -> list[object]:
+def _values(
+    read: Callable[[bytes], object], bodies: Iterable[bytes | None], mode: Mode, places: Sequence[pa.Array]
+) -> list[object]:
     from minimq.errors import MalformedBody
+    from pyspark_minimq.errors import MinimqSparkError
 
     values: list[object] = []
-    for body in bodies:
+    for row, body in enumerate(bodies):
         try:
             values.append(None if body is None else read(body))
-        except MalformedBody:
+        except MalformedBody as error:
             if mode == "FAILFAST":
-                raise
+                raise MinimqSparkError(f"{_place(places, row)}: {error.message}") from None
             values.append(None)
     return values
+
+
+def _place(places: Sequence[pa.Array], row: int) -> str:
+    if not places:
+        return "a body cannot be read (the argument place makes this error name its queue and offset)"
+    *queue, offset = [column[row].as_py() for column in places]
+    return f"the body of offset {offset} of queue {'/'.join(map(str, queue))} cannot be read"
 
 
 def _plain_types() -> tuple[type, ...]:
@@ -168,15 +190,48 @@ def _plain_types() -> tuple[type, ...]:
     return (bytes, datetime, date, Decimal)
 
 
+#: Types of Spark for types of Avro, and for those with a logical type.
+_SIMPLE: Final = {
+    **{"int": "int", "long": "bigint", "float": "float", "double": "double", "boolean": "boolean", "null": "void"},
+    **{"string": "string", "enum": "string", "bytes": "binary", "fixed": "binary"},
+}
+_LOGICAL: Final = {
+    ("int", "date"): "date",
+    ("int", "time-millis"): "string",
+    ("long", "time-micros"): "string",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "timestamp_ntz",
+    ("long", "local-timestamp-micros"): "timestamp_ntz",
+    ("string", "uuid"): "string",
+}
+#: Logical types that are not decoded: their values would look like numbers and bytes.
+_NOT_DECODED: Final = {
+    ("long", "timestamp-nanos"),
+    ("long", "local-timestamp-nanos"),
+    ("fixed", "duration"),
+    ("fixed", "uuid"),
+    ("bytes", "big-decimal"),
+}
+_MOST_DIGITS: Final = 38
+
+
 class _TypeOf:
     """The types of the parts of a schema, with the names that it defines."""
 
     def __init__(self) -> None:
+        #: The definitions by full name.
         self._named: dict[str, Plain] = {}
 
-    def of(self, schema: Plain, above: tuple[str, ...]) -> tuple[DataType, bool]:
-        """Return the type of a part, and whether it may be null."""
-        from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+    def of(self, schema: Plain, above: tuple[str, ...], namespace: str = "") -> tuple[DataType, bool]:
+        """Return the type of a part, and whether it may be null.
+
+        Args:
+            schema: the part.
+            above: full names of the records around it.
+            namespace: that of the definition around it.
+        """
+        from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
         from minimq.errors import InvalidArgument
 
@@ -184,48 +239,55 @@ class _TypeOf:
             others = [kind for kind in schema if kind != "null"]
             if len(others) != 1:
                 raise InvalidArgument(f"Spark has no type for an Avro union of {len(others)} types: {schema}")
-            return self.of(others[0], above)[0], "null" in schema
+            return self.of(others[0], above, namespace)[0], "null" in schema
         if isinstance(schema, str):
-            schema = self._named.get(schema, {"type": schema})
+            name = _full_name(schema, namespace)
+            known = self._named.get(name)
+            if known is None:
+                return self._simple({"type": schema}), False
+            schema, namespace = known, name.rpartition(".")[0]
         kind = schema["type"]
         if isinstance(kind, dict | list):
-            return self.of(kind, above)
+            return self.of(kind, above, namespace)
         if kind == "array":
-            return ArrayType(*self.of(schema["items"], above)), False
+            return ArrayType(*self.of(schema["items"], above, namespace)), False
         if kind == "map":
-            from pyspark.sql.types import StringType
-
-            return MapType(StringType(), *self.of(schema["values"], above)), False
-        if kind != "record":
-            return self._simple(schema), False
-        if schema["name"] in above:
-            raise InvalidArgument(f"Spark has no type for the Avro record {schema['name']}, which contains itself")
-        self._define(schema)
-        inside = (*above, schema["name"])
+            return MapType(StringType(), *self.of(schema["values"], above, namespace)), False
+        if kind in ("record", "error", "enum", "fixed"):
+            name = _full_name(schema["name"], schema.get("namespace", namespace))
+            self._named[name] = schema
+        if kind not in ("record", "error"):
+            return (self._simple(schema) if kind in _SIMPLE else self.of(kind, above, namespace)[0]), False
+        if name in above:
+            raise InvalidArgument(f"Spark has no type for the Avro record {name}, which contains itself")
+        inside, within = (*above, name), name.rpartition(".")[0]
         return StructType(
-            [StructField(field["name"], *self.of(field["type"], inside)) for field in schema["fields"]]
+            [StructField(field["name"], *self.of(field["type"], inside, within)) for field in schema["fields"]]
         ), False
 
-    def _define(self, schema: Plain) -> None:
-        names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}".strip(".")}
-        self._named |= dict.fromkeys(names, schema)
-
-    def _simple(self, schema: Plain) -> DataType:
+    @staticmethod
+    def _simple(schema: Plain) -> DataType:
         from pyspark.sql import types
 
         from minimq.errors import InvalidArgument
 
         kind, logical = schema["type"], schema.get("logicalType")
-        if kind in ("enum", "fixed"):
-            self._define(schema)
-        if logical == "decimal":
+        if (kind, logical) in _NOT_DECODED:
+            raise InvalidArgument(
+                f"Avro's logical type {logical!r} of {kind!r} is not decoded: read the column as bytes, or with a schema without it"
+            )
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            if schema["precision"] > _MOST_DIGITS:
+                raise InvalidArgument(
+                    f"Spark has no type for an Avro decimal of {schema['precision']} digits: {_MOST_DIGITS} at most"
+                )
             return types.DecimalType(schema["precision"], schema.get("scale", 0))
-        by_logical = {"date": "date", "timestamp-millis": "timestamp", "timestamp-micros": "timestamp"}
-        by_logical |= {"local-timestamp-millis": "timestamp_ntz", "local-timestamp-micros": "timestamp_ntz"}
-        by_logical |= {"uuid": "string", "time-millis": "string", "time-micros": "string"}
-        simple = {"int": "int", "long": "bigint", "float": "float", "double": "double", "boolean": "boolean"}
-        simple |= {"string": "string", "enum": "string", "bytes": "binary", "fixed": "binary", "null": "void"}
-        name = by_logical.get(logical or "") or simple.get(kind)
+        name = _LOGICAL.get((kind, logical)) or _SIMPLE.get(kind)
         if name is None:
             raise InvalidArgument(f"Spark has no type for the Avro type {kind!r}")
         return types.DataType.fromDDL(name)
+
+
+def _full_name(name: str, namespace: str | None) -> str:
+    """Return the full name of a name that is used within a namespace."""
+    return name if "." in name or not namespace or name in _SIMPLE else f"{namespace}.{name}"

@@ -68,8 +68,15 @@ def test_bodies_of_two_versions_are_rows(
     assert read.filter("order is null").count() == 1
 
     failing = rows.select(from_confluent_avro("body", NEWER, {"url": server.url}))
-    with pytest.raises(PythonException, match="is no mark of a schema"):
+    with pytest.raises(PythonException, match="MinimqSparkError: a body cannot be read .* is no mark of a schema"):
         failing.collect()
+    [bad] = rows.where("body = X'6e6f206d61726b'").collect()
+    place = ["topic", "broker_name", "queue_id", "offset"]
+    told = f"MinimqSparkError: the body of offset {bad.offset} of queue {topic}/{bad.broker_name}/{bad.queue_id} cannot"
+    with pytest.raises(PythonException, match=told):
+        rows.select(from_confluent_avro("body", NEWER, server.url, place=place)).collect()
+    good = rows.where("body <> X'6e6f206d61726b'").select(from_confluent_avro("body", NEWER, server.url, place=place))
+    assert good.count() == 2
 
 
 def test_without_a_registry_the_mark_is_stripped(spark: SparkSession) -> None:
@@ -92,6 +99,62 @@ def test_schemas_without_a_type_are_refused(schema: Any, told: str) -> None:  # 
         from_confluent_avro("body", schema)
     with pytest.raises(InvalidArgument, match="mode is"):
         from_confluent_avro("body", NEWER, mode="DROPMALFORMED")  # type: ignore[arg-type]
+
+
+def record(name: str, *fields: tuple[str, Any], **more: str) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": kind} for n, kind in fields], **more}
+
+
+@pytest.mark.parametrize(
+    ("schema", "ddl"),
+    [
+        (
+            record("Order", ("o", record("Order", ("x", "int"), namespace="com.b")), namespace="com.a"),
+            "struct<o:struct<x:int>>",
+        ),
+        (record("com.a.Order", ("o", record("com.b.Order", ("x", "int")))), "struct<o:struct<x:int>>"),
+        (
+            record("Top", ("a", record("Address", ("s", "string"))), ("b", "com.acme.Address"), namespace="com.acme"),
+            "struct<a:struct<s:string>,b:struct<s:string>>",
+        ),
+        (
+            record(
+                "Top",
+                ("m", record("Money", ("cents", "long"), namespace="com.a")),
+                ("n", record("Money", ("units", "string"), namespace="com.b")),
+                ("z", "Money"),
+                namespace="com.a",
+            ),
+            "struct<m:struct<cents:bigint>,n:struct<units:string>,z:struct<cents:bigint>>",
+        ),
+        (
+            record(
+                "Top",
+                ("in", record("b.In", ("k", {"type": "enum", "name": "Kind", "symbols": ["A"]}), ("again", "Kind"))),
+                ("k", {"type": "array", "items": "b.Kind"}),
+                namespace="a",
+            ),
+            "struct<in:struct<k:string,again:string>,k:array<string>>",
+        ),
+        (record("Top", ("day", {"type": "string", "logicalType": "date"})), "struct<day:string>"),
+    ],
+)
+def test_names_are_resolved_within_their_namespace(schema: Any, ddl: str) -> None:  # noqa: ANN401
+    assert spark_type(json.dumps(schema)).simpleString() == ddl
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ({"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}, "decimal of 40 digits: 38 at most"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "'timestamp-nanos' of 'long' is not decoded"),
+        ({"type": "fixed", "size": 12, "name": "D", "logicalType": "duration"}, "'duration' of 'fixed' is not decoded"),
+        ({"type": "fixed", "size": 16, "name": "U", "logicalType": "uuid"}, "'uuid' of 'fixed' is not decoded"),
+    ],
+)
+def test_logical_types_that_are_not_decoded_are_refused(kind: Any, told: str) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=told):
+        spark_type(json.dumps(record("Top", ("v", kind))))
 
 
 @pytest.mark.parametrize(
