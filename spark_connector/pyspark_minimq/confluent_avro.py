@@ -231,39 +231,56 @@ class _TypeOf:
             above: full names of the records around it.
             namespace: that of the definition around it.
         """
-        from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+        from pyspark.sql.types import ArrayType, MapType, StringType
+
+        if isinstance(schema, list):
+            return self._of_union(schema, above, namespace)
+        if isinstance(schema, str):
+            name = _full_name(schema, namespace)
+            if name not in self._named:
+                return self._simple({"type": schema}), False
+            schema, namespace = self._named[name], name.rpartition(".")[0]
+        kind = schema["type"]
+        found: DataType
+        if kind == "array":
+            found = ArrayType(*self.of(schema["items"], above, namespace))
+        elif kind == "map":
+            found = MapType(StringType(), *self.of(schema["values"], above, namespace))
+        elif kind in ("record", "error"):
+            found = self._of_record(schema, above, self._define(schema, namespace))
+        elif isinstance(kind, str) and kind in _SIMPLE:
+            if kind in ("enum", "fixed"):
+                self._define(schema, namespace)
+            found = self._simple(schema)
+        else:
+            return self.of(kind, above, namespace)
+        return found, False
+
+    def _of_union(self, schema: Plain, above: tuple[str, ...], namespace: str) -> tuple[DataType, bool]:
+        from minimq.errors import InvalidArgument
+
+        others = [kind for kind in schema if kind != "null"]
+        if len(others) != 1:
+            raise InvalidArgument(f"Spark has no type for an Avro union of {len(others)} types: {schema}")
+        return self.of(others[0], above, namespace)[0], "null" in schema
+
+    def _of_record(self, schema: Plain, above: tuple[str, ...], name: str) -> DataType:
+        from pyspark.sql.types import StructField, StructType
 
         from minimq.errors import InvalidArgument
 
-        if isinstance(schema, list):
-            others = [kind for kind in schema if kind != "null"]
-            if len(others) != 1:
-                raise InvalidArgument(f"Spark has no type for an Avro union of {len(others)} types: {schema}")
-            return self.of(others[0], above, namespace)[0], "null" in schema
-        if isinstance(schema, str):
-            name = _full_name(schema, namespace)
-            known = self._named.get(name)
-            if known is None:
-                return self._simple({"type": schema}), False
-            schema, namespace = known, name.rpartition(".")[0]
-        kind = schema["type"]
-        if isinstance(kind, dict | list):
-            return self.of(kind, above, namespace)
-        if kind == "array":
-            return ArrayType(*self.of(schema["items"], above, namespace)), False
-        if kind == "map":
-            return MapType(StringType(), *self.of(schema["values"], above, namespace)), False
-        if kind in ("record", "error", "enum", "fixed"):
-            name = _full_name(schema["name"], schema.get("namespace", namespace))
-            self._named[name] = schema
-        if kind not in ("record", "error"):
-            return (self._simple(schema) if kind in _SIMPLE else self.of(kind, above, namespace)[0]), False
         if name in above:
             raise InvalidArgument(f"Spark has no type for the Avro record {name}, which contains itself")
         inside, within = (*above, name), name.rpartition(".")[0]
         return StructType(
-            [StructField(field["name"], *self.of(field["type"], inside, within)) for field in schema["fields"]]
-        ), False
+            [StructField(each["name"], *self.of(each["type"], inside, within)) for each in schema["fields"]]
+        )
+
+    def _define(self, schema: Plain, namespace: str) -> str:
+        """Note a definition, and return its full name."""
+        name = _full_name(schema["name"], schema.get("namespace", namespace))
+        self._named[name] = schema
+        return name
 
     @staticmethod
     def _simple(schema: Plain) -> DataType:
@@ -274,7 +291,7 @@ class _TypeOf:
         kind, logical = schema["type"], schema.get("logicalType")
         if (kind, logical) in _NOT_DECODED:
             raise InvalidArgument(
-                f"Avro's logical type {logical!r} of {kind!r} is not decoded: read the column as bytes, or with a schema without it"
+                f"Avro's logical type {logical!r} of {kind!r} is not decoded: leave it out of this schema"
             )
         if logical == "decimal" and kind in ("bytes", "fixed"):
             if schema["precision"] > _MOST_DIGITS:

@@ -68,7 +68,7 @@ def test_bodies_of_two_versions_are_rows(
     assert read.filter("order is null").count() == 1
 
     failing = rows.select(from_confluent_avro("body", NEWER, {"url": server.url}))
-    with pytest.raises(PythonException, match="MinimqSparkError: a body cannot be read .* is no mark of a schema"):
+    with pytest.raises(PythonException, match=r"MinimqSparkError: a body cannot be read .* is no mark of a schema"):
         failing.collect()
     [bad] = rows.where("body = X'6e6f206d61726b'").collect()
     place = ["topic", "broker_name", "queue_id", "offset"]
