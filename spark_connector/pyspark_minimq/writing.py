@@ -39,7 +39,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
     try:
         sender = records_sender(options.connection, options.producer)
         outbox = Outbox(partial(sender.send, transaction=transaction), options.producer)
-        destinations = Destinations(options.topic, sender.queues)
+        destinations = Destinations(options.topic, sender.queues, sender.key_queue)
         refusals = (
             None if options.dead_letter_topic is None and not options.drops_refused else Refusals(options, outbox)
         )

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer
+from support.reading import read_all
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/compacted-topics.md"
+SPARK = PAGE.with_name("spark.md")
 
 
 @pytest.mark.timeout(300)
@@ -52,3 +54,46 @@ def test_the_table_is_that_of_a_dictionary(spark: SparkSession, tmp_path: Path, 
         count, offsets = changes.count(), changes.select("offset").count()
     assert found == [{key: body for key, body in table.items() if body}] * 2
     assert count == offsets < 3000
+
+
+@pytest.mark.timeout(300)
+def test_a_stream_is_joined_with_a_table_of_changes_as_the_page_says(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    write, join = (
+        block for block in re.findall(r"```py\n(.*?)```", SPARK.read_text(), re.DOTALL) if "customers" in block
+    )
+    names: dict[str, Any] = {"spark": spark, "nameserver": cluster.nameserver, "checkpoint": str(tmp_path)}
+    with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        admin.create_topic("customers", queues=2, compaction=Compaction())
+        for topic in ("orders", "enriched"):
+            admin.create_topic(topic, queues=1)
+        producer.send(Message("customers", b"silver", keys=("ben",)))
+        exec(write, names)
+        for number, customer in enumerate(("anna", "ben")):
+            producer.send(Message("orders", b"%d" % number, keys=(customer,)))
+        exec(join, names)
+        assert names["query"].awaitTermination(200)
+        found = {message.keys: bytes(message.body) for message in read_all(cluster.nameserver, "enriched")}
+        assert found == {("0",): b"gold"}  # ben was deleted
+        changes = read_all(cluster.nameserver, "customers")
+        assert [message.keys for message in changes if message.is_tombstone] == [("ben",)]
+        producer.send(Message.tombstone("customers", "anna"))
+        [queue] = {message.queue for message in read_all(cluster.nameserver, "customers") if message.keys == ("anna",)}
+        assert queue.topic == "customers"  # the same as that of a Producer
+
+        def refusal(frame: DataFrame, **options: str) -> str:
+            given = {"nameserver": cluster.nameserver, "topic": "customers", **options}
+            with pytest.raises(PySparkException) as caught:
+                frame.write.format("minimq").options(**given).mode("append").save()
+            return str(caught.value)
+
+        empty = spark.createDataFrame([("anna", b"")], "key string, body binary")
+        assert "column 'body' is empty in a row for the compacted topic customers" in refusal(empty)
+        assert "column 'keys' has no key in a row" in refusal(empty.selectExpr("cast(null as string) keys", "body"))
+        assert "column 'body' is null in a row" in refusal(names["changes"], topic="orders")
+        transactional = spark.createDataFrame([("carl", b"new"), ("carl", None)], "key string, body binary").coalesce(1)
+        given = {"nameserver": cluster.nameserver, "topic": "customers", "transactional": "true"}
+        transactional.write.format("minimq").options(**given).mode("append").save()
+        last = [message for message in read_all(cluster.nameserver, "customers") if message.keys == ("carl",)]
+        assert [message.is_tombstone for message in last] == [False, True]

@@ -154,7 +154,14 @@ class Producer:
         from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
 
         return await asyncio.to_thread(
-            send_rows, topic, rows, self._core.queues, self._core.send_records, self._options, on_refused
+            send_rows,
+            topic,
+            rows,
+            self._core.queues,
+            self._core.key_queue,
+            self._core.send_records,
+            self._options,
+            on_refused,
         )
 
     async def recall(self, handle: str | None) -> RecallResult:

@@ -171,7 +171,7 @@ class Producer:
         """Send the rows of an Arrow table as messages, and wait until all are on disk.
 
         Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows,
-        and a row cannot be delayed, nor be sent to a compacted or a FIFO topic.
+        and a row cannot be delayed, nor be sent to a FIFO topic. In a compacted topic, a null body is a tombstone.
 
         Args:
             topic: where to; None when a column `topic` says it.
@@ -197,7 +197,9 @@ class Producer:
         """
         from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
 
-        return send_rows(topic, rows, self._core.queues, self._core.send_records, self._options, on_refused)
+        return send_rows(
+            topic, rows, self._core.queues, self._core.key_queue, self._core.send_records, self._options, on_refused
+        )
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.

@@ -21,7 +21,7 @@ from minimq.sending.chosen_queues import ChosenQueues, check_chosen
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.key_queues import check_body, check_complete
+from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
@@ -285,8 +285,8 @@ class ProducerCore:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
         check_chosen(topic, queue)
-        if self._find(topic).key_queues:
-            raise InvalidArgument(f"topic {topic!r} is compacted: send its messages by a Producer, or minimq produce")
+        if queue is None and self._find(topic).key_queues:
+            raise InvalidArgument(f"topic {topic!r} is compacted: choose the queue of each key")
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
@@ -297,6 +297,15 @@ class ProducerCore:
         """Return the queues of a topic among which selectors choose."""
         self._process.check()
         return self._chosen.of(self._find(topic))
+
+    def key_queue(self, topic: str) -> Callable[[str], MessageQueue] | None:
+        """Return what tells the queue of a key in a compacted topic; None for any other topic."""
+        self._process.check()
+        route = self._find(topic)
+        if not route.key_queues:
+            return None
+        queues, select = self._chosen.of(route), by_key()
+        return lambda key: select(queues, Message(topic, b"", keys=(key,)))
 
     # ---- where to -------------------------------------------------------------------------------
 

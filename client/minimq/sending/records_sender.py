@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
@@ -55,6 +55,10 @@ class RecordsSender:
         """
         return self._core.queues(topic)
 
+    def key_queue(self, topic: str) -> Callable[[str], MessageQueue] | None:
+        """Return what tells the queue of a key in a compacted topic; None for any other topic. Raises as `queues`."""
+        return self._core.key_queue(topic)
+
     def send(
         self, topic: str, queue: MessageQueue | None, records: Records, *, transaction: Transaction | None = None
     ) -> Future[BatchReceipt]:
@@ -62,7 +66,7 @@ class RecordsSender:
 
         Args:
             topic: where to; brokers that are allowed to make it do so when it does not exist.
-            queue: of that topic; None for any, of a broker that is well.
+            queue: of that topic; None for any, of a broker that is well. In a compacted topic, that of the keys.
             records: become a batch within this call, so they may be changed or let go after it.
             transaction: the batch is only staged: readers see it once the transaction is committed, see
                 `TransactionCommitter`. A receipt of a staged batch has the offset -1.

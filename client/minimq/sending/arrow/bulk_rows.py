@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from minimq.sending.arrow.destinations import Destination, Destinations, Queues
+from minimq.sending.arrow.destinations import Destination, Destinations, KeyQueue, Queues
 from minimq.sending.arrow.outbox import Outbox, Send
 from minimq.sending.arrow.row_batch import cut, to_batch
 from minimq.sending.arrow.row_schema import checked_rows
@@ -22,13 +22,14 @@ def send_rows(
     topic: str | None,
     rows: object,
     queues: Queues,
+    key_queue: KeyQueue,
     send: Send,
     options: ProducerOptions,
     on_refused: OnRefused | None = None,
 ) -> list[BatchReceipt]:
     """Send rows and wait until all are on disk; see `Producer.send_arrow`."""
     outbox = Outbox(send, options)
-    destinations = Destinations(topic, queues)
+    destinations = Destinations(topic, queues, key_queue)
     for destination, part in divided(
         checked_rows(rows, has_topic=topic is not None), destinations, options, on_refused
     ):

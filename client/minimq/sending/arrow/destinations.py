@@ -16,6 +16,8 @@ from minimq_common.model import MessageQueue
 
 #: Returns the queues of a topic over which rows are spread, sorted.
 Queues = Callable[[str], Sequence[MessageQueue]]
+#: Returns what tells the queue of a key, if a topic is compacted.
+KeyQueue = Callable[[str], Callable[[str], MessageQueue] | None]
 
 #: What becomes part of a message.
 _CONTENT: Final = ("body", "tag", "keys", "properties")
@@ -36,9 +38,11 @@ class Destinations:
     Args:
         topic: of all rows; None when a column says it.
         queues: looks queues up. Asked once for each topic, and for rows that have a key or the number of a queue.
+        key_queue: asked for each topic.
     """
 
-    def __init__(self, topic: str | None, queues: Queues) -> None:
+    def __init__(self, topic: str | None, queues: Queues, key_queue: KeyQueue = lambda _: None) -> None:
+        self._key_queue = key_queue
         self._topic = topic
         self._queues = queues
         #: Topics that can be written.
@@ -72,6 +76,10 @@ class Destinations:
         self, topic: str, content: pa.RecordBatch, where: dict[str, pa.Array]
     ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
         self._look_up(topic)
+        queue_of = self._key_queue(topic)
+        if queue_of is not None:
+            yield from _by_key(topic, content, where, queue_of)
+            return
         if all(column.null_count == len(column) for column in where.values()):
             yield Destination(topic, None), content
             return
@@ -101,6 +109,34 @@ class Destinations:
                 raise
             raise refused("topic", f"names no topic in a row: {error.message.splitlines()[0]}") from None
         self._looked_up.add(topic)
+
+
+def _by_key(
+    topic: str, content: pa.RecordBatch, where: dict[str, pa.Array], queue_of: Callable[[str], MessageQueue]
+) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+    """Yield the rows of a compacted topic by the queue of their key. A null body becomes that of a tombstone."""
+    if "queue_id" in where and where["queue_id"].null_count < len(where["queue_id"]):
+        raise refused(
+            "queue_id", f"is set in a row, and each key of the compacted topic {topic} has its queue: drop it"
+        )
+    keys = content.column("keys") if "keys" in content.schema.names else pa.nulls(content.num_rows, pa.string())
+    if pa.types.is_list(keys.type):
+        keys = pc.list_element(keys.filter(pc.greater(pc.list_value_length(keys), 0)), 0)
+    if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
+        raise refused("keys", f"has no key in a row, and topic {topic} is compacted by key: filter it out")
+    place = content.schema.get_field_index("body")
+    body = content.column(place)
+    if pc.any(pc.equal(pc.binary_length(body), 0)).as_py():
+        raise refused("body", f"is empty in a row for the compacted topic {topic}: null deletes the key")
+    if body.null_count:
+        empty = b"" if pa.types.is_binary(body.type) or pa.types.is_large_binary(body.type) else ""
+        content = content.set_column(place, "body", body.fill_null(empty))
+    encoded = checked_text("keys", keys).dictionary_encode()
+    numbers: dict[MessageQueue, int] = {}
+    codes = [numbers.setdefault(queue_of(key), len(numbers)) for key in encoded.dictionary.to_pylist()]
+    queues = list(numbers)
+    for code, rows in _grouped(pa.array(codes, pa.int32()).take(encoded.indices)):
+        yield Destination(topic, queues[code]), _taken(content, rows)
 
 
 def _numbered(ids: pa.Array, count: int) -> pa.Array:
