@@ -138,6 +138,7 @@ def test_a_topic_that_is_created_again_is_not_read_as_the_one_before(
         list(batches)
 
 
+@pytest.mark.fault
 def test_a_broker_that_hangs_stops_only_reads_of_its_queues() -> None:
     options = RangeOptions(patience_s=1.0, answer_timeout_s=0.5)
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
@@ -277,7 +278,8 @@ def test_the_table_of_a_compacted_topic(tmp_path: Path) -> None:
         for number in range(4_000):
             key = f"k-{chance.randrange(50)}"
             table[key] = b"" if chance.random() < 0.1 else b"%d" % number + bytes(200)
-            messages.append(Message("state", table[key], keys=(key,)))
+            value = table[key]
+            messages.append(Message("state", value, keys=(key,)) if value else Message.tombstone("state", key))
         with Producer(own.nameserver) as producer:
             for first in range(0, len(messages), 50):
                 producer.send_many(messages[first : first + 50])
@@ -371,7 +373,6 @@ def test_what_is_not_there_cannot_be_read(cluster: LocalCluster, admin: Admin, t
         (pa.table({"body": ["x"], "broker_name": ["x"]}), "'broker_name' without 'queue_id'"),
         (pa.table({"body": ["x"], "queue_id": [-1]}), "column 'queue_id' is -1 in a row"),
         (pa.table({"body": ["x", None]}), "column 'body' is null in a row"),
-        (pa.table({"body": ["x", ""]}), "column 'body' is empty in a row"),
         (pa.table({"body": ["x"], "tag": ["t" * 300]}), "the tag of a message has 300 characters"),
         (pa.table([["x"], ["y"]], names=["body", "body"]), "column 'body' appears twice"),
     ],

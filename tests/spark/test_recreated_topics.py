@@ -149,6 +149,7 @@ def test_the_tasks_of_a_topic_that_was_resized(
     assert plan.count() == 20
 
 
+@pytest.mark.fault
 def test_a_task_does_not_take_a_broker_that_is_down_for_one_that_lost_its_topic(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as own, Admin(own.nameserver) as admin:
         admin.create_topic("t", queues=1)

@@ -286,7 +286,9 @@ class ProducerCore:
         self._process.check()
         check_chosen(topic, queue)
         if queue is None and self._find(topic).key_queues:
-            raise InvalidArgument(f"topic {topic!r} is compacted: choose the queue of each key")
+            raise InvalidArgument(
+                f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
+            )
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
