@@ -20,6 +20,12 @@ from minimq_common.message_fields import check_empty, wrong_field, wrong_message
 from minimq_common.message_group import MESSAGE_GROUP, lane_of
 from minimq_common.model import NO_PROPERTIES, Message
 
+#: Bytes of memory besides the content: for a message in a builder, its keys, its properties, and each property.
+MESSAGE_BYTES = 112
+KEYS_BYTES = 64
+PROPERTIES_BYTES = 160
+PROPERTY_BYTES = 64
+
 
 class BatchBuilder:
     """Gathers the columns of a batch from messages, a few hundred at a time.
@@ -49,6 +55,8 @@ class BatchBuilder:
         self._is_compacted = is_compacted
         #: Bytes of all bodies, and characters of all keys and properties.
         self.size = 0
+        #: Approximate memory of keys and properties besides their characters, in bytes.
+        self._beside = 0
         self._bodies: list[bytes] = []
         self._lengths: list[int] = []
         self._tags: list[str | None] = []
@@ -59,6 +67,11 @@ class BatchBuilder:
 
     def __len__(self) -> int:
         return len(self._bodies)
+
+    @property
+    def memory(self) -> int:
+        """Approximate size in memory, in bytes."""
+        return self.size + self._beside + MESSAGE_BYTES * len(self._bodies)
 
     def add(self, messages: Sequence[Message], lengths: list[int] | None = None) -> None:
         """Take messages in; their topic is not looked at. After an error the builder must not be used.
@@ -128,9 +141,11 @@ class BatchBuilder:
         part._tags = self._tags[begin:end]
         if any(part_keys := self._keys[begin:end]):
             part._keys = part_keys
+            part._beside += _beside_keys(part_keys)
             part._separators = sum([keys.count(SEPARATOR) for keys in part_keys])
         if any(part_properties := self._properties[begin:end]):
             part._properties = part_properties
+            part._beside += _beside_properties(part_properties)
         part.size = sum(part._lengths) + len("".join(part._keys)) + sum(map(_characters, part._properties))
         return part
 
@@ -166,6 +181,7 @@ class BatchBuilder:
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
         self.size += size
+        self._beside += _beside_keys(joined)
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
         self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
@@ -182,6 +198,7 @@ class BatchBuilder:
         sizes = list(map(_characters, properties))
         check_metadata(max(sizes), "properties", limit)
         self.size += sum(sizes)
+        self._beside += _beside_properties(properties)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
         self._properties += properties
 
@@ -215,6 +232,14 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
+
+
+def _beside_keys(joined: list[str]) -> int:
+    return KEYS_BYTES * (len(joined) - joined.count(""))
+
+
+def _beside_properties(properties: list[Mapping[str, str]]) -> int:
+    return PROPERTIES_BYTES * sum(map(bool, properties)) + PROPERTY_BYTES * sum(map(len, properties))
 
 
 def _characters(properties: Mapping[str, str]) -> int:

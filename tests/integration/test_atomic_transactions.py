@@ -21,6 +21,7 @@ from minimq import (
     MessageQueue,
     Producer,
     PullConsumer,
+    ReceivedMessage,
     SendInterceptor,
     SendReceipt,
     SimpleConsumer,
@@ -90,7 +91,7 @@ def test_a_queue_that_is_named_is_checked_like_any_other(
     admin.create_topic(compacted, queues=2, compaction=Compaction())
     for message, match in (
         (Message(compacted, b"x", keys=("k",)), "each key of a compacted topic has its queue"),
-        (Message(plain, b"", keys=("k",)), "takes no tombstones"),
+        (Message.tombstone(plain, "k"), "takes no tombstones"),
     ):
         with pytest.raises(InvalidArgument, match=match), producer.transaction() as tx:
             tx.send(Message(plain, b"y"))
@@ -142,6 +143,59 @@ def test_topics_without_a_common_broker_are_named(
     with pytest.raises(InvalidArgument, match="different brokers"), producer.transaction() as tx:
         tx.send(Message(left, b"1"), queue=MessageQueue(left, "broker-a", 0))
         tx.send(Message(right, b"2"), queue=MessageQueue(right, "broker-b", 0))
+
+
+def test_a_selector_puts_each_key_into_the_queue_that_it_has_without_a_transaction(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str]
+) -> None:
+    """Among the queues of both brokers, and what belongs to the other broker is refused with all the rest."""
+    topic = topics[0]
+    keyed = [Message(topic, b"%d" % number, keys=[f"k{number}"]) for number in range(20)]
+    places = [producer.send(message, selector=by_hash()).queue for message in keyed]
+    assert {place.broker_name for place in places} == {"broker-a", "broker-b"}
+    for message, place in zip(keyed, places, strict=True):
+        with producer.transaction() as tx:
+            tx.send(Message(topics[1], b"free"))
+            tx.send(message, selector=by_hash())
+            tx.send(message, selector=by_hash())
+        free, *chosen = [receipt.queue for receipt in tx.receipts]
+        assert chosen == [place, place]
+        assert free.broker_name == place.broker_name
+    before = len(stored(pair, topic))
+    refused = pytest.raises(InvalidArgument, match=r"at different brokers: .* send to each broker in a transaction of")
+    with refused, producer.transaction() as tx:
+        for message in keyed:
+            tx.send(message, selector=by_hash())
+    assert len(stored(pair, topic)) == before
+
+
+def test_a_key_that_belongs_to_another_broker_than_what_was_consumed_is_refused(
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
+) -> None:
+    source, target = topics
+    [place] = [producer.send(Message(source, b"x")).queue]
+    keys = (f"k{number}" for number in range(1_000))
+    [here, there] = [
+        next(
+            key
+            for key in keys
+            if producer.send(Message(target, b"", keys=[key]), selector=by_hash()).queue.broker_name == name
+        )
+        for name in (place.broker_name, {"broker-a": "broker-b", "broker-b": "broker-a"}[place.broker_name])
+    ]
+    with PullConsumer(pair.nameserver, group=group, auto_commit=False, start="earliest") as consumer:
+        consumer.subscribe(source)
+
+        def consume(key: str) -> list[ReceivedMessage]:
+            with producer.transaction(consumer) as tx:
+                found = tx.receive(timeout=0.5)
+                for message in found:
+                    tx.send(Message(target, message.body, keys=[key]), selector=by_hash())
+            return found
+
+        with pytest.raises(InvalidArgument, match=r"at another broker: .* or create the topic on one broker"):
+            wait_until(lambda: consume(there), 40.0)
+        assert len(wait_until(lambda: consume(here), 40.0)) == 1  # nothing was lost by that
 
 
 def test_what_cannot_be_part_of_a_transaction_is_refused(producer: Producer, topics: tuple[str, str]) -> None:

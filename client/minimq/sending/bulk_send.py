@@ -17,14 +17,12 @@ from minimq.sending.pending_batch import BufferShare, Completion, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
-from minimq_common.batch_builder import BatchBuilder, lengths_of_bodies
+from minimq_common.batch_builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.trace_parent import recorded_parent
 
-#: Bytes that a message uses in the buffer in addition to its body.
-OVERHEAD_BYTES = 64
 #: Messages that are taken from the iterable at a time: few enough to stay in the processor's cache.
 _PART = 512
 #: The first part is small, to learn how large the messages are.
@@ -69,7 +67,7 @@ class _OpenBatch:
         begin = 0
         for records in self.records.split(count):
             portion = _OpenBatch(records, self.due, self.traceparent)
-            portion.size = records.size + OVERHEAD_BYTES * len(records)
+            portion.size = records.memory
             portion.counts = []
             portions.append(portion)
             end = begin + len(records)
@@ -225,7 +223,7 @@ class BulkSend:
     ) -> None:
         """Add messages, whose bodies have these lengths, to the open batch of their destination."""
         topic, _, message_group, _ = destination
-        size = sum(lengths) + OVERHEAD_BYTES * len(messages)
+        size = sum(lengths) + MESSAGE_BYTES * len(messages)
         batch = self._open.get(destination)
         if batch is None:
             self._find(topic)
@@ -245,11 +243,11 @@ class BulkSend:
             batch.due = latest((batch.due, due))
         batch.tickets.append(ticket)
         batch.size += size
-        before = batch.records.size
+        before, held = batch.records.size, batch.records.memory
         batch.records.add(messages, lengths)
         batch.slots.append(slots)
         grown = batch.records.size - before
-        beside_bodies = grown + OVERHEAD_BYTES * len(messages) - size  # keys and properties
+        beside_bodies = batch.records.memory - held - size  # keys and properties
         self._buffer.grow(beside_bodies)
         batch.size += beside_bodies
         # Full if another part of this size would not fit.

@@ -15,11 +15,15 @@ from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.transport.client_log import client_logger
+from minimq_common.batch_builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.trace_parent import recorded_parent
 
 log = client_logger(__name__)
+
+#: Bytes of memory of a message that waits alone, with its entries in the buffer and its future.
+PENDING_BYTES = 512
 
 #: Calls to make after an outcome: code of users, which must not run on the event loop.
 UserCall = Callable[[], object]
@@ -87,6 +91,16 @@ class Outcome(Protocol):
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
         """Process the receipt, or the error. Called once. Returns the remaining calls."""
+
+
+def beside_content(message: Message) -> int:
+    """Return the approximate memory of a message and its future besides body, keys and properties, in bytes."""
+    size = PENDING_BYTES
+    if message.keys:
+        size += KEYS_BYTES + KEYS_BYTES * len(message.keys)
+    if message.properties:
+        size += PROPERTIES_BYTES + PROPERTY_BYTES * len(message.properties)
+    return size
 
 
 class PendingMessage(msgspec.Struct, eq=False):
@@ -234,7 +248,7 @@ class PendingBatch:
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
-        sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
+        sizes = accumulate([item.size - PENDING_BYTES for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
         messages = [self.messages.popleft() for _ in range(count)]
         return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)

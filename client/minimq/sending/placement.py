@@ -11,6 +11,11 @@ from minimq_common.model import Message, MessageQueue, TopicRoute
 
 #: Topics and brokers that an error names.
 _NAMED = 5
+_REMEDY = (
+    "a transaction is of one broker, and a selector, a key or a message group chooses among all queues, so that what "
+    "belongs together stays in order: send to each broker in a transaction of its own, or without one (send_many), or "
+    "create the topic on one broker (brokers=[...])"
+)
 
 
 class TransactionMessage(NamedTuple):
@@ -65,8 +70,7 @@ def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consu
     """
     if bound is not None and consumed is not None and bound.broker_name != consumed.broker_name:
         raise InvalidArgument(
-            f"the transaction consumes {consumed}, and a message is for {bound} at another broker: a transaction is of "
-            "one broker"
+            f"the transaction consumes {consumed}, and a message is for {bound} at another broker: {_REMEDY}"
         )
     wanted = bound or consumed
     found: set[str] | None = None if wanted is None else {wanted.broker_name}
@@ -121,8 +125,7 @@ def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
             continue
         if found is not None and queue.broker_name != found.broker_name:
             raise InvalidArgument(
-                f"messages of the transaction are for {found} and {queue}, which are at different brokers: a "
-                "transaction is of one broker"
+                f"messages of the transaction are for {found} and {queue}, which are at different brokers: {_REMEDY}"
             )
         found = queue
     return found
@@ -131,7 +134,6 @@ def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
 def parts_of(
     messages: Sequence[TransactionMessage],
     fixed: Sequence[MessageQueue | None],
-    queues: Mapping[str, Sequence[MessageQueue]],
     in_turn: Mapping[str, MessageQueue],
     limits: tuple[int, int],
 ) -> list[TransactionPart]:
@@ -140,22 +142,14 @@ def parts_of(
     Args:
         messages: of the transaction.
         fixed: as of `bound_queue`.
-        queues: of each topic at the broker, for selectors.
         in_turn: the queue of each topic for messages that are free.
         limits: most messages and bytes of one batch.
-
-    Raises:
-        InvalidArgument: a selector has chosen what is no queue of the broker.
     """
     most, most_bytes = limits
     parts: list[TransactionPart] = []
     open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}
     for index, (item, place) in enumerate(zip(messages, fixed, strict=True)):
         message, queue = item.message, place
-        if queue is None and item.selector is not None:
-            queue = item.selector(queues[message.topic], message)
-            if queue not in queues[message.topic]:
-                raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
         if queue is None:
             queue = in_turn[message.topic]
         key = (queue, message.message_group)

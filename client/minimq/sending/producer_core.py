@@ -16,14 +16,14 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.attend_streams import Attendance
 from minimq.sending.auto_create import AutoCreate
-from minimq.sending.bulk_send import OVERHEAD_BYTES, BulkSend
+from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_chosen
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
-from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, messages_were
+from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, beside_content, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
@@ -174,7 +174,7 @@ class ProducerCore:
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
-        return PendingMessage(message, queue, size + OVERHEAD_BYTES, outcome, due)
+        return PendingMessage(message, queue, size + beside_content(message), outcome, due)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.

@@ -41,7 +41,8 @@ class ProducerTransaction(Generic[M]):
         Args:
             message: what to send; delayed messages cannot be part of a transaction.
             queue: where it must go, and the whole transaction to its broker.
-            selector: chooses the queue among those of the topic at the broker of the transaction.
+            selector: chooses the queue among all of the topic, and with it the broker of the whole transaction. The
+                commit is refused if messages belong to different brokers.
 
         Raises:
             InvalidArgument: the message breaks a rule.

@@ -195,7 +195,7 @@ class Transactor:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         limits = self._options.batch_messages, self._options.batch_bytes
-        parts = parts_of(messages, fixed, queues, in_turn, limits)
+        parts = parts_of(messages, fixed, in_turn, limits)
         if len(parts) > MAX_ATOMIC_BATCHES:
             raise InvalidArgument(
                 f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
@@ -217,7 +217,7 @@ class Transactor:
         message = item.message
         if not message.body:
             check_body(message, route)
-        if message.message_group is None and not route.key_queues:
+        if message.message_group is None and item.selector is None and not route.key_queues:
             return item.queue
         return self._choose(route, message, item.queue, item.selector)
 

@@ -54,32 +54,22 @@ def test_messages_that_have_to_be_somewhere_bind_all_others() -> None:
 def test_messages_for_one_queue_are_batches_in_their_order() -> None:
     in_turn = {"both": queue("both", "a"), "left": queue("left", "a", 1)}
     messages = [item("both"), item("left"), item("both", queue("both", "a", 7)), item("both"), item("both", size=95)]
-    parts = parts_of(messages, [each.queue for each in messages], {}, in_turn, (2, 100))
+    parts = parts_of(messages, [each.queue for each in messages], in_turn, (2, 100))
     assert [(part.queue.topic, part.queue.queue_id, part.indices) for part in parts] == [
         ("both", 0, [0, 3]),
         ("left", 1, [1]),
         ("both", 7, [2]),
         ("both", 0, [4]),  # there are two before it
     ]
-    alone = parts_of([item("both", size=60), item("both", size=60)], [None, None], {}, in_turn, (9, 100))
+    alone = parts_of([item("both", size=60), item("both", size=60)], [None, None], in_turn, (9, 100))
     assert [part.indices for part in alone] == [[0], [1]]
 
 
 def test_each_message_group_is_a_batch_of_its_own() -> None:
     place = queue("both", "a")
     messages = [item("both", group="g"), item("both", group="h"), item("both", group="g")]
-    parts = parts_of(messages, [place] * 3, {}, {}, (9, 100))
+    parts = parts_of(messages, [place] * 3, {}, (9, 100))
     assert [(part.message_group, part.indices) for part in parts] == [("g", [0, 2]), ("h", [1])]
-
-
-def test_a_selector_has_to_choose_a_queue_of_the_broker() -> None:
-    here = [queue("both", "a"), queue("both", "a", 1)]
-    chosen = TransactionMessage(Message("both", b"x"), None, lambda queues, _: queues[-1], 1, 0)
-    [part] = parts_of([chosen], [None], {"both": here}, {}, (9, 100))
-    assert part.queue == here[1]
-    elsewhere = TransactionMessage(Message("both", b"x"), None, lambda *_: queue("both", "b"), 1, 0)
-    with pytest.raises(InvalidArgument, match="one of the queues it was given"):
-        parts_of([elsewhere], [None], {"both": here}, {}, (9, 100))
 
 
 def test_brokers_that_answer_come_first() -> None:
