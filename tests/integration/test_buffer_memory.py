@@ -35,12 +35,6 @@ print("ready", flush=True)
 sys.stdin.readline()
 before, count, futures = memory(), 0, []
 try:
-    if what == "many":
-        def given():
-            global count
-            for count in range(10_000_000):
-                yield message(count)
-        producer.send_many(given())
     for count in range(10_000_000):
         futures.append(producer.send_async(message(count)))
 except (errors.BufferFull, errors.SendFailed) as error:
@@ -57,7 +51,7 @@ def paused() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("what", ["plain", "keys", "properties", "many"])
+@pytest.mark.parametrize("what", ["plain", "keys", "properties"])
 def test_memory_stays_near_the_option_with_messages_of_one_byte(paused: LocalCluster, what: str) -> None:
     command = [sys.executable, "-c", PROGRAM, paused.nameserver, what, str(BUFFER_BYTES)]
     with subprocess.Popen(

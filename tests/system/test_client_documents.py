@@ -64,6 +64,7 @@ def test_the_page_about_arrow_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/arrow.md", tmp_path) == [
         "stored 3",
         "[(None, 1), ('coffee', 2)]",
+        "[None, None, None]",
         "{'espresso': 2, 'tea': 1}",
         "[('coffee', 2), (None, 1)]",
         "polled 3",
@@ -75,7 +76,7 @@ def test_the_page_about_transactions_is_one_program_that_runs(tmp_path: Path) ->
         "stored 2",
         "total 17",
         "mailed 1",
-        "sent 2 left 0",
+        "sent 3 left 0",
         "ordered [('espresso',)]",
     ]
 
