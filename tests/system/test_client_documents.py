@@ -63,11 +63,14 @@ def test_the_page_about_work_queues_is_one_program_that_runs(tmp_path: Path) -> 
 def test_the_page_about_arrow_is_one_program_that_runs(tmp_path: Path) -> None:
     assert run_page("docs/arrow.md", tmp_path) == [
         "stored 3",
-        "[(None, 1), ('coffee', 2)]",
-        "[None, None, None]",
-        "{'espresso': 2, 'tea': 1}",
-        "[('coffee', 2), (None, 1)]",
-        "polled 3",
+        "refused 1",
+        "o-17 base64:ABE= b'\\x00\\x11'",
+        "[('at', b'1'), ('at', b'\\xff')]",
+        "[(None, 2), ('coffee', 2)]",
+        "[None, None, None, None]",
+        "{'espresso': 2, 'mocha': 1, 'tea': 1}",
+        "[('coffee', 2), (None, 2)]",
+        "polled 4",
     ]
 
 

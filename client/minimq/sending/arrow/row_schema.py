@@ -142,7 +142,7 @@ def _target(given: Sequence[str], kinds: Sequence[pa.DataType], *, has_topic: bo
             raise InvalidArgument(f"column {name!r} is of type {of_column}: it must be {wanted}")
         fields.append((name, taken))
     if "body" not in names and "value" not in names:
-        raise InvalidArgument("there is no column 'body': a message has a body of at least one byte")
+        raise InvalidArgument("there is no column 'body': each message has one")
     if "topic" not in names and not has_topic:
         raise InvalidArgument("no topic is given: give one for all rows, or a column 'topic'")
     if "broker_name" in names and "queue_id" not in names:
