@@ -8,7 +8,8 @@ import gc
 import sys
 import threading
 import time
-from typing import Any
+from collections import Counter
+from typing import Any, Literal
 
 import pytest
 
@@ -261,3 +262,40 @@ def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
     assert f"[offset 0 id {receipt.message_id} keys ['o-0']; offset 1 id " in told.message
     assert told.message.endswith(" keys ['o-4']], and 2 more")
     assert told.exc_info is not None
+
+
+class Abort(BaseException):
+    """What a library may raise to end a task, past any `except Exception`."""
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_whatever_an_awaited_listener_raises_it_is_called_again_and_others_go_on(
+    cluster: LocalCluster,
+    producer: Producer,
+    topic: str,
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+    balance: Literal["queues", "messages"],
+) -> None:
+    producer.send_many([Message(topic, b"bad" if number % 3 == 0 else b"good") for number in range(12)])
+    calls = Counter[bytes]()
+
+    async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        calls.update(message.body for message in messages)
+        if any(message.body == b"bad" and not message.reconsume_times for message in messages):
+            raise Abort("stop this task")
+        return ConsumeResult.SUCCESS
+
+    async def run() -> None:
+        async with AsyncPushConsumer(
+            cluster.nameserver, group=group, balance=balance, threads=2, batch_size=1, retry_delays_s=(0.05,)
+        ) as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            async with asyncio.timeout(PATIENCE_S):
+                while calls.total() < 16:
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(run())
+    assert calls == {b"bad": 8, b"good": 8}
+    assert "Abort: stop this task" in caplog.text

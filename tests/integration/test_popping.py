@@ -118,6 +118,16 @@ def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str
     with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
         assert len(other.take(100, invisible_s=3600)) == 100
         other.die()
+    for offset in range(3):  # one of them may be why it died
+        [again] = popper.take(800, wait_s=60)
+        assert (again[1], again.tries) == (offset, 2)
+        popper.settle([again])
+
+
+def test_who_closes_leaves_what_it_had_to_others(single: LocalCluster, filled: str, popper: RawPopper) -> None:
+    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
+        assert len(other.take(100, invisible_s=3600)) == 100
+        other.close()
     again = popper.take(800, wait_s=60)
     assert offsets(again) == [*range(100)]
     assert {message.tries for message in again} == {2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq_broker.core.pop_queue import PopQueue
@@ -42,10 +43,14 @@ class PopDraft:
         self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
         return missed
 
-    def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
-        """Deliver messages; see `PopQueue.take`."""
-        runs = self._put(self.queue.take(wanted, now_ms, readable_end, epoch))
-        return [run for run in runs if run.state is RunState.OUT]
+    def take(
+        self, wanted: Take, now_ms: int, readable_end: int, epoch: int, is_busy: Callable[[], bool]
+    ) -> list[Run] | None:
+        """Deliver messages; see `PopQueue.take`. Return None if one has to be alone and the consumer is busy."""
+        runs = self.queue.take(wanted, now_ms, readable_end, epoch)
+        if any(run.state is RunState.OUT and run.lost for run in runs) and is_busy():
+            return None
+        return [run for run in self._put(runs) if run.state is RunState.OUT]
 
     def settle(self, settled: Settle) -> list[tuple[int, int]]:
         """Settle messages; return those that were redelivered since.

@@ -47,16 +47,17 @@ class PopQueue:
         held: number of messages that consumers have.
         due_ms: nothing is due for redelivery before this time.
         has_lanes: it is of a FIFO topic, and has delivered messages.
+        has_lost: it may have messages that were lost with a consumer.
     """
 
-    __slots__ = ("_runs", "done", "due_ms", "has_lanes", "held")
+    __slots__ = ("_runs", "done", "due_ms", "has_lanes", "has_lost", "held")
 
     def __init__(self, done: int = 0, runs: Iterable[Run] = ()) -> None:
         self.done = done
         self._runs: list[Run] = []
         self.held = 0
         self.due_ms = NEVER
-        self.has_lanes = False
+        self.has_lanes = self.has_lost = False
         for run in runs:
             self.put(run)
         if self.has_lanes:
@@ -81,7 +82,7 @@ class PopQueue:
             self.due_ms = self.earliest_ms()
         twin = PopQueue(self.done)
         twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
-        twin.has_lanes = self.has_lanes
+        twin.has_lanes, twin.has_lost = self.has_lanes, self.has_lost
         return twin
 
     def row(self) -> PopRow:
@@ -99,6 +100,7 @@ class PopQueue:
         runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
+        self.has_lost |= run.lost > 0
         if run.lane:
             self.has_lanes = True
         elif run.state is not DONE and run.until_ms < self.due_ms:
@@ -286,6 +288,16 @@ class PopQueue:
             if not room:
                 break
         return found
+
+    def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
+        """Tell whether a consumer has messages; if so wanted, such that were lost with another one before."""
+        if lost_only and not self.has_lost:
+            return False
+        self.has_lost = any(run.lost for run in self._runs)
+        return any(
+            run.client == client and run.state is OUT and run.until_ms > now_ms and (run.lost or not lost_only)
+            for run in self._runs
+        )
 
     @property
     def takes_new(self) -> bool:

@@ -175,6 +175,9 @@ class PopLine:
             take.answers.add(
                 DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
+        elif step.makes_room:  # it asks again when it has
+            result = broker_pb2.PopResult(id=take.id, popped=broker_pb2.PoppedMessages(makes_room=True))
+            take.answers.add(result)
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
         else:  # another one was faster

@@ -352,6 +352,8 @@ class PopService:
 
         def done(job: PopJob) -> None:
             self._returned(lines)
+            for step in job.steps:
+                self.wake_after(step)  # its line may be another one by now, if all consumers were gone for a moment
 
         try:
             self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done))

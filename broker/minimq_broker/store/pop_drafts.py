@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -30,7 +30,8 @@ class PopStep:
             what the same commit writes, so that both are on disk or neither is.
 
     Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
-    were redelivered before a late settle; the number of messages that were deleted unsettled.
+    were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
+    to settle what it has before it gets more.
     """
 
     id: int
@@ -41,6 +42,7 @@ class PopStep:
     runs: list[Run] = field(default_factory=list, init=False)
     expired: list[tuple[int, int]] = field(default_factory=list, init=False)
     missed: int = field(default=0, init=False)
+    makes_room: bool = field(default=False, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,11 +141,34 @@ class PopDrafts:
         step.missed = draft.drop_before(step.stored[0])
         match what:
             case Take():
-                step.runs = draft.take(what, job.now_ms, self._readable_end(step), job.epoch)
+                self._take(step, what, job, draft)
             case Settle():
                 step.expired = draft.settle(what)
             case Leave():
                 step.runs = draft.free(what)
+
+    def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
+        """Deliver messages, unless one that was lost with a consumer would not be alone in the hands of this one."""
+
+        def has_some(*, lost_only: bool) -> bool:
+            return take.client != "" and any(
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
+            )
+
+        is_alone = has_some(lost_only=True)
+        end = self._readable_end(step)
+        found = None if is_alone else draft.take(take, job.now_ms, end, job.epoch, lambda: has_some(lost_only=False))
+        step.makes_room = found is None
+        step.runs = found or []
+
+    def _queues(self, group: str) -> Iterator[PopQueue]:
+        """Yield the queues that a group pops, as they are after the steps so far."""
+        for topic_id, queue_id in self._state.index.queues(group):
+            key = PopKey(group, topic_id, queue_id)
+            if (draft := self._drafts.get(key)) is not None:
+                yield draft.queue
+            elif (queue := self._state.popped.get(key)) is not None:
+                yield queue
 
     def _readable_end(self, step: PopStep) -> int:
         if step.stored[1] != AS_WRITTEN:

@@ -15,12 +15,10 @@ from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_input import PoppedInput
 from minimq.receiving.receipts import Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_consumer import CLOSE_S
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
-from minimq_common.errors import Closed
 from minimq_common.security.credentials import CredentialsArgument
 
 T = TypeVar("T")
@@ -145,15 +143,7 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Leave the group, and end; see `minimq.SimpleConsumer.close`. Idempotent."""
         self._when_dropped.closed()
-        reader = self._reader
-        if reader.client.connection.is_forked or reader.is_closed:
-            return
-        try:
-            await self._run(lambda: reader.close(CLOSE_S))
-        except Closed:  # so is the `Cluster`
-            pass
-        finally:
-            await asyncio.to_thread(reader.drop)
+        await asyncio.to_thread(self._reader.end)
 
     async def _settle(
         self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]

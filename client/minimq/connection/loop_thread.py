@@ -120,6 +120,7 @@ class LoopThread:
                 loop.run_forever()
                 loop.run_until_complete(self._end())
         finally:
+            self._ident = 0  # a later thread may have the same
             loop.close()
             connection_closed(self)
 

@@ -48,6 +48,10 @@ class InHand:
         self._delivered[queue, epoch] = _Delivered(count, now + invisible_s)
         return True
 
+    def make_room(self) -> None:
+        """Let nothing join what is in hand: a suspect waits."""
+        self._makes_room = True
+
     def settled(self, receipts: Receipts) -> None:
         """Note that messages were settled, or are somebody else's."""
         for (queue, epoch), spans in receipts.items():

@@ -366,6 +366,8 @@ class AsyncListenerAdapter(_Adapter):
             if task is not None and task.cancelling():
                 raise
             return self.failed(error, queue, messages)
-        except Exception as error:  # noqa: BLE001 - it is logged there
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever else it raises is the user's: "later"
             return self.failed(error, queue, messages)
         return self._verdict(answer, messages)

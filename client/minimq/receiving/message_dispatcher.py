@@ -33,6 +33,7 @@ from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
+from minimq.transport.closing import Closing
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -108,6 +109,7 @@ class MessageDispatcher:
         self.replier = Replier(self._client, MOST_BODY_BYTES)
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._calls: ListenerThreads[PoppedDelivery] | ListenerTasks[PoppedDelivery] | None = None
+        self._closing = Closing()
         self._is_closed = False
         self._broken: BaseException | None = None
         self._outage = OutageLog(log)
@@ -172,9 +174,12 @@ class MessageDispatcher:
 
     def close(self, timeout: float) -> None:
         """Wait for running calls, settle their messages, and return the rest; see `PushConsumer.close`."""
-        if self._is_closed or self._client.connection.is_forked:
+        if self._client.connection.is_forked:
             return
         self.check_may_close()
+        self._closing.run(partial(self._close, timeout))
+
+    def _close(self, timeout: float) -> None:
         self._is_closed = True
         try:
             self._client.wait(partial(self._end, timeout))

@@ -36,6 +36,7 @@ from minimq.receiving.redelivery import CANCELLED, DIED, TIMED_OUT, delay_ms, fr
 from minimq.receiving.waits import complete
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
+from minimq.transport.closing import Closing
 from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
@@ -102,6 +103,7 @@ class QueueDispatcher(Consumer):
         self._ends_at = 0.0
         #: When the dispatcher looks for calls that hang.
         self._look_at = 0.0
+        self._closing = Closing()
         #: Suspects are in hand, and nothing else.
         self._is_alone = False
         #: Until when those are looked for that were finished by a member that died and had not committed them.
@@ -147,9 +149,12 @@ class QueueDispatcher(Consumer):
 
     def close(self, timeout: float) -> None:
         """Let running calls end, commit, leave the group; see `PushConsumer.close`."""
-        if self._closed or self._process.is_forked:
+        if self._process.is_forked:
             return
         self.check_may_close()
+        self._closing.run(partial(self._close, timeout))
+
+    def _close(self, timeout: float) -> None:
         self._closed = True
         self._ends_at = time.monotonic() + timeout
         self._stop.set()

@@ -19,11 +19,7 @@ from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
-from minimq_common.errors import Closed
 from minimq_common.security.credentials import CredentialsArgument
-
-#: Seconds that `close` waits for brokers.
-CLOSE_S = 5.0
 
 
 class SimpleConsumer:
@@ -248,11 +244,4 @@ class SimpleConsumer:
         Unsettled messages are redelivered to others at once, unless `free_on_close` is False.
         """
         self._when_dropped.closed()
-        if self._client.connection.is_forked or self._reader.is_closed:
-            return
-        try:
-            self._client.wait(lambda: self._reader.close(CLOSE_S))
-        except Closed:  # so is the `Cluster`
-            pass
-        finally:
-            self._reader.drop()
+        self._reader.end()

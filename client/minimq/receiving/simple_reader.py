@@ -28,6 +28,7 @@ from minimq.receiving.settler import Settler
 from minimq.receiving.simple_options import SimpleOptions
 from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
+from minimq.transport.closing import Closing
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
@@ -51,6 +52,8 @@ T = TypeVar("T")
 _MAX_BYTES = 4 << 20
 #: How long a broker holds a take while there is nothing, in seconds.
 _LONGEST_WAIT_S = 20.0
+#: Seconds that `close` waits for brokers.
+_CLOSE_S = 5.0
 #: More than any number of deliveries.
 _ANY_TRIES = 1 << 31
 #: When a broker that has failed is asked again, in seconds.
@@ -101,6 +104,7 @@ class SimpleReader:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
         self._is_closed = False
+        self._closing = Closing()
         self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
         self._prefetch = Prefetch(
             self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
@@ -224,11 +228,11 @@ class SimpleReader:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
-        """Take from a topic at one broker."""
-        stream = self.settler.stream(place.address)
+    async def _request(
+        self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
+    ) -> broker_pb2.PoppedMessages:
+        """Return the answer of a broker to a take."""
         filtered_by = self._filters[place.topic]
-        kept = stream.opened.kept()
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
         take = broker_pb2.PopTake(
             topic=place.topic,
@@ -245,11 +249,20 @@ class SimpleReader:
         )
         try:
             async with asyncio.timeout(wait_s + self._options.request_timeout_s):
-                popped = await stream.take(take)
+                return await stream.take(take)
         except TimeoutError:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
+
+    async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+        """Take from a topic at one broker."""
+        stream = self.settler.stream(place.address)
+        filtered_by = self._filters[place.topic]
+        kept = stream.opened.kept()
+        popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
+            if popped.makes_room:
+                self.settler.in_hand.make_room()
             return TakeResult([])
         lost = popped.runs[0].lost
         try:
@@ -258,7 +271,7 @@ class SimpleReader:
         except Exception:
             stream.give_back(place.topic, popped)
             raise
-        if messages and not self._joins(messages, popped.invisible_ms / 1000, suspect=lost > 0):
+        if not self._joins(messages, popped.invisible_ms / 1000, suspect=lost > 0):
             stream.give_back(place.topic, popped)
             return TakeResult([])
         # One that was lost along with others is tried alone at least once.
@@ -327,7 +340,7 @@ class SimpleReader:
 
     def _joins(self, messages: Sequence[PoppedMessage], invisible_s: float, *, suspect: bool) -> bool:
         """Count messages as in hand; return False if they have to be returned, as they or others are suspects."""
-        if not self._options.free_on_close:  # whoever has them may be elsewhere
+        if not messages or not self._options.free_on_close:  # whoever has them may be elsewhere
             return True
         first = messages[0]
         return self.settler.in_hand.add(first.queue, first.epoch, len(messages), invisible_s, suspect=suspect)
@@ -423,6 +436,19 @@ class SimpleReader:
                     await self.give_back(prefetched)
         self._is_closed = True
         await self.settler.close(timeout_s)
+
+    def end(self) -> None:
+        """Close it from any thread but that of the loop, and wait until it is closed; see `SimpleConsumer.close`."""
+        if not self._process.is_forked:
+            self._closing.run(self._end)
+
+    def _end(self) -> None:
+        try:
+            self.client.wait(lambda: self.close(_CLOSE_S))
+        except Closed:  # so is the `Cluster`
+            pass
+        finally:
+            self.drop()
 
     def drop(self) -> None:
         """End everything at once; on any thread but that of the loop."""

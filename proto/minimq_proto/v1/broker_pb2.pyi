@@ -674,6 +674,7 @@ class PoppedMessages(google.protobuf.message.Message):
     BATCHES_FIELD_NUMBER: builtins.int
     HAS_MORE_FIELD_NUMBER: builtins.int
     IS_COMPACTED_FIELD_NUMBER: builtins.int
+    MAKES_ROOM_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
@@ -682,6 +683,8 @@ class PoppedMessages(google.protobuf.message.Message):
     """The queue has more that may be taken now."""
     is_compacted: builtins.bool
     """Empty bodies are tombstones."""
+    makes_room: builtins.bool
+    """There is nothing for a consumer that has other messages in hand: what comes next is delivered alone, or has been."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
@@ -698,8 +701,9 @@ class PoppedMessages(google.protobuf.message.Message):
         batches: collections.abc.Iterable[global___StoredBatch] | None = ...,
         has_more: builtins.bool = ...,
         is_compacted: builtins.bool = ...,
+        makes_room: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
 
 global___PoppedMessages = PoppedMessages
 
