@@ -299,6 +299,12 @@ class PopQueue:
             for run in self._runs
         )
 
+    def is_overdue(self, client: str, now_ms: int) -> bool:
+        """Tell whether a consumer has messages whose invisible duration is over."""
+        if now_ms < self.due_ms and not self.has_lanes:
+            return False
+        return any(run.client == client and run.state is OUT and run.until_ms <= now_ms for run in self._runs)
+
     @property
     def takes_new(self) -> bool:
         """True if messages may be delivered for the first time. Any thread may ask."""

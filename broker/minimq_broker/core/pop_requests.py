@@ -35,6 +35,7 @@ class Take(NamedTuple):
         ahead: the consumer prefetches them: it gets nothing while failed messages are due.
         lanes: in a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
         present: the consumers of the group that are connected.
+        extends: the consumer extends what it has: with messages that are overdue it hangs, and gets nothing.
     """
 
     client: str
@@ -45,6 +46,7 @@ class Take(NamedTuple):
     ahead: bool = False
     lanes: Sequence[Stretch] | None = None
     present: Collection[str] = ()
+    extends: bool = False
 
     def losses(self, run: Run) -> int:
         """Return the number of consumers that died with the messages of a run that is due; see `Run.lost`."""

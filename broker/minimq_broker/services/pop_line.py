@@ -56,6 +56,7 @@ class WaitingTake:
         have: log positions of the batches that the client has.
         tags: hashes of the wanted tags; none: all.
         ahead: the consumer prefetches the messages.
+        extends: it extends what it has.
         answers: where it is answered.
     """
 
@@ -68,6 +69,7 @@ class WaitingTake:
     have: frozenset[int]
     tags: frozenset[int]
     ahead: bool
+    extends: bool
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
@@ -84,6 +86,7 @@ class WaitingTake:
             frozenset(take.have),
             tags,
             take.ahead,
+            take.extends,
             answers,
         )
 
@@ -175,9 +178,9 @@ class PopLine:
             take.answers.add(
                 DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
-        elif step.makes_room:  # it asks again when it has
-            result = broker_pb2.PopResult(id=take.id, popped=broker_pb2.PoppedMessages(makes_room=True))
-            take.answers.add(result)
+        elif step.makes_room or step.is_overdue:  # it asks again when it has settled what it has
+            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, is_overdue=step.is_overdue)
+            take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
         else:  # another one was faster
@@ -306,7 +309,9 @@ class PopLine:
         self._under_way[queue_id] += 1
         self._turn -= take.most
         present = self._engine.tables.poppers.present(self._group)
-        wanted = Take(take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present)
+        wanted = Take(
+            take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present, take.extends
+        )
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:

@@ -31,7 +31,7 @@ class PopStep:
 
     Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
     were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
-    to settle what it has before it gets more.
+    to settle what it has before it gets more; whether it hangs.
     """
 
     id: int
@@ -43,6 +43,7 @@ class PopStep:
     expired: list[tuple[int, int]] = field(default_factory=list, init=False)
     missed: int = field(default=0, init=False)
     makes_room: bool = field(default=False, init=False)
+    is_overdue: bool = field(default=False, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +156,9 @@ class PopDrafts:
                 queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
             )
 
+        if take.extends and any(queue.is_overdue(take.client, job.now_ms) for queue in self._queues(step.key.group)):
+            step.is_overdue = True
+            return
         is_alone = has_some(lost_only=True)
         end = self._readable_end(step)
         found = None if is_alone else draft.take(take, job.now_ms, end, job.epoch, lambda: has_some(lost_only=False))

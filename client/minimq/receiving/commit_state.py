@@ -18,10 +18,12 @@ class CommitState:
         is_sought: the reader has moved: the recorded offset may go back.
         is_unsaved: something was handed out that is not recorded.
         was_refused_as_deleted: the broker has refused a commit under this lease, as it has the topic no more.
+        known: the offset that the broker has recorded; None if that is not known.
         alone: the latest delivery that was made alone: its first offset, its number, and where its messages end.
     """
 
-    def __init__(self, recommit_s: float) -> None:
+    def __init__(self, recommit_s: float, known: int | None = None) -> None:
+        self.known = known
         self.is_sought = False
         self.is_unsaved = False
         self.was_refused_as_deleted = False
@@ -30,8 +32,9 @@ class CommitState:
         self._offset: int | None = None
         self._at = 0.0
 
-    def renewed(self) -> None:
-        """Count nothing as recorded: the lease is another one."""
+    def renewed(self, offset: int) -> None:
+        """Count nothing as recorded by this consumer: the lease is another one."""
+        self.known = offset
         self._offset = None
         self.was_refused_as_deleted = False
 
@@ -49,9 +52,10 @@ class CommitState:
     def end(self, commit: Commit, position: int, now: float, failure: MiniMQError | None) -> None:
         """Take note of what became of a commit that was begun at that time, while the reader is at a position."""
         if failure is not None:
-            self._offset = None  # the broker may have it all the same
+            self._offset = self.known = None  # the broker may have it all the same
             self.is_sought |= commit.sought
             self.was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
         else:
-            self._offset, self._at = commit.offset, now
+            self._offset = self.known = commit.offset
+            self._at = now
             self.is_unsaved &= commit.offset < position

@@ -56,6 +56,10 @@ _RETRY_S = 0.5
 _ROUND_GAP_S = 0.05
 #: Least time in seconds between two words about what is held, on which nobody waits.
 _HOLDING_GAP_S = 0.2
+STOOD_STILL = (
+    "group: this process stood still for %.0f s, so others may have got its queues group=%s: if a listener holds the "
+    "GIL for so long, raise lease_trust_s, and --session-timeout of the brokers above that"
+)
 #: Members and queues together that take too much time of the event loop to divide.
 _LARGE_GROUP = 1_000
 
@@ -103,6 +107,7 @@ class GroupMember:
         self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
+        self._kept_at = now
         self._sent_changes = 0
         self._send_holding_at = now
 
@@ -176,6 +181,9 @@ class GroupMember:
 
     async def _keep_time(self) -> None:
         now = time.monotonic()
+        if now - self._kept_at > self._options.lease_trust_s:
+            log.warning(STOOD_STILL, now - self._kept_at, self._about.group)
+        self._kept_at = now
         self._deleted.look(now)
         # First of all: a process that slept must not claim what it can no longer trust to be its own.
         self._do(self._state.tick(now))

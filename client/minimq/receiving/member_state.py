@@ -19,6 +19,8 @@ When a session breaks, its leases are unconfirmed long before that: the broker m
 queues to others after a grace. The grace counts from the latest request that is known to have arrived, because the
 broker had the session then. With the defaults it ends 3 s after a heartbeat that may be up to 10 s old, so reading
 often stops at once. It goes on when the session is back and the broker has confirmed the lease, which takes a moment.
+A process that has stood still for long, as under a listener that holds the GIL, asks for its leases likewise.
+
 Silence alone does not make a lease unconfirmed. If a line is cut so that neither side notices, the broker keeps the
 session for 60 s (`--session-timeout`), and the member trusts the lease for 30 s. If only the broker notices, the next
 heartbeat tells the member.
@@ -33,6 +35,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from minimq_common.model import MessageQueue
+
+#: A process that looks at the time a few times a second stood still if it has not done so for so many seconds.
+STOOD_STILL_S = 5.0
 
 
 class Grant(NamedTuple):
@@ -161,6 +166,9 @@ class MemberState:
         #: Queues whose state is saved since they were given back, or will be by then.
         self._saved: set[MessageQueue] = set()
         self._heard_at: dict[str, float] = {}
+        #: The latest look at the time, and the latest after which this process had stood still.
+        self._ticked_at = math.inf
+        self._woke_at = -math.inf
         self._distrusted: set[str] = set()
 
     # ---- questions ------------------------------------------------------------------------------
@@ -297,9 +305,20 @@ class MemberState:
     # ---- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Step]:
-        """Look at the time."""
+        """Look at the time; to be called a few times a second.
+
+        A process that has stood still has not listened to brokers. It asks them before it gives up its queues.
+        """
         steps: list[Step] = []
         silent = {broker for broker, heard_at in self._heard_at.items() if now >= heard_at + self._trust_s}
+        if now >= self._ticked_at + STOOD_STILL_S:
+            self._woke_at = now
+            self._distrusted |= silent
+            for broker in sorted(silent):
+                steps += self.disconnected(broker, now, now)
+        self._ticked_at = now
+        if now < self._woke_at + self._trust_s:
+            silent = set()
         over = [
             queue
             for queue, claim in self._claims.items()

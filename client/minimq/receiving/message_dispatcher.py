@@ -51,6 +51,10 @@ _AGAIN_S = 0.5
 #: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
 
+STOOD_STILL = (
+    "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
+    "holds the GIL for so long, raise invisible_s"
+)
 #: Options that are about queues of one's own, and what they are when nobody has set them.
 _ABOUT_QUEUES = {
     name: ConsumerOptions.__dataclass_fields__[name].default
@@ -99,6 +103,7 @@ class MessageDispatcher:
             start,
             request_timeout_s=options.request_timeout_s,
             prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_hand_messages),
+            extends=True,
             credentials=options.credentials,
         )
         self._most_calls, self._batch_size = calls.threads, calls.batch_size
@@ -337,9 +342,13 @@ class MessageDispatcher:
     # ---- looking after what is in hand -------------------------------------------------------------
 
     async def _look_after_all(self) -> None:
+        now = time.monotonic()
         while True:
+            before = now
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
+            if now - before > self._options.invisible_s and self._in_hand:
+                log.warning(STOOD_STILL, now - before, self.group)
             assert self._calls is not None  # this begins after it
             self._calls.look(now)
             if self._calls.has_ended and self._broken is None and not self._is_closed:

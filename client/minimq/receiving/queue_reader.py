@@ -96,7 +96,7 @@ class QueueReader:
         self._retry_at = 0.0
         self._pause_s = options.retry_s
         self._no_advice_until = 0.0
-        self._commits = CommitState(options.recommit_s)
+        self._commits = CommitState(options.recommit_s, lease.offset)
         #: A seek led to `position`, and nothing was heard of the queue since.
         self._is_where_sought = False
 
@@ -188,12 +188,16 @@ class QueueReader:
 
         Returns:
             None when that cannot be: it is another topic's; or it is another lease and its group is further, or its
-            broker has served groups all the time: the group was sent elsewhere, or somebody else had the queue.
+            broker has served groups all the time: the group was sent elsewhere, or somebody else had the queue. If this
+            one was away, and the group is where it has left it, nobody else has got anywhere.
         """
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        if is_other and (granter(lease.epoch) == granter(self.lease.epoch) or lease.offset > self.position):
+        was_away = not math.isinf(self.expires_at) and lease.offset == self._commits.known and not lease.tries
+        if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_away:
+            return None
+        if is_other and lease.offset > self.position:
             return None
         cancelled = self.cancel()
         self.state = self.state.after("renew")
@@ -201,7 +205,7 @@ class QueueReader:
         self._is_to_check = is_other
         self.slave = 0
         self.error = None
-        self._commits.renewed()
+        self._commits.renewed(lease.offset)
         self.expires_at = math.inf
         return [*cancelled, *self.tick(now)]
 

@@ -246,13 +246,19 @@ class SimpleReader:
             tag_hashes=filtered_by.tag_hashes,
             unbound=not self._options.free_on_close,
             ahead=wanted.ahead,
+            extends=self._options.extends,
         )
         try:
             async with asyncio.timeout(wait_s + self._options.request_timeout_s):
-                return await stream.take(take)
+                popped = await stream.take(take)
         except TimeoutError:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
+        if popped.makes_room:
+            self.settler.in_hand.make_room()
+        if popped.is_overdue:  # until it has extended what it has
+            await asyncio.sleep(_AGAIN_S)
+        return popped
 
     async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         """Take from a topic at one broker."""
@@ -261,8 +267,6 @@ class SimpleReader:
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
-            if popped.makes_room:
-                self.settler.in_hand.make_room()
             return TakeResult([])
         lost = popped.runs[0].lost
         try:

@@ -544,6 +544,7 @@ class PopTake(google.protobuf.message.Message):
     TAG_HASHES_FIELD_NUMBER: builtins.int
     UNBOUND_FIELD_NUMBER: builtins.int
     AHEAD_FIELD_NUMBER: builtins.int
+    EXTENDS_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Chosen by the client, unique among the takes and settles of its stream."""
     topic: builtins.str
@@ -561,6 +562,8 @@ class PopTake(google.protobuf.message.Message):
     """The application has not asked for them yet: answered with nothing while messages wait that have failed before. These
     would be tried once more if others that came along ended the process.
     """
+    extends: builtins.bool
+    """The consumer extends what it has for as long as it works on it: with messages that are overdue it hangs."""
     @property
     def start(self) -> global___StartPosition:
         """Where the group begins in the topic, if it is new there."""
@@ -588,9 +591,10 @@ class PopTake(google.protobuf.message.Message):
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         unbound: builtins.bool = ...,
         ahead: builtins.bool = ...,
+        extends: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "extends", b"extends", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PopTake = PopTake
 
@@ -675,6 +679,7 @@ class PoppedMessages(google.protobuf.message.Message):
     HAS_MORE_FIELD_NUMBER: builtins.int
     IS_COMPACTED_FIELD_NUMBER: builtins.int
     MAKES_ROOM_FIELD_NUMBER: builtins.int
+    IS_OVERDUE_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
@@ -685,6 +690,8 @@ class PoppedMessages(google.protobuf.message.Message):
     """Empty bodies are tombstones."""
     makes_room: builtins.bool
     """There is nothing for a consumer that has other messages in hand: what comes next is delivered alone, or has been."""
+    is_overdue: builtins.bool
+    """There is nothing for a consumer that hangs."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
@@ -702,8 +709,9 @@ class PoppedMessages(google.protobuf.message.Message):
         has_more: builtins.bool = ...,
         is_compacted: builtins.bool = ...,
         makes_room: builtins.bool = ...,
+        is_overdue: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "is_overdue", b"is_overdue", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
 
 global___PoppedMessages = PoppedMessages
 
