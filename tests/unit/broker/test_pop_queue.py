@@ -160,7 +160,7 @@ def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -
     draft = PopDraft(KEY, queue.copy(0))
     draft.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))
     assert draft.drop_before(14) == 14 - 4 - 2
-    draft.take(Take("b", 10, 50), 0, 60, 2)
+    draft.take(Take("b", 10, 50), 0, 60, 2, lambda: False)
     moved = draft.changes()
     assert moved is not None
     queue.drop_before(moved.done)
