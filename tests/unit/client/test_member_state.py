@@ -137,6 +137,22 @@ def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder
     assert holder.granted(Q, grant(7), 33.0) == [Begin(Q, grant(7))], "confirmed"
 
 
+def test_a_member_that_stood_still_asks_before_it_gives_up_its_queues(holder: MemberState) -> None:
+    assert holder.tick(0.2) == []
+    assert holder.tick(40.0) == [Unconfirmed(Q, 40.0)]
+    assert holder.tick(40.2) == []
+    assert holder.heard("a", 40.1, 40.3) == [Ask(Q, 7)]
+    assert holder.granted(Q, grant(7), 40.3) == [Begin(Q, grant(7))], "it goes on"
+    assert holder.tick(40.4) == []
+
+
+def test_a_member_that_stood_still_gives_up_what_is_not_confirmed(holder: MemberState) -> None:
+    assert holder.tick(0.2) == []
+    assert holder.tick(40.0) == [Unconfirmed(Q, 40.0)]
+    lost = [step for at in range(41, 80) for step in holder.tick(float(at))]
+    assert lost == [Lose(Q)]
+
+
 def test_a_queue_that_was_to_leave_a_silent_broker_is_given_back(holder: MemberState) -> None:
     holder.aim([], 27.0)
     assert holder.tick(30.0) == [Lose(Q), GiveBack(Q, 7)]

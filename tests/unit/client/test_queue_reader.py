@@ -290,6 +290,14 @@ def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
         assert reader.is_pulling(1)
 
 
+@pytest.mark.parametrize(("committed", "tries", "goes_on"), [(10, 0, True), (11, 0, False), (10, 1, False)])
+def test_who_was_away_goes_on_unless_somebody_else_got_anywhere(committed: int, tries: int, goes_on: bool) -> None:
+    reader = reader_from(10, epoch=FIRST + 1)
+    reader.unconfirmed(4.0)
+    lease = Grant(FIRST + 2, committed, 7, tries=tries)
+    assert (reader.renewed(lease, 5.0) is not None) is goes_on
+
+
 def test_under_a_renewed_lease_a_failed_pull_is_tried_again_at_once() -> None:
     reader = reader_from(10, epoch=FIRST)
     reader.pull_failed(1, Unavailable("gone"), 0.0)
