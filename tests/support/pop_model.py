@@ -141,7 +141,10 @@ class PopModel:
                 self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "", lost)
 
     def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
-        """Learn what was handed out; nothing may be kept back, unless the queue is full."""
+        """Learn what was handed out; nothing may be kept back unless the queue is full, or what was lost goes alone."""
+        if step.makes_room:
+            assert not step.runs
+            return
         if self.lanes:
             self._take_in_order(step, wanted, now_ms, epoch, fact, full)
             return

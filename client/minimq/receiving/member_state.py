@@ -132,7 +132,7 @@ class Phase(Enum):
 
 
 class _Claim:
-    __slots__ = ("epoch", "leaving_since", "phase", "unconfirmed_since")
+    __slots__ = ("epoch", "leaving_since", "phase", "stood_still", "unconfirmed_since")
 
     def __init__(self) -> None:
         self.phase = Phase.ASKED
@@ -140,6 +140,8 @@ class _Claim:
         self.leaving_since = 0.0
         #: Since when the lease waits to be confirmed, as its broker does not know it or the session broke; else None.
         self.unconfirmed_since: float | None = None
+        #: This process has stood still, so another member may have the queue: it is not to be claimed.
+        self.stood_still = False
 
 
 class MemberState:
@@ -175,7 +177,9 @@ class MemberState:
 
     def held(self) -> list[MessageQueue]:
         """Return the queues that are this member's as far as it knows, sorted."""
-        return sorted(queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED)
+        return sorted(
+            queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED and not claim.stood_still
+        )
 
     def phase(self, queue: MessageQueue) -> Phase | None:
         """Tell how far the claim to a queue is; None when there is none."""
@@ -280,6 +284,7 @@ class MemberState:
         claim.phase = Phase.LEAVING if leaves else Phase.HELD
         claim.epoch = self._epochs[queue] = grant.epoch
         claim.unconfirmed_since = None
+        claim.stood_still = False
         self._saved.discard(queue)
         self.changes += 1
         begin = Begin(queue, grant)
@@ -309,13 +314,17 @@ class MemberState:
 
         A process that has stood still has not listened to brokers. It asks them before it gives up its queues.
         """
+        asking: list[Step] = []
         steps: list[Step] = []
         silent = {broker for broker, heard_at in self._heard_at.items() if now >= heard_at + self._trust_s}
         if now >= self._ticked_at + STOOD_STILL_S:
             self._woke_at = now
             self._distrusted |= silent
             for broker in sorted(silent):
-                steps += self.disconnected(broker, now, now)
+                asking += self.disconnected(broker, now, now)
+            for step in asking:
+                self._claims[step.queue].stood_still = True
+            self.changes += bool(asking)
         self._ticked_at = now
         if now < self._woke_at + self._trust_s:
             silent = set()
@@ -333,7 +342,7 @@ class MemberState:
                 steps += self._lose(queue, claim)
             else:
                 steps += [Lose(queue), *self._give_back(queue, claim)]
-        return _together(steps)
+        return [*asking, *_together(steps)]
 
     # ---- transitions ----------------------------------------------------------------------------
 
@@ -365,6 +374,8 @@ class MemberState:
     def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
         """Let the reader go on if it waits for this confirmation of the lease."""
         was_unconfirmed, claim.unconfirmed_since = claim.unconfirmed_since is not None, None
+        self.changes += claim.stood_still
+        claim.stood_still = False
         return [Begin(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
