@@ -13,12 +13,11 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import hypothesis
 import pytest
 import pytest_timeout
-from _pytest.logging import LogCaptureHandler
 
 from minimq.admin import Admin
 from minimq.local import server_process
@@ -67,6 +66,17 @@ _PORTS_OF_A_WORKER = 3_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _run = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode())
 server_process._port_numbers = itertools.count(_run + _worker * _PORTS_OF_A_WORKER)
+
+
+_captured = pytest.LogCaptureFixture.handler
+
+
+def _captured_completely(fixture: pytest.LogCaptureFixture) -> logging.Handler:
+    client_log.flush()
+    return cast("logging.Handler", _captured.__get__(fixture))
+
+
+pytest.LogCaptureFixture.handler = property(_captured_completely)  # type: ignore[assignment,method-assign]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -168,22 +178,6 @@ def check_stores(cluster: LocalCluster) -> None:
     """Verify the stores of a cluster that has ended."""
     for broker in cluster.brokers:
         assert check_directory(broker.data_dir).findings == [], broker
-
-
-class CompleteLog(pytest.LogCaptureFixture):
-    """The log of a test, with the records that clients have handed to their log thread."""
-
-    @property
-    def handler(self) -> LogCaptureHandler:
-        client_log.flush()
-        return super().handler
-
-
-@pytest.fixture
-def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]:
-    log = CompleteLog(request.node, _ispytest=True)
-    yield log
-    log._finalize()
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.routes import RouteCallback
 from minimq.routes.retries import with_retries
 from minimq.routes.retry_schedule import RetrySchedule
+from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
@@ -199,6 +200,7 @@ class ClusterClient:
 
         Does nothing in a fork.
         """
+        check_no_signal()
         if self.connection.is_forked:
             return
         with self._lock:

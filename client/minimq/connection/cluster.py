@@ -10,6 +10,7 @@ from typing import Self, Unpack
 from minimq.connection.connection import Connection
 from minimq.options import DEFAULT_NAMESERVER, NoOthers, nameserver_addresses, refuse_others
 from minimq.transport.dropped import WhenDropped
+from minimq.transport.home_process import check_no_signal
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -78,6 +79,7 @@ class Cluster:
 
     def close(self) -> None:
         """End all connections and the thread. Idempotent; does nothing in a fork."""
+        check_no_signal()
         self._when_dropped.closed()
         self.connection.close()
 

@@ -34,6 +34,7 @@ from minimq.receiving.simple_reader import SimpleReader
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
+from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -174,6 +175,7 @@ class MessageDispatcher:
 
     def check_may_close(self) -> None:
         """Raise `InvalidArgument` in the listener, for whose end `close` would have to wait."""
+        check_no_signal()
         if self._calls is not None and self._calls.is_mine():
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 

@@ -21,7 +21,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import BlockingWaits, complete
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import HomeProcess
+from minimq.transport.home_process import HomeProcess, check_no_signal
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue, QueueData
@@ -271,6 +271,7 @@ class PullConsumer(ConsumerFace):
                 after each of these errors.
             MiniMQError: the last commit failed.
         """
+        check_no_signal()
         self._when_dropped.closed()
         if self._process.is_forked:
             return  # the group belongs to the process that made it

@@ -38,6 +38,7 @@ from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
 from minimq.transport.dropped import close_all
+from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
@@ -143,6 +144,7 @@ class QueueDispatcher(Consumer):
 
     def check_may_close(self) -> None:
         """Raise `InvalidArgument` in a callback and in the listener, for whose end `close` would have to wait."""
+        check_no_signal()
         is_listening = self._calls is not None and self._calls.is_mine()
         if threading.current_thread() is self._dispatcher or is_listening:
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")

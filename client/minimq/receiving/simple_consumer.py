@@ -18,6 +18,7 @@ from minimq.receiving.redelivery import REJECTED
 from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.dropped import WhenDropped
+from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -243,5 +244,6 @@ class SimpleConsumer:
 
         Unsettled messages are redelivered to others at once, unless `free_on_close` is False.
         """
+        check_no_signal()
         self._when_dropped.closed()
         self._reader.end()

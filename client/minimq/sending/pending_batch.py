@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_right
 from collections import deque
@@ -14,13 +15,12 @@ import msgspec
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.transport.client_log import client_logger
 from minimq_common.batch_builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.trace_parent import recorded_parent
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
 
 #: Bytes of memory of a message that waits alone, with its entries in the buffer and its future.
 PENDING_BYTES = 512

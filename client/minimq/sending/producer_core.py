@@ -34,7 +34,7 @@ from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transaction_input import M, TransactionalConsumer, checked_input
 from minimq.sending.transactor import Transactor
-from minimq.transport.home_process import HomeProcess
+from minimq.transport.home_process import HomeProcess, check_no_signal
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.message_check import check_message, plain_size
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
@@ -395,6 +395,7 @@ class ProducerCore:
 
         In a fork, whose threads and connections they are not, nothing is done.
         """
+        check_no_signal()
         if self._process.is_forked:
             return
         timeout_s = self._options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)

@@ -49,6 +49,7 @@ from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
+client_logger("minimq.sending.pending_batch")
 
 #: How often late tries are looked for.
 _TICK_S = 0.1

@@ -19,6 +19,7 @@ from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
+from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2, halves_pb2
@@ -110,6 +111,7 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """End. The check decides on transactions that have not ended. Idempotent."""
+        check_no_signal()
         if not self._core.is_forked:
             self._when_dropped.closed()
             self._release()

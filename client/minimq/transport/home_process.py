@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from minimq_common.errors import Closed, UsageError
 
 #: This process. To ask the system before each message takes a tenth of the time of handing it in.
 _pid = os.getpid()
+_main_thread = threading.main_thread().ident
+#: Where the modules of clients are.
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 #: Connections of this process that are open.
 _open: set[object] = set()
 #: Whether a child that is forked now cannot use gRPC.
@@ -53,11 +58,11 @@ def _has_grpc_thread() -> bool:
 
 
 def _forked() -> None:
-    global _pid, _breaking_parent  # noqa: PLW0603 - there is one process
+    global _pid, _main_thread, _breaking_parent  # noqa: PLW0603 - there is one process
     if _breaks_children:
         _breaking_parent = _pid
     _open.clear()
-    _pid = os.getpid()
+    _pid, _main_thread = os.getpid(), threading.get_ident()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_forked)
@@ -107,12 +112,40 @@ class HomeProcess:
         return self._process != _pid
 
     def check(self) -> None:
-        """Raise `Closed` in a fork."""
+        """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`."""
+        check_no_signal()
         if self._process != _pid:
             raise Closed(
                 f"the {self._what} was made in process {self._process}, and this is its fork {_pid}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"
             )
+
+
+def check_no_signal() -> None:
+    """Raise `UsageError` in a signal handler that has interrupted a call of a client."""
+    if threading.get_ident() != _main_thread:  # the only one that runs signal handlers
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    called_from = frame
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is not None and _has_handler(called_from, frame):
+        raise UsageError(
+            "a signal handler must not use a client while the thread that it interrupts does: let it set an event, or "
+            "raise an exception as Ctrl-C does (docs/processes.md)"
+        )
+
+
+def _has_handler(inner: FrameType | None, outer: FrameType) -> bool:
+    """Return whether a call between two frames is a signal handler: it has its caller's frame among its arguments."""
+    while inner is not None and inner is not outer:
+        for value in inner.f_locals.values():
+            if value is inner.f_back or (isinstance(value, tuple) and any(each is inner.f_back for each in value)):
+                return True
+        inner = inner.f_back
+    return False
 
 
 def _monkey_patch() -> str | None:

@@ -1,0 +1,109 @@
+"""Clients in signal handlers: refused while the same thread uses a client, and usable otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq.errors import UsageError
+
+
+@pytest.fixture
+def handle() -> Iterator[Callable[[Callable[[], object]], list[str]]]:
+    """Sets what a handler of SIGUSR1 does; returns the list of what became of that."""
+    former = signal.getsignal(signal.SIGUSR1)
+
+    def set_work(work: Callable[[], object]) -> list[str]:
+        outcomes: list[str] = []
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            try:
+                work()
+            except UsageError as error:
+                outcomes.append(error.message)
+            else:
+                outcomes.append("done")
+
+        signal.signal(signal.SIGUSR1, handler)
+        return outcomes
+
+    yield set_work
+    signal.signal(signal.SIGUSR1, former)
+
+
+def interrupt() -> None:
+    """Have the handler run now, in the middle of what this thread does."""
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+Handle = Callable[[Callable[[], object]], list[str]]
+
+
+@pytest.mark.parametrize("what", ["send", "send_async", "flush", "close", "admin", "consumer"])
+def test_a_handler_that_interrupts_a_call_is_refused(
+    cluster: LocalCluster, topic: str, handle: Handle, what: str
+) -> None:
+    def selector(queues, message):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+        interrupt()
+        return queues[0]
+
+    with (
+        Producer(cluster.nameserver) as producer,
+        Admin(cluster.nameserver) as admin,
+        PullConsumer(cluster.nameserver, group=topic) as consumer,
+    ):
+        work: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send(Message(topic, b"of the handler")),
+            "send_async": lambda: producer.send_async(Message(topic, b"of the handler")),
+            "flush": producer.flush,
+            "close": producer.close,
+            "admin": admin.list_topics,
+            "consumer": lambda: consumer.poll(0),
+        }
+        outcomes = handle(work[what])
+        assert producer.send(Message(topic, b"x"), selector=selector).queue.topic == topic
+        [outcome] = outcomes
+        assert outcome.startswith("a signal handler must not use a client")
+        assert producer.send(Message(topic, b"y")).queue.topic == topic
+
+
+def test_a_handler_may_use_a_client_that_nobody_uses(cluster: LocalCluster, topic: str, handle: Handle) -> None:
+    with Producer(cluster.nameserver) as producer:
+        outcomes = handle(lambda: producer.send(Message(topic, b"x")))
+        interrupt()
+        assert outcomes == ["done"]
+
+
+def test_a_callback_is_no_handler(cluster: LocalCluster, topic: str, group: str) -> None:
+    stored: list[object] = []
+    with (
+        Producer(cluster.nameserver) as producer,
+        PullConsumer(
+            cluster.nameserver,
+            group=group,
+            on_assigned=lambda *_: stored.append(producer.send(Message(topic, b"x")).status.name),
+        ) as consumer,
+    ):
+        consumer.subscribe(topic)
+        while not stored:
+            consumer.poll(0.1)
+    assert stored[0] == "SEND_OK"
+
+
+def test_a_signal_at_any_moment_hangs_nothing(cluster: LocalCluster, topic: str, handle: Handle) -> None:
+    with Producer(cluster.nameserver) as producer:
+        outcomes = handle(lambda: producer.send(Message(topic, b"of the handler")))
+        signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGUSR1))
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0013)
+        try:
+            while len(outcomes) < 100:
+                producer.send(Message(topic, b"x"))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert any(outcome != "done" for outcome in outcomes)
