@@ -45,7 +45,12 @@ OTHERWISE = {
     ("docs/spark.md", "py"): (1, "spark/test_page.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
     # The third is for containers, which need Docker; it is Python with names that exist.
-    ("docs/testing.md", "python"): (3, "integration/test_testing_plugin.py", "system/test_minimq_container.py"),
+    ("docs/testing.md", "python"): (
+        4,
+        "integration/test_testing_plugin.py",
+        "integration/test_frozen_clocks.py",
+        "system/test_minimq_container.py",
+    ),
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
