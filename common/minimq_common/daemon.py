@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Literal, Protocol
 
+from minimq_common.checksum_speed import warn_of_slow_checksums
 from minimq_common.errors import MiniMQError
 from minimq_common.log_format import LogFormat, formatter
 from minimq_common.log_handler import SummingHandler
@@ -128,6 +129,7 @@ async def _serve(role: str, server: Server) -> None:
 
 
 def _say_ready(role: str, server: Server) -> None:
+    warn_of_slow_checksums(log)
     if server.metrics_address:
         log.info("ready role=%s address=%s metrics=%s", role, server.address, server.metrics_address)
     else:

@@ -13,7 +13,9 @@ from minimq.connection.broker_health import BrokerHealth
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
+from minimq.transport.client_log import client_logger
 from minimq_common.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
+from minimq_common.checksum_speed import warn_of_slow_checksums
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import broker_pb2
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
@@ -25,6 +27,9 @@ if TYPE_CHECKING:  # at run time these are the plain stubs
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+log = client_logger(__name__)
 
 
 class Connection:
@@ -48,6 +53,7 @@ class Connection:
     """
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
+        warn_of_slow_checksums(log)
         self.security = security
         # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(

@@ -1,0 +1,25 @@
+"""Where checksums are slow, the log says so once, and what to do."""
+
+from __future__ import annotations
+
+import logging
+
+import google_crc32c
+import pytest
+
+from minimq import Cluster
+from minimq_common import checksum_speed
+
+
+@pytest.mark.parametrize(("implementation", "lines"), [("python", 1), ("c", 0)])
+def test_slow_checksums_are_told_once(
+    implementation: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(google_crc32c, "implementation", implementation)
+    monkeypatch.setattr(checksum_speed, "_told", set())
+    for _ in range(3):
+        Cluster("127.0.0.1:1").close()
+        checksum_speed.warn_of_slow_checksums(logging.getLogger("minimq_common.daemon"))
+    told = [message for message in caplog.messages if "checksums are computed in pure Python" in message]
+    assert len(told) == lines
+    assert all("pip download" in message for message in told)
