@@ -22,10 +22,12 @@ _NULL: Final = "null:"
 _NUMBERED: Final = re.compile(r"(.*)#\d+", re.DOTALL)
 
 
-def text_of(value: bytes | None) -> str:
+def text_of(value: str | bytes | None) -> str:
     """Return a key, or the value of a header, as text."""
     if value is None:
         return _NULL
+    if isinstance(value, str):
+        value = value.encode()
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -47,11 +49,13 @@ def bytes_of(text: str) -> bytes | None:
         raise InvalidArgument(f"{text[:40]!r} is no key or header of Kafka: {error}") from None
 
 
-def properties_of(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
-    """Return headers, of which several may have one name, as properties."""
+def properties_of(
+    headers: Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]],
+) -> dict[str, str]:
+    """Return headers as properties; give pairs if several may have one name."""
     properties: dict[str, str] = {}
     counts: dict[str, int] = {}
-    for name, value in headers:
+    for name, value in headers.items() if isinstance(headers, Mapping) else headers:
         number = counts[name] = counts.get(name, 0) + 1
         numbered = f"{name}#{number}" if number > 1 or _NUMBERED.fullmatch(name) else name
         properties[numbered] = text_of(value)

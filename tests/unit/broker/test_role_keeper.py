@@ -109,7 +109,11 @@ def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog
         await roles.leads(2)
         assert roles.leadership is not None
         lease_left_s = roles.leadership.lease_left_s
-        for old in (replace(LEADING_TWO, version=4), replace(FOLLOWING, term=1, version=9), replace(LEADING_TWO, version=3)):
+        for old in (
+            replace(LEADING_TWO, version=4),
+            replace(FOLLOWING, term=1, version=9),
+            replace(LEADING_TWO, version=3),
+        ):
             assert (await controller.tell(old)).known == LEADING_TWO
         assert roles.record == LEADING_TWO
         assert not roles.refusal(to_sender=True)

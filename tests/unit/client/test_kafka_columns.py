@@ -69,7 +69,7 @@ def test_headers_of_any_bytes_and_repeated_names_come_back() -> None:
     for rows_given, wanted in ((headers(*rows), rows), (headers([("z", b"0")], *rows)[1:], rows)):
         found = renamed({"headers": rows_given})["properties"].to_pylist()
         assert [headers_of(dict(row)) for row in found] == wanted
-    assert dict(found[0]) == properties_of(rows[0])
+        assert dict(found[0]) == properties_of(rows[0])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "a#2", "#1"]), st.none() | st.binary(max_size=4))))
