@@ -109,12 +109,13 @@ class PendingMessage(msgspec.Struct, eq=False):
     Attributes:
         message: as it is sent.
         queue: its required queue; None for any.
-        size: bytes that it uses in the buffer.
+        size: bytes of its content.
         outcome: receives the receipt, or the error.
         due: when it is due; None if it is delivered at once.
         ticket: of its reservation in the buffer.
         born_ms: when it was accepted, in ms since 1970.
         handed_in: the same by the monotonic clock.
+        beside: bytes of memory that it uses besides its content.
     """
 
     message: Message
@@ -125,6 +126,12 @@ class PendingMessage(msgspec.Struct, eq=False):
     ticket: int = -1
     born_ms: int = 0
     handed_in: float = 0.0
+    beside: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it uses in the buffer."""
+        return self.size + self.beside
 
     @property
     def due_bucket(self) -> DueBucket | None:
@@ -223,7 +230,7 @@ class PendingBatch:
     def share(self) -> BufferShare:
         """Its share of the buffer."""
         pending = self.messages
-        return BufferShare([item.ticket for item in pending], sum([item.size for item in pending]))
+        return BufferShare([item.ticket for item in pending], sum([item.memory for item in pending]))
 
     @property
     def due(self) -> DueTime | None:
@@ -248,7 +255,7 @@ class PendingBatch:
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
-        sizes = accumulate([item.size - PENDING_BYTES for item in islice(self.messages, max_messages)])
+        sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
         messages = [self.messages.popleft() for _ in range(count)]
         return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)

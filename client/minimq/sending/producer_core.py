@@ -174,7 +174,7 @@ class ProducerCore:
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
-        return PendingMessage(message, queue, size + beside_content(message), outcome, due)
+        return PendingMessage(message, queue, size, outcome, due, beside=beside_content(message))
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.
@@ -196,7 +196,7 @@ class ProducerCore:
 
     def call_at_room(self, item: PendingMessage, call: Callable[[], object]) -> None:
         """Have a function called when there may be room for a message; see `SendBuffer.call_at_room`."""
-        self._buffer.call_at_room(item.size, call)
+        self._buffer.call_at_room(item.memory, call)
 
     @property
     def has_interceptors(self) -> bool:

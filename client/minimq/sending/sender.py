@@ -102,7 +102,7 @@ class Sender:
         thread = threading.get_ident()
         try:
             with self._lock:
-                ticket = self.buffer.reserve_locked(item.message.topic, 1, item.size, wait=wait)
+                ticket = self.buffer.reserve_locked(item.message.topic, 1, item.memory, wait=wait)
                 if ticket is None:
                     return False
                 try:
@@ -117,7 +117,7 @@ class Sender:
                 except BaseException:  # the producer was closed, or Ctrl-C
                     self._accumulator.repair(thread)
                     if not self._accumulator.has_message(item):
-                        self.buffer.release_locked((ticket,), item.size)
+                        self.buffer.release_locked((ticket,), item.memory)
                     raise
             if batch is not None:
                 self._transmit(batch)
