@@ -197,7 +197,7 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
     async def run() -> None:
         queue = MessageQueue("t", "broker-a", 0)
         async with Producer(
-            single.nameserver, buffer_bytes=3_000, send_timeout_s=PATIENCE_S, interceptors=[Watcher()]
+            single.nameserver, buffer_bytes=4_000, send_timeout_s=PATIENCE_S, interceptors=[Watcher()]
         ) as producer:
             await producer.send(Message("t", b"first"), queue=queue)
             broker.pause()

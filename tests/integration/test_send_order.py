@@ -279,7 +279,7 @@ def test_whatever_was_seen_before_is_seen_after_in_the_reverse_order(cluster: Lo
         producer.send(Message(topic, b"x"))
         assert calls == ["before outer", "before inner", "after inner", "after outer"]
         with pytest.raises(InvalidArgument):
-            producer.send(Message(topic, b""))
+            producer.send(Message.tombstone(topic, "key"))
         with pytest.raises(TopicNotFound):
             producer.send(Message(topic + "-gone", b"x"))
         with pytest.raises(InvalidArgument):
