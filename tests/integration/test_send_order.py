@@ -283,7 +283,7 @@ def test_whatever_was_seen_before_is_seen_after_in_the_reverse_order(cluster: Lo
         with pytest.raises(TopicNotFound):
             producer.send(Message(topic + "-gone", b"x"))
         with pytest.raises(InvalidArgument):
-            producer.send_many([Message(topic, b"x")] * 700 + [Message(topic, b"")])
+            producer.send_many([Message(topic, b"x")] * 700 + [Message.tombstone(topic, "key")])
 
         def breaks() -> Iterator[Message]:
             yield Message(topic, b"x")
