@@ -18,8 +18,7 @@ from threading import Semaphore
 
 from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
-from minimq_broker.store.jobs import AnyJob, AppendJob, FactJob
+from minimq_broker.store.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common import batch
@@ -40,16 +39,13 @@ class Bench:
         self.now_ms = NOW_MS
         self.window = Semaphore(WINDOW)
         self.store = MessageStore(path, self._notify, StoreOptions(), lambda: self.now_ms, observer=OBSERVER)
-        self.store.submit(FactJob(topic_set, lambda job: None))
+        self.store.submit(FactJob(topic_set))
 
-    def _notify(self, jobs: list[AnyJob], grown: Set[object]) -> None:
+    def _notify(self, jobs: list[Job], grown: Set[object]) -> None:
         for job in jobs:
             if job.error is not None:
                 raise job.error
-            if isinstance(job, AppendJob):
-                job.done(job)
-            elif isinstance(job, DelayJob):
-                job.tell()
+            job.done(job)
 
     def append(self, data: bytes, count: int, due_ms: Callable[[], int]) -> list[DueKey]:
         """Append batches, a window of them at a time."""
@@ -64,7 +60,7 @@ class Bench:
         for _ in range(count):
             self.window.acquire()
             delay = Delay(due_ms=due_ms(), recallable=True)
-            self.store.submit(AppendJob("t", 0, data, header, done, delay=delay))
+            self.store.submit(AppendJob("t", 0, data, header, delay=delay, done=done))
         self.store.call(lambda: None)
         return keys
 
@@ -77,7 +73,7 @@ class Bench:
         done = Semaphore(0)
         has_more = True
         while has_more:
-            job = DueJob(lambda _: done.release())
+            job = DueJob(done=lambda _: done.release())
             self.store.submit(job)
             done.acquire()
             published += job.published
@@ -88,7 +84,7 @@ class Bench:
         """Recall batches, so many in each request."""
         for start in range(0, len(keys), at_once):
             self.window.acquire()
-            self.store.submit(RecallJob("t", keys[start : start + at_once], lambda _: self.window.release()))
+            self.store.submit(RecallJob("t", keys[start : start + at_once], done=lambda _: self.window.release()))
         self.store.call(lambda: None)
 
 

@@ -302,7 +302,7 @@ class PopWorld:
         recorded, handles = list[tuple[bytes, dict[PopKey, PopModel]]](), list[tuple[PopKey, Run]]()
         self._models = before.copy()
         for group, steps in jobs:
-            job = PopJob(group, steps, self._clock.now_ms(), _forget)
+            job = PopJob(group, steps, self._clock.now_ms())
             fact = drafts.decide(job, handle_epoch(self._term, self.position + len(recorded) * _ENTRY))
             self.trace += [("step", step, job.epoch) for step in steps]
             for key in {step.key for step in steps}:
@@ -378,10 +378,6 @@ class PopWorld:
 
 def _lanes(stretches: Iterable[Stretch]) -> tuple[int, ...]:
     return tuple(stretch.lane for stretch in stretches for _ in range(stretch.first, stretch.end))
-
-
-def _forget(_: PopJob) -> None:
-    """Do nothing: the results of a job are in its steps."""
 
 
 def spans_of(offsets: list[int]) -> list[tuple[int, int]]:

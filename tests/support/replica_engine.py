@@ -50,6 +50,6 @@ async def make_topic(engine: Engine, messages: int = 0, name: str = "t") -> Queu
     if messages:
         data = make_batch([b"x"] * messages)
         answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-        await engine.writes.append(AppendJob(name, 0, data, batch.read_header(data), answer.put_nowait))
+        await engine.writes.append(AppendJob(name, 0, data, batch.read_header(data), done=answer.put_nowait))
         assert (await answer.get()).error is None
     return engine.state.queue(name, 0)

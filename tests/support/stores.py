@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from minimq_broker.core.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.facts import (
@@ -22,9 +22,9 @@ from minimq_broker.core.half_table import HalfOutcome
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
 from minimq_broker.store.half_drafts import EndJob, EndStep
-from minimq_broker.store.jobs import AnyJob, AppendJob, AtomicJob, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
+from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
@@ -35,6 +35,8 @@ from minimq_common.model import Message, Permission
 from support.observers import NO_STORE_OBSERVER
 
 PATIENCE_S = 20.0
+#: For jobs that read no entries.
+NO_LOG = cast(LogReader, None)
 #: No checkpoint by time, so that a test decides when there is one.
 QUIET = StoreOptions(checkpoint_interval_s=3600.0)
 
@@ -83,24 +85,10 @@ class OpenStore:
         self.grown: list[QueueKey] = []
         self.store = MessageStore(path, self._notify, options, clock, alone=alone, observer=observer)
 
-    def _notify(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+    def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         self.grown += grown
         for job in jobs:
-            match job:
-                case AppendJob():
-                    job.done(job)
-                case FactJob():
-                    job.done(job)
-                case AtomicJob():
-                    job.done(job)
-                case ReplicaJob():
-                    job.done(job)
-                case PublishJob():
-                    job.done(job)
-                case EndJob():
-                    job.done(job)
-                case DelayJob():
-                    job.tell()
+            job.done(job)
 
     @property
     def state(self) -> State:
@@ -128,7 +116,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), done, transaction, delay))
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), transaction, delay, done=done))
         return future
 
     def submit_atomic(
@@ -147,11 +135,8 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        jobs = [
-            AppendJob(topic, queue_id, data, batch.read_header(data), lambda _: None)
-            for topic, queue_id, data in batches
-        ]
-        self.store.submit(AtomicJob(jobs, offsets, begins, settles, done))
+        jobs = [AppendJob(topic, queue_id, data, batch.read_header(data)) for topic, queue_id, data in batches]
+        self.store.submit(AtomicJob(jobs, offsets, begins, settles, done=done))
         return future
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
@@ -174,7 +159,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, done, alone, keeps_log))
+        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, alone, keeps_log, done=done))
         return future
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
@@ -196,7 +181,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(PublishJob(name, done))
+        self.store.submit(PublishJob(name, done=done))
         return future
 
     def publish(self, name: str) -> list[int]:
@@ -216,7 +201,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(EndJob(steps, done))
+        self.store.submit(EndJob(steps, done=done))
         return future
 
     def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:
@@ -243,7 +228,7 @@ class OpenStore:
     def submit_due(self) -> Future[DueJob]:
         """Have some delayed batches that are due published without waiting."""
         future: Future[DueJob] = Future()
-        self.store.submit(DueJob(lambda job: _answer(job, future)))
+        self.store.submit(DueJob(done=lambda job: _answer(job, future)))
         return future
 
     def publish_due(self) -> list[DueJob]:
@@ -256,7 +241,7 @@ class OpenStore:
     def submit_recall(self, topic: str, *keys: DueKey) -> Future[RecallJob]:
         """Recall delayed batches without waiting."""
         future: Future[RecallJob] = Future()
-        self.store.submit(RecallJob(topic, keys, lambda job: _answer(job, future)))
+        self.store.submit(RecallJob(topic, keys, done=lambda job: _answer(job, future)))
         return future
 
     def recall(self, topic: str, *keys: DueKey) -> list[RecallOutcome]:
@@ -275,7 +260,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(ReplicaJob(position, entries, done))
+        self.store.submit(ReplicaJob(position, entries, done=done))
         return future
 
     def take_from(self, master: OpenStore, max_bytes: int = 1 << 40) -> None:

@@ -96,7 +96,7 @@ class Broker:
 
     def _decide(self, step: PopStep) -> int:
         self._position += 100
-        job = PopJob(KEY.group, [step], self._clock.now_ms(), lambda _: None)
+        job = PopJob(KEY.group, [step], self._clock.now_ms())
         fact = PopDrafts(self.state).decide(job, handle_epoch(1, self._position))
         if fact is not None:
             self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)

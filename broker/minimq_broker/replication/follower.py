@@ -324,7 +324,7 @@ class _Intake:
         if frame.entries:
             if frame.position != self._position:
                 raise StoreError(f"the master sent entries at {frame.position}, {self._position} was expected")
-            job = ReplicaJob(frame.position, frame.entries, self._written)
+            job = ReplicaJob(frame.position, frame.entries, done=self._written)
             self._pending_bytes += job.size
             self._position += job.size
             self._engine.writes.take(job)

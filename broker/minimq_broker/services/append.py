@@ -175,7 +175,7 @@ class AppendService:
         if delay is not None and transaction is not None:
             raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
         times = None if parent is None else JobTimes()
-        return AppendJob(request.topic, request.queue_id, data, header, done, transaction, delay, times)
+        return AppendJob(request.topic, request.queue_id, data, header, transaction, delay, times, done=done)
 
 
 def _opened(data: bytes) -> broker_pb2.AppendRequest:

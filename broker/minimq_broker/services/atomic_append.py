@@ -84,7 +84,7 @@ class AtomicAppendService(AppendService):
             header = checked_header(self._engine.limits, data)
             if not header.producer_id:
                 raise InvalidArgument("a batch without a number cannot be part of an atomic append")
-            batches.append(AppendJob(each.topic, each.queue_id, data, header, _nothing))
+            batches.append(AppendJob(each.topic, each.queue_id, data, header))
         if len({(each.header.producer_id, each.header.sequence) for each in batches}) < len(batches):
             raise InvalidArgument("two batches of an atomic append have the same number")
         request_id, came_at = request.request_id, time.monotonic()
@@ -108,7 +108,7 @@ class AtomicAppendService(AppendService):
             self._wake_after(job)
             answers.add(result)
 
-        return AtomicJob(batches, None, (), None, done)
+        return AtomicJob(batches, done=done)
 
     def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppend) -> None:
         """Add what a group has consumed to a job, or why it may not: an earlier try may have stored it all the same."""
@@ -136,13 +136,9 @@ class AtomicAppendService(AppendService):
                 raise InvalidArgument("the settles of an atomic append are of consumed messages")
             may_divide = popping.may_begin()
             steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
-        return PopJob(group, steps, popping.clock.now_ms(), _nothing)
+        return PopJob(group, steps, popping.clock.now_ms())
 
     def _wake_after(self, job: AtomicJob) -> None:
         steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()
         for step in steps:
             self._popping().wake_after(step)
-
-
-def _nothing(_: object) -> None:
-    """Tell nobody: the atomic append has its own answer."""

@@ -10,7 +10,7 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
-from minimq_broker.store.delay_jobs import DueJob
+from minimq_broker.store.jobs import DueJob
 from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
 from minimq_common.outage_log import OutageLog
 

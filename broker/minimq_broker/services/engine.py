@@ -23,7 +23,7 @@ from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
-from minimq_broker.store.jobs import AnyJob, AppendJob
+from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
@@ -149,7 +149,7 @@ class Engine:
     def _queue_end(self, queue: QueueKey) -> QueueEnd:
         return self.store.queue_end(queue)
 
-    def _submit(self, job: AnyJob) -> None:
+    def _submit(self, job: Job) -> None:
         self._store.submit(job)
 
     def newest_ms(self) -> int | None:

@@ -272,7 +272,7 @@ class PopLine:
         self._leave(take)
         if end is not None:
             step.stored = step.stored[0], end
-        job = PopJob(self._group, (step,), self._clock.now_ms(), partial(self.taken, take, step))
+        job = PopJob(self._group, (step,), self._clock.now_ms(), done=partial(self.taken, take, step))
         try:
             self._engine.writes.pop(job)
         except MiniMQError as error:

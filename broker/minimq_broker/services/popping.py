@@ -207,7 +207,7 @@ class PopService:
                     self._tell_missed(step)
                 line.taken(take, step, job)
 
-        job = PopJob(group, steps, self.clock.now_ms(), done)
+        job = PopJob(group, steps, self.clock.now_ms(), done=done)
         try:
             self._engine.writes.pop(job)
         except MiniMQError as error:
@@ -356,7 +356,7 @@ class PopService:
                 self.wake_after(step)  # its line may be another one by now, if all consumers were gone for a moment
 
         try:
-            self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done))
+            self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done=done))
         except MiniMQError as error:  # at the end of the role; else the deadline comes
             self._returned(lines)
             log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)

@@ -9,18 +9,27 @@ from collections.abc import Callable, Sequence, Set
 from typing import Protocol, TypeVar
 
 from minimq_broker.core.delays import DueKey, RecallOutcome
-from minimq_broker.core.facts import Fact, RouteFact
+from minimq_broker.core.facts import Fact
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.delay_jobs import DelayJob, DueJob, RecallJob
 from minimq_broker.store.half_drafts import EndJob, EndStep
-from minimq_broker.store.jobs import AnyJob, AppendJob, AppendStatus, AtomicJob, FactJob, PublishJob, ReplicaJob
+from minimq_broker.store.jobs import (
+    AppendJob,
+    AppendStatus,
+    AtomicJob,
+    DueJob,
+    FactJob,
+    Job,
+    PublishJob,
+    RecallJob,
+    ReplicaJob,
+)
 from minimq_broker.store.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
-Written = TypeVar("Written", FactJob, PublishJob, DueJob, RecallJob, EndJob)
+Written = TypeVar("Written", bound=Job)
 
 #: Retry delay of a sender after a refusal for lack of room, in seconds.
 _COME_BACK_S = 0.5
@@ -70,7 +79,7 @@ class Writes:
 
     def __init__(
         self,
-        submit: Callable[[AnyJob], None],
+        submit: Callable[[Job], None],
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
@@ -82,8 +91,11 @@ class Writes:
         self._observer = observer
         self.refusal = refusal
         self._loop = asyncio.get_running_loop()
+        #: What waits for the disk, and the bytes of its batches.
+        self._pending: dict[Job, int] = {}
         self._pending_bytes = 0
-        self._pending_records = 0
+        #: Of the jobs that are being finished.
+        self._maybe_changed = self._maybe_recorded = False
         self._room = asyncio.Event()
         self._room.set()
         #: Time of the loop since when there was neither room nor a sign of life from the disk.
@@ -114,8 +126,7 @@ class Writes:
             NotMaster, NotEnoughReplicas: this broker may not accept it now.
         """
         await self._room_for(job)
-        self._pending_bytes += job.size
-        self._submit(job)
+        self._hand_in(job, job.size)
         self._observer.queue_grows(job)
 
     async def append_atomic(self, job: AtomicJob, check: Callable[[], None]) -> None:
@@ -126,10 +137,14 @@ class Writes:
         """
         await self._room_for(job)
         check()
-        self._pending_bytes += job.size
-        self._submit(job)
+        self._hand_in(job, job.size)
         for batch in job.batches:
             self._observer.queue_grows(batch)
+
+    def _hand_in(self, job: Job, size: int = 0) -> None:
+        self._pending[job] = size
+        self._pending_bytes += size
+        self._submit(job)
 
     async def _room_for(self, job: AppendJob | AtomicJob) -> None:
         """Return when there is room for a job, and it may be accepted."""
@@ -161,7 +176,7 @@ class Writes:
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
         with LoggedDecision(decide) as decision:
-            return (await self._written(lambda done: FactJob(decision, done, alone, keeps_log))).fact
+            return (await self._written(FactJob(decision, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
         """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left.
@@ -170,33 +185,31 @@ class Writes:
             StoreFull: the disk is nearly full.
             NotMaster, NotEnoughReplicas: this broker may not write now.
         """
-        return (await self._written(lambda done: PublishJob(name, done))).published
+        return (await self._written(PublishJob(name))).published
 
     async def publish_due(self) -> DueJob:
         """Publish some delayed batches that are due; see `DueJob`. Raises as `publish` does."""
-        return await self._written(DueJob)
+        return await self._written(DueJob())
 
     async def recall(self, topic: str, keys: Sequence[DueKey]) -> list[RecallOutcome]:
         """Recall delayed batches of a topic; see `RecallJob`. Raises `TopicNotFound`, `NotMaster`."""
-        return (await self._written(lambda done: RecallJob(topic, keys, done))).outcomes
+        return (await self._written(RecallJob(topic, keys))).outcomes
 
     async def end_halves(self, steps: Sequence[EndStep]) -> EndJob:
         """Return the job that has ended transactions with half messages, once that is on disk. Raises `NotMaster`."""
-        return await self._written(lambda done: EndJob(steps, done))
+        return await self._written(EndJob(steps))
 
     def pop(self, job: PopJob) -> None:
         """Hand a job for popped queues to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
         self.check()
-        self._pending_records += 1
-        self._submit(job)
+        self._hand_in(job)
 
-    async def _written(self, make: Callable[[Callable[[Written], None]], Written]) -> Written:
-        """Return a job once it is written, which is made with what it shall call then. Raises its error."""
+    async def _written(self, job: Written) -> Written:
+        """Return a job once it is written. Raises its error."""
         self.check()
         answer: asyncio.Future[Written] = self._loop.create_future()
 
         def done(job: Written) -> None:
-            self._pending_records -= 1
             if answer.cancelled():
                 return
             if job.error:
@@ -204,82 +217,54 @@ class Writes:
             else:
                 answer.set_result(job)
 
-        self._pending_records += 1
-        self._submit(make(done))
+        job.done = done
+        self._hand_in(job)
         return await answer
 
     async def settle(self, longest_s: float) -> None:
         """Return when all that was handed to the writer is answered, or after a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                while self._pending_bytes or self._pending_records:
+                while self._pending:
                     self._room.clear()
                     await self._room.wait()
 
     # ---- taking answers over --------------------------------------------------------------------
 
-    def hand_over(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+    def hand_over(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         """Take answers over from the thread that has them; see `Notify`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish, jobs, grown)
 
-    def _finish(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+    def _finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         for queue in grown:
             self._observer.queue_grew(queue)
-        maybe_changed = maybe_recorded = False
+        self._maybe_changed = self._maybe_recorded = False
         for job in jobs:
-            if isinstance(job, AppendJob):
-                self._finish_append(job)
-            elif isinstance(job, AtomicJob):
-                self._finish_atomic(job)
-            elif isinstance(job, ReplicaJob):
-                maybe_changed = True
-                job.done(job)
-            else:
-                job.error = job.error or self.refusal(to_sender=False)
-                if not isinstance(job, FactJob):
-                    self._finish_other(job)
-                    continue
-                if job.error is not None:  # it may stand though, and may have been counted by the one before it
-                    maybe_changed, maybe_recorded = True, maybe_recorded or isinstance(job.fact, RouteFact)
-                elif job.fact is not None:
-                    self._observer.recorded(job.fact)
-                job.done(job)
+            self._pending_bytes -= self._pending.pop(job, 0)
+            job.finish(self)
         self._stuck_since = math.inf
         self._room.set()
-        self._observer.finished(maybe_changed=maybe_changed, maybe_recorded=maybe_recorded)
+        self._observer.finished(maybe_changed=self._maybe_changed, maybe_recorded=self._maybe_recorded)
 
-    def _finish_other(self, job: PublishJob | PopJob | EndJob | DelayJob) -> None:
-        if isinstance(job, PopJob):
-            self._pending_records -= 1
-            job.done(job)
-        elif isinstance(job, PublishJob):
-            job.done(job)
-        elif isinstance(job, EndJob):
-            job.error = job.error or self.refusal(to_sender=True)
-            job.done(job)
-        else:
-            job.tell()
+    # ---- as the observer of the jobs ------------------------------------------------------------
 
-    def _finish_append(self, job: AppendJob) -> None:
-        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
-        job.error = job.error or self.refusal(to_sender=True)
-        self._pending_bytes -= job.size
-        if job.error is None and job.status is not AppendStatus.ALREADY_STORED:
-            self._counters.messages_in += job.header.count
-            self._counters.bytes_in += job.size
-        if job.error is None and job.due is not None:
-            if job.status is not AppendStatus.ALREADY_STORED:
-                self._counters.delayed_in += job.header.count
-            self._observer.delayed(job.due.due_ms)
-        job.done(job)
+    def stored(self, batch: AppendJob) -> None:
+        """Count an acknowledged batch, unless it was counted at an earlier try."""
+        is_new = batch.status is not AppendStatus.ALREADY_STORED
+        if is_new:
+            self._counters.messages_in += batch.header.count
+            self._counters.bytes_in += batch.size
+        if batch.due is not None:
+            if is_new:
+                self._counters.delayed_in += batch.header.count
+            self._observer.delayed(batch.due.due_ms)
 
-    def _finish_atomic(self, job: AtomicJob) -> None:
-        job.error = job.error or self.refusal(to_sender=True)
-        self._pending_bytes -= job.size
-        if job.error is None:
-            for batch in job.batches:
-                if batch.status is not AppendStatus.ALREADY_STORED:
-                    self._counters.messages_in += batch.header.count
-                    self._counters.bytes_in += batch.size
-        job.done(job)
+    def recorded(self, fact: Fact) -> None:
+        """Pass on a recorded fact."""
+        self._observer.recorded(fact)
+
+    def may_have_changed(self, *, topics: bool = False) -> None:
+        """Let the observer look for changes once all jobs of the commit are answered."""
+        self._maybe_changed = True
+        self._maybe_recorded = self._maybe_recorded or topics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import (
@@ -14,15 +14,12 @@ from minimq_broker.core.facts import (
     PublicationSkipped,
     Topic,
 )
-from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.staging import Staged, StagedCount, check_room
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.store.batch_topics import check_may_wait, check_same_topic, wrong_kind
 from minimq_broker.store.delay_drafts import DelayDrafts
-from minimq_broker.store.delay_jobs import DueJob, RecallJob
-from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import (
     HEADER_BYTES,
@@ -34,10 +31,11 @@ from minimq_broker.store.entry import (
 )
 from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.group_limits import GroupLimits
-from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, EndJob, HalfDrafts
-from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, JobTimes, PublishJob, ReplicaJob
+from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
+from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
+from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.lost_batch import LostBatch
-from minimq_broker.store.pop_drafts import PopDrafts, PopJob
+from minimq_broker.store.pop_drafts import PopDrafts
 from minimq_broker.store.rows import row_of
 from minimq_common.batch import read_header
 from minimq_common.errors import (
@@ -66,6 +64,8 @@ class CommitGroup(GroupEntries):
         limits: of what it takes in.
 
     Attributes:
+        refusal: why no new batch may be written now.
+        pops, halves, delays: what the group decides on these.
         early: the batches that may be acknowledged before the group is written.
         lost: the staged batches that cannot be published, and why.
     """
@@ -86,14 +86,14 @@ class CommitGroup(GroupEntries):
         #: What the group adds to what is staged, and to which parts.
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
-        self._pops = PopDrafts(state, self.ends)
+        self.pops = PopDrafts(state, self.ends)
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self._halves = HalfDrafts(state.transactions)
-        self._delays = DelayDrafts(self, state, limits.delays.longest_ms)
+        self.halves = HalfDrafts(state.transactions)
+        self.delays = DelayDrafts(self, state, limits.delays.longest_ms)
         self._delay_refusal = limits.delays.refusal
         self._ahead = ahead
-        self._refusal = limits.refusal
+        self.refusal = limits.refusal
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
         #: Of the jobs of which there will be spans.
@@ -113,7 +113,7 @@ class CommitGroup(GroupEntries):
         """
         if job.times is not None:
             self.times.append(job.times)
-        topic = self._state.topic(job.topic)
+        topic = self.state.topic(job.topic)
         if job.delay is not None and self._delay(job, job.delay, topic):
             return
         if job.transaction is not None:
@@ -133,30 +133,19 @@ class CommitGroup(GroupEntries):
         header = job.header
         if header.producer_id and self._found(job, topic):
             return True
-        due_ms = self._delays.due_ms(delay)
+        due_ms = self.delays.due_ms(delay)
         if due_ms is None:
             return False
         queue = self._queue_of(job, topic)
         if (refusal := self._delay_refusal()) is not None:
             raise refusal
-        place = self._delays.put(job, queue, due_ms, is_recallable=delay.recallable)
+        place = self.delays.put(job, queue, due_ms, is_recallable=delay.recallable)
         if header.producer_id:
             self._pending.add(header.producer_id, header.sequence, header.settled_before, place)
         _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
         if self._ahead:
             self.early.append(job)
         return True
-
-    def publish_due(self, job: DueJob, index: DueIndex) -> None:
-        """Write the next delayed batches that are due to their queues.
-
-        Also on a disk that accepts nothing more, since segments cannot be removed before.
-        """
-        self._delays.publish(job, index)
-
-    def recall(self, job: RecallJob, index: DueIndex) -> None:
-        """Take delayed batches back that wait. Raises `TopicNotFound`."""
-        self._delays.recall(job, index)
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Give all batches of a job their places, with what a group has consumed, or find those that they have.
@@ -166,7 +155,7 @@ class CommitGroup(GroupEntries):
             Fenced: somebody else has consumed some of it.
             MiniMQError: as of `add_batch`, of any batch; or the job's own refusal.
         """
-        topics = [self._state.topic(batch.topic) for batch in job.batches]
+        topics = [self.state.topic(batch.topic) for batch in job.batches]
         if self._found_whole(job, topics):
             return
         if job.refusal is not None:
@@ -177,7 +166,7 @@ class CommitGroup(GroupEntries):
             self._check_begins(job.offsets, job.begins)
             facts.append(job.offsets)
         if job.settles is not None:  # last: what is decided cannot be refused any more
-            moved = self._pops.decide_whole(job.settles, strict=bool(job.batches))
+            moved = self.pops.decide_whole(job.settles, strict=bool(job.batches))
             facts += [] if moved is None else [moved]
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
@@ -204,7 +193,7 @@ class CommitGroup(GroupEntries):
         """Raise `Fenced` if some of the messages between two offsets are consumed already."""
         for item, begin in zip(fact.offsets, begins, strict=True):
             key = (fact.group, item.topic_id, item.queue_id)
-            committed = self._offsets.get(key, self._state.committed.get(key, 0))
+            committed = self._offsets.get(key, self.state.committed.get(key, 0))
             if committed > begin and not fact.forced:
                 raise Fenced(
                     f"group {fact.group!r} has consumed queue {item.queue_id} up to offset {committed}, and the "
@@ -224,9 +213,9 @@ class CommitGroup(GroupEntries):
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
         """Return the queue for a new batch. Raises the reason if it cannot be stored there."""
-        if self._refusal is not None:
-            raise copy.copy(self._refusal)  # each job its own, as it keeps a traceback
-        self._state.check_allowed(topic, Permission.WRITE)
+        if self.refusal is not None:
+            raise copy.copy(self.refusal)  # each job its own, as it keeps a traceback
+        self.state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
@@ -241,9 +230,9 @@ class CommitGroup(GroupEntries):
         header = job.header
         if not header.producer_id:
             raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
-        table = self._state.transactions
+        table = self.state.transactions
         table.check_open(transaction, header.producer_id)
-        self._halves.check_open(transaction, header.producer_id)
+        self.halves.check_open(transaction, header.producer_id)
         number = header.producer_id, header.sequence
         applied = table.find(transaction, *number)
         found = applied or self._staged.get((transaction, *number))
@@ -253,7 +242,7 @@ class CommitGroup(GroupEntries):
             self._take_room(transaction, header.producer_id, len(entry))
             found = StagedBatch(self.end, len(entry), *queue, self.now_ms, *number)
             self._staged[transaction, *number] = found
-            self._halves.staged(transaction, header.producer_id)
+            self.halves.staged(transaction, header.producer_id)
             self.append(entry)
             self.do(BatchStaged(transaction, *number, found), self.now_ms)
         else:
@@ -265,60 +254,39 @@ class CommitGroup(GroupEntries):
 
     def _take_room(self, transaction: TransactionId, producer_id: int, size: int) -> None:
         """Take room for a staged batch. Raises `SystemBusy`."""
-        table, part = self._state.transactions, (transaction, producer_id)
+        table, part = self.state.transactions, (transaction, producer_id)
         is_new = part not in self._staged_parts and not table.has_part(*part)
         more = Staged(1, size, int(is_new))
         check_room(self._staging, (table.open, self._staged_count), transaction.name, producer_id, more)
         self._staged_count.add(transaction.name, producer_id, more)
         self._staged_parts.add(part)
 
-    def publish(self, job: PublishJob, entry_at: Callable[[int], bytes]) -> None:
-        """Write the next batches of a transaction to their queues, but for those that cannot be read any more.
+    def publish_next(self, name: str, log: LogReader) -> int:
+        """Publish the next batches that a name has decided on; return how many no longer wait.
 
-        These are skipped, or the rest, and all later transactions of the name, would wait forever.
-
-        Args:
-            job: says which.
-            entry_at: returns the entry at a log position, or raises `CorruptEntry`.
+        Batches that cannot be read are skipped, or the rest, and all later transactions of the name, would wait
+        forever.
 
         Raises:
             StoreFull: the disk is nearly full.
         """
-        staged = self._state.transactions.next_to_publish(job.name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
+        staged = self.state.transactions.next_to_publish(name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
         if not staged:
-            return
-        if self._refusal is not None:
-            raise copy.copy(self._refusal)
-        ending = self._state.transactions.ending(job.name)
+            return 0
+        if self.refusal is not None:
+            raise copy.copy(self.refusal)
+        ending = self.state.transactions.ending(name)
         assert ending is not None  # it has something to publish
-        self._publish(TransactionId(job.name, ending.number), staged, entry_at)
-        job.published = len(staged)
+        self.publish(TransactionId(name, ending.number), staged, log)
+        return len(staged)
 
-    def end_halves(self, job: EndJob, entry_at: Callable[[int], bytes]) -> None:
-        """End transactions with half messages, and publish what is committed along with that if it is not too much.
-
-        Args:
-            job: says which.
-            entry_at: as of `publish`.
-        """
-        for fact, committed in self._halves.decide(job):
-            self.add(fact)
-            if self._refusal is None and self._halves.may_publish(fact, committed):
-                if committed:
-                    self._publish(TransactionId(fact.name, fact.committed[-1]), committed, entry_at)
-            else:
-                self._halves.leave(fact.name)
-                job.leaves_some = True
-
-    def _publish(
-        self, transaction: TransactionId, staged: Sequence[StagedBatch], entry_at: Callable[[int], bytes]
-    ) -> None:
+    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], log: LogReader) -> None:
         """Write staged batches to their queues, in this order."""
         self.add(PublicationBegun(*transaction))
         for batch in staged:
-            topic = self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
+            topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
             try:
-                data = staged_batch(entry_at(batch.position), transaction.name, batch)
+                data = staged_batch(log.entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
                 self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
@@ -338,16 +306,6 @@ class CommitGroup(GroupEntries):
         if repeated.applied:  # data on disk stays there, whatever happens to the group
             self.early.append(job)
         return True
-
-    def add_fact(self, job: FactJob | PopJob) -> None:
-        """Take in what a job decides, if it decides for something."""
-        fact: Fact | None
-        if isinstance(job, PopJob):
-            fact = self._pops.decide(job, handle_epoch(self._state.term, self.end))
-        else:
-            fact = job.fact = job.decide(self._state)
-        if fact is not None:
-            self.add(fact)
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in.
@@ -369,7 +327,7 @@ class CommitGroup(GroupEntries):
                 whole_from = max(whole_from, at + len(data) + entry.effect.size)
             if isinstance(entry.effect, BatchApplied):
                 queue, base_offset = entry.effect.queue, entry.header.base_offset
-                expected = (ends.get(queue) or self._state.end(queue)).offset
+                expected = (ends.get(queue) or self.state.end(queue)).offset
                 if base_offset != expected:
                     raise CorruptEntry(
                         f"the entry at position {at} goes on at offset {base_offset} of queue {queue}, "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueEnd, QueueKey
-from minimq_broker.store.jobs import AnyJob, Notify
+from minimq_broker.store.jobs import Job, Notify
 from minimq_common.errors import MiniMQError
 
 
@@ -24,7 +24,7 @@ class _UnconfirmedGroup(NamedTuple):
 
     end: int
     since: float
-    jobs: list[AnyJob]
+    jobs: list[Job]
     queues: Set[QueueKey]
 
 
@@ -68,7 +68,7 @@ class Confirmation:
             for queue, end in ends.items():
                 self._ends.setdefault(queue, deque()).append(end)
 
-    def add(self, end: int, jobs: list[AnyJob], queues: Set[QueueKey], now: float) -> None:
+    def add(self, end: int, jobs: list[Job], queues: Set[QueueKey], now: float) -> None:
         """Keep a group that is applied, with the queues that were covered for it, until it is confirmed."""
         with self._changed:
             self._groups.append(_UnconfirmedGroup(end, now, jobs, queues))
@@ -109,7 +109,7 @@ class Confirmation:
 
     def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
         """Answer all jobs that wait since before a time by an error. Their entries stay, and keep waiting."""
-        refused: list[AnyJob] = []
+        refused: list[Job] = []
         with self._changed:
             for group in self._groups:
                 if group.since >= before:
@@ -120,9 +120,9 @@ class Confirmation:
             job.error = reason()  # each its own: an exception keeps a traceback
         self._tell(refused, frozenset())
 
-    def _release(self, position: int) -> tuple[list[AnyJob], Set[QueueKey]]:
+    def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:
         """Take out the groups that need not wait any more."""
-        jobs: list[AnyJob] = []
+        jobs: list[Job] = []
         grown: set[QueueKey] = set()
         while self._groups and (not self._holds or self._groups[0].end <= position):
             group = self._groups.popleft()
@@ -135,6 +135,6 @@ class Confirmation:
                     self._ends[queue].popleft()
         return jobs, grown
 
-    def _tell(self, jobs: list[AnyJob], grown: Set[QueueKey]) -> None:
+    def _tell(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         if jobs or grown:
             self.notify(jobs, grown)

@@ -19,13 +19,12 @@ from minimq_broker.core.delays import (
 from minimq_broker.core.facts import Topic
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueKey, State
-from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.due_index import DueIndex, StoredDue, row_in
 from minimq_broker.store.due_rows import DueRow, due_key_in, is_recall
 from minimq_broker.store.entry import EntryKind, delayed_batch, delayed_entry
 from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
-from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
 from minimq_common.batch import read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull, SystemBusy
 from minimq_common.moments import moment

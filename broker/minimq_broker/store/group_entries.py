@@ -23,6 +23,7 @@ class GroupEntries:
         now_ms: store time.
 
     Attributes:
+        state: as given.
         end: log position after the last entry.
         ends: where the queues end that get batches.
         messages: number of messages of the batches that get a row.
@@ -31,7 +32,7 @@ class GroupEntries:
     """
 
     def __init__(self, state: State, end: int, now_ms: int) -> None:
-        self._state = state
+        self.state = state
         self.now_ms = now_ms
         self._start = self.end = end
         self.ends: dict[QueueKey, QueueEnd] = {}
@@ -60,7 +61,7 @@ class GroupEntries:
         key: DueKey | None = None,
     ) -> Place:
         """Write a batch where its queue ends; with the key of one that was delayed."""
-        end = self.ends.get(queue) or self._state.end(queue)
+        end = self.ends.get(queue) or self.state.end(queue)
         stored_ms = max(self.now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
         if key is None:
             entry = batch_entry(queue, end.offset, stored_ms, data, kind)

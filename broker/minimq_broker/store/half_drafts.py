@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import HalvesEnded
 from minimq_broker.core.half_table import HalfOutcome, described, ended
 from minimq_broker.core.staged_batches import StagedBatch, TransactionId
 from minimq_broker.core.transactions import TransactionTable
-from minimq_broker.store.job import Job
+from minimq_broker.store.jobs import Job, JobObserver
+from minimq_broker.store.log_reader import LogReader
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import is_half_name
+
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
 
 #: Published batches in one transaction of the writer, by bytes and by number (small ones cost time, not disk), so
 #: that other jobs do not wait long for it.
@@ -46,13 +51,28 @@ class EndJob(Job):
     """
 
     steps: Sequence[EndStep]
-    done: Callable[[EndJob], None]
     leaves_some: bool = field(default=False, init=False)
 
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
         return 256 * len(self.steps)
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """End them, and publish what is committed along with that if it is not too much."""
+        for fact, committed in group.halves.decide(self):
+            group.add(fact)
+            if group.refusal is None and group.halves.may_publish(fact, committed):
+                if committed:
+                    group.publish(TransactionId(fact.name, fact.committed[-1]), committed, log)
+            else:
+                group.halves.leave(fact.name)
+                self.leaves_some = True
+
+    def finish(self, observer: JobObserver) -> None:
+        """Answer the producers, unless their batches may not be acknowledged."""
+        self.error = self.error or observer.refusal(to_sender=True)
+        self.done(self)
 
 
 class HalfDrafts:

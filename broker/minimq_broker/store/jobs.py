@@ -6,17 +6,73 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
-from minimq_broker.core.delays import Delay, DueKey
-from minimq_broker.core.facts import Fact, OffsetsCommitted
+from minimq_broker.core.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.core.facts import Fact, OffsetsCommitted, RouteFact
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.delay_jobs import DueJob, RecallJob
-from minimq_broker.store.half_drafts import EndJob
-from minimq_broker.store.job import Job
-from minimq_broker.store.pop_drafts import PopJob
+from minimq_broker.store.due_index import DueIndex
+from minimq_broker.store.log_reader import LogReader
 from minimq_common.batch import Header
 from minimq_common.errors import MiniMQError
+
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
+    from minimq_broker.store.pop_drafts import PopJob
+
+
+class JobObserver(Protocol):
+    """Hears of finished jobs on the event loop, before their callers."""
+
+    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
+        """Return why nothing may be acknowledged now; `to_sender`: of a batch, which may be stricter."""
+
+    def stored(self, batch: AppendJob) -> None:
+        """Note an acknowledged batch."""
+
+    def recorded(self, fact: Fact) -> None:
+        """Note a recorded fact."""
+
+    def may_have_changed(self, *, topics: bool = False) -> None:
+        """Note that the state may have changed without a call of `recorded`; `topics`: or, for certain, its topics."""
+
+
+def _nobody(_: object) -> None:
+    pass
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Something to write. The writer sets `error` or the results, then hands the job back."""
+
+    error: MiniMQError | None = field(default=None, init=False)
+    #: Called on the event loop when the job is finished.
+    done: Callable[[Any], object] = field(default=_nobody, kw_only=True)
+
+    #: Its group has no other job.
+    alone = False
+    #: Entries that it has looked at must not be removed before its group is applied.
+    keeps_log = False
+    #: It is of a slave, not of a master.
+    replicates = False
+    #: Jobs that pop cannot follow it in a group: they decide by the state.
+    has_fact = False
+    pops = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        return 256
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Add entries to a group, or raise a `MiniMQError` without a trace. By the writer's thread."""
+        raise NotImplementedError
+
+    def finish(self, observer: JobObserver) -> None:
+        """Note the results, and answer the caller. On the event loop."""
+        self.error = self.error or observer.refusal(to_sender=False)
+        self.done(self)
 
 
 class AppendStatus(IntEnum):
@@ -42,7 +98,6 @@ class AppendJob(Job):
     queue_id: int
     data: bytes
     header: Header
-    done: Callable[[AppendJob], None]
     transaction: TransactionId | None = None
     delay: Delay | None = None
     times: JobTimes | None = None
@@ -51,11 +106,22 @@ class AppendJob(Job):
     base_offset: int = field(default=-1, init=False)
     stored_ms: int = field(default=0, init=False)
     due: DueKey | None = field(default=None, init=False)
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes that the job holds in memory."""
-        return len(self.data)
+    def __post_init__(self) -> None:
+        self.size = len(self.data)
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Give the batch its place, or find the one that it has."""
+        group.add_batch(self)
+
+    def finish(self, observer: JobObserver) -> None:
+        """Count the batch, and answer its sender."""
+        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
+        self.error = self.error or observer.refusal(to_sender=True)
+        if self.error is None:
+            observer.stored(self)
+        self.done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,44 +147,74 @@ class AtomicJob(Job):
         begins: from where on each of these queues was read.
         settles: the settles of the group, of queues that it pops.
         refusal: why nothing may be stored now, unless an earlier try has stored it.
-        done: called when all is stored or refused.
 
     Results: those of the batches.
     """
 
     batches: Sequence[AppendJob]
-    offsets: OffsetsCommitted | None
-    begins: Sequence[int]
-    settles: PopJob | None
-    done: Callable[[AtomicJob], None]
+    offsets: OffsetsCommitted | None = None
+    begins: Sequence[int] = ()
+    settles: PopJob | None = None
     refusal: MiniMQError | None = None
+
+    @property
+    def has_fact(self) -> bool:  # type: ignore[override]
+        """Whether the group commits offsets."""
+        return self.offsets is not None
+
+    @property
+    def pops(self) -> bool:  # type: ignore[override]
+        """Whether the group settles popped messages."""
+        return self.settles is not None
 
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
         return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
 
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Give all batches their places, or find those that they have."""
+        group.add_atomic(self)
+
+    def finish(self, observer: JobObserver) -> None:
+        """Count the batches, and answer their sender."""
+        self.error = self.error or observer.refusal(to_sender=True)
+        if self.error is None:
+            for batch in self.batches:
+                observer.stored(batch)
+        self.done(self)
+
 
 @dataclass(slots=True, eq=False)
 class FactJob(Job):
     """A fact to record.
 
-    `decide` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
+    `make` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
     is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
-    `alone` to False, so that many share one sync. One that sets `keeps_log` has looked for entries: none is removed
-    before what it decides is applied.
+    `alone` to False, so that many share one sync. One that sets `keeps_log` has looked for entries.
     """
 
-    decide: Callable[[State], Fact | None]
-    done: Callable[[FactJob], None]
+    make: Callable[[State], Fact | None]
     alone: bool = True
     keeps_log: bool = False
     fact: Fact | None = field(default=None, init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
-        return 256
+    has_fact = True
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Record the fact."""
+        self.fact = self.make(group.state)
+        if self.fact is not None:
+            group.add(self.fact)
+
+    def finish(self, observer: JobObserver) -> None:
+        """Note the fact, and answer the caller."""
+        self.error = self.error or observer.refusal(to_sender=False)
+        if self.error is not None:  # it may stand though, and may have been counted by the one before it
+            observer.may_have_changed(topics=isinstance(self.fact, RouteFact))
+        elif self.fact is not None:
+            observer.recorded(self.fact)
+        self.done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,12 +226,23 @@ class ReplicaJob(Job):
 
     position: int
     entries: Sequence[bytes]
-    done: Callable[[ReplicaJob], None]
+
+    replicates = True
+    keeps_log = True  # one of the entries may be a fact that does
 
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory."""
         return sum(map(len, self.entries))
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Take the entries in."""
+        group.add_entries(self)
+
+    def finish(self, observer: JobObserver) -> None:
+        """Answer the caller."""
+        observer.may_have_changed()
+        self.done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,16 +253,61 @@ class PublishJob(Job):
     """
 
     name: str
-    done: Callable[[PublishJob], None]
     published: int = field(default=0, init=False)
+
+    alone = True
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Publish them. Raises `StoreFull` when the disk is nearly full."""
+        self.published = group.publish_next(self.name, log)
+
+
+@dataclass(slots=True, eq=False)
+class DueJob(Job):
+    """The next delayed batches that are due by the clock of the writer, as many as one commit takes, to be published.
+
+    Also on a disk that accepts nothing more, since segments cannot be removed before.
+
+    Results: how many batches and messages were published, and how late each batch was, in ms; how many batches were
+    passed over since they were recalled, their topic was deleted, or they are damaged; whether more are due.
+    """
+
+    messages: int = field(default=0, init=False)
+    late_ms: list[int] = field(default_factory=list, init=False)
+    recalled: int = field(default=0, init=False)
+    dropped: int = field(default=0, init=False)
+    lost: int = field(default=0, init=False)
+    has_more: bool = field(default=False, init=False)
+
+    @property
+    def published(self) -> int:
+        """The number of published batches."""
+        return len(self.late_ms)
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Write them to their queues."""
+        group.delays.publish(self, DueIndex(log))
+
+
+@dataclass(slots=True, eq=False)
+class RecallJob(Job):
+    """Delayed batches of a topic, to be taken back if they still wait.
+
+    Results: what has become of each, in their order.
+    """
+
+    topic: str
+    keys: Sequence[DueKey]
+    outcomes: list[RecallOutcome] = field(default_factory=list, init=False)
 
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
-        return 256
+        return 256 + 64 * len(self.keys)
 
-
-AnyJob = AppendJob | AtomicJob | FactJob | ReplicaJob | PublishJob | PopJob | DueJob | RecallJob | EndJob
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Take them back. Raises `TopicNotFound`."""
+        group.delays.recall(self, DueIndex(log))
 
 
 @dataclass(slots=True, eq=False)
@@ -165,46 +317,33 @@ class Call:
     run: Callable[[], None]
     done: Future[None] = field(default_factory=Future)
 
-    @property
-    def size(self) -> int:
-        """Bytes that the call holds in memory: next to none."""
-        return 0
+    #: Bytes that the call holds in memory: next to none.
+    size = 0
 
 
 #: Called with jobs that are acknowledged or refused, and the queues that readers see grown: by the writer's thread, or
 #: by the one that confirms what a master with slaves has written.
-Notify = Callable[[list[AnyJob], Set[QueueKey]], None]
+Notify = Callable[[list[Job], Set[QueueKey]], None]
 
 
-def keeps_log(jobs: list[AnyJob]) -> bool:
-    """Return whether a group depends on entries that must not be removed before it is applied.
-
-    A fact that does is alone; what a master sends may have such a fact in it.
-    """
-    first = jobs[0]
-    return isinstance(first, ReplicaJob) or (isinstance(first, FactJob) and first.keeps_log)
-
-
-def groups_of(jobs: list[AnyJob | Call]) -> Iterator[list[AnyJob] | Call]:
+def groups_of(jobs: list[Job | Call]) -> Iterator[list[Job] | Call]:
     """Split jobs so that one whose decision needs the state is alone in its group; a call is not.
 
     Those for popped queues share a group, as they know of each other, but not with a fact before them.
     """
-    group: list[AnyJob] = []
+    group: list[Job] = []
     has_fact = False
     for job in jobs:
-        is_alone = isinstance(job, PublishJob) or (isinstance(job, FactJob) and job.alone)
-        settles = isinstance(job, PopJob) or (isinstance(job, AtomicJob) and job.settles is not None)
-        if group and (is_alone or isinstance(job, Call) or (has_fact and settles)):
-            yield group
-            group, has_fact = [], False
-        has_fact = has_fact or isinstance(job, FactJob) or (isinstance(job, AtomicJob) and job.offsets is not None)
         if isinstance(job, Call):
+            if group:
+                yield group
+            group, has_fact = [], False
             yield job
             continue
-        group.append(job)
-        if is_alone:
+        if group and (job.alone or group[-1].alone or (has_fact and job.pops)):
             yield group
             group, has_fact = [], False
+        has_fact = has_fact or job.has_fact
+        group.append(job)
     if group:
         yield group

@@ -23,7 +23,7 @@ from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.entry import atomic_size
-from minimq_broker.store.jobs import AnyJob, FactJob, Notify
+from minimq_broker.store.jobs import FactJob, Job, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.old_segments import OldSegments
@@ -125,12 +125,12 @@ class MessageStore:
             self.log.mark_damaged(start, reason)
         self._writer.start()
         if alone:
-            self.submit(FactJob(lambda state: term_begun(self._own_term, state), lambda job: None))
+            self.submit(FactJob(lambda state: term_begun(self._own_term, state)))
 
     def _name_of(self, queue: QueueKey) -> str:
         return self.state.name_of(queue)
 
-    def submit(self, job: AnyJob) -> None:
+    def submit(self, job: Job) -> None:
         """Hand a job to the writer; it returns through `notify`."""
         self._writer.submit(job)
 

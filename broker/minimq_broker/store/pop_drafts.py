@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from minimq_broker.core.pop_draft import PopDraft, PopKey
 from minimq_broker.core.pop_queue import PopQueue
 from minimq_broker.core.pop_requests import Leave, Settle, Take
-from minimq_broker.core.pop_runs import PopMoved, Run
+from minimq_broker.core.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.store.job import Job
+from minimq_broker.store.jobs import Job
+from minimq_broker.store.log_reader import LogReader
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
+
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
 
 #: Stands for the end of a queue after the batches of the same commit.
 AS_WRITTEN = -1
@@ -61,14 +66,21 @@ class PopJob(Job):
     group: str
     steps: Sequence[PopStep]
     now_ms: int
-    done: Callable[[PopJob], None]
     epoch: int = field(default=0, init=False)
+
+    pops = True
 
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
         spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, Settle))
         return 256 * len(self.steps) + 100 * spans
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Record what moves; a refused step has its `error` set."""
+        moved = group.pops.decide(self, handle_epoch(group.state.term, group.end))
+        if moved is not None:
+            group.add(moved)
 
 
 class PopDrafts:

@@ -26,23 +26,9 @@ from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.delay_drafts import DelayLimits
-from minimq_broker.store.delay_jobs import DueJob, RecallJob
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.group_limits import GroupLimits
-from minimq_broker.store.half_drafts import EndJob
-from minimq_broker.store.jobs import (
-    AnyJob,
-    AppendJob,
-    AppendStatus,
-    AtomicJob,
-    Call,
-    FactJob,
-    PublishJob,
-    ReplicaJob,
-    groups_of,
-    keeps_log,
-)
+from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.store.lost_batch import tell_lost
 from minimq_broker.store.recovery import truncate
 from minimq_broker.store.term_begin import term_begun
@@ -119,7 +105,7 @@ class Writer:
         self._clock_ms, self.refusal, self._grown = hooks.clock_ms, hooks.refusal, hooks.grown
         self._sync = sync
         self._interval_s = checkpoint_interval_s
-        self._jobs: queue.SimpleQueue[AnyJob | Call | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
         #: What is saved once it is confirmed: a slave could not go back behind a checkpoint.
@@ -131,7 +117,6 @@ class Writer:
         self.staging = StagingLimits()
         #: How long batches may be delayed, and whether any may now.
         self.delays = DelayLimits()
-        self._due = DueIndex(commit_log)
         #: Transactions committed since the start.
         self.commits = 0
         self.figures = CommitFigures(time.monotonic())
@@ -145,7 +130,7 @@ class Writer:
         """Begin to write."""
         self._thread.start()
 
-    def submit(self, job: AnyJob) -> None:
+    def submit(self, job: Job) -> None:
         """Hand a job in; it returns through `notify`. Any thread may call this until `stop`."""
         self._jobs.put(job)
 
@@ -186,9 +171,9 @@ class Writer:
         self._save_all()
         self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
-    def _take(self, wait_s: float) -> list[AnyJob | Call]:
+    def _take(self, wait_s: float) -> list[Job | Call]:
         """Return all that waits, up to the size of a group; wait for the first."""
-        jobs: list[AnyJob | Call] = []
+        jobs: list[Job | Call] = []
         try:
             job = self._jobs.get(timeout=wait_s)
         except queue.Empty:
@@ -223,8 +208,8 @@ class Writer:
             raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
         self._confirmation.restart(holds=holds, end=self.state.position)
         self.leads = True
-        job = FactJob(lambda state: term_begun(term, state), lambda _: None)
-        jobs: list[AnyJob] = [job]
+        job = FactJob(lambda state: term_begun(term, state))
+        jobs: list[Job] = [job]
         try:
             grown = self._commit(jobs)
         except Exception as error:
@@ -258,7 +243,7 @@ class Writer:
 
     # ---- writing --------------------------------------------------------------------------------------
 
-    def _write(self, jobs: list[AnyJob]) -> None:
+    def _write(self, jobs: list[Job]) -> None:
         """Write one group and answer all callers."""
         grown: Set[QueueKey] = frozenset()
         if self._failure:
@@ -275,7 +260,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - callers of these jobs were not answered, later ones shall be
             self._fail(error)
 
-    def _commit(self, jobs: list[AnyJob]) -> Set[QueueKey]:
+    def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         start = self.state.position
         holds = self._confirmation.holds
@@ -283,9 +268,10 @@ class Writer:
         refusal = self.refusal()
         limits = GroupLimits(refusal, self.staging, self.delays)
         group = CommitGroup(self.state, start, self._clock_ms(), ahead=ahead, limits=limits)
-        with self._log.kept() if keeps_log(jobs) else _NOTHING_KEPT:
+        # A fact that keeps the log is alone in its group.
+        with self._log.kept() if jobs[0].keeps_log else _NOTHING_KEPT:
             for job in jobs:
-                self._take_in_or_refuse(group, job)
+                self._decide(group, job)
             if group.entries:  # one without may be answered also when there is no space for a segment
                 self._log.roll_if_full(start)
             if group.early:
@@ -294,50 +280,30 @@ class Writer:
                 self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.grown
 
-    def _take_in_or_refuse(self, group: CommitGroup, job: AnyJob) -> None:
+    def _decide(self, group: CommitGroup, job: Job) -> None:
         try:
-            self._take_in(group, job)
+            if job.replicates is self.leads:
+                raise InvalidArgument("a master takes no entries of another") if self.leads else _not_master()
+            job.decide(group, self._log)
         except MiniMQError as error:
             job.error = error
         except Exception as error:  # a fault in one decision is no fault of the disk
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
 
-    def _tell_early(self, group: CommitGroup, jobs: list[AnyJob], *, holds: bool) -> None:
+    def _tell_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
         """Take out the jobs whose answers do not depend on the group."""
         if holds:  # what they repeat is somewhere in the log
             self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
         else:
             self._notify([*group.early], frozenset())
-        told = set[AnyJob](group.early)
+        told = set[Job](group.early)
         jobs[:] = [job for job in jobs if job not in told]
 
-    def _take_in(self, group: CommitGroup, job: AnyJob) -> None:
-        if isinstance(job, ReplicaJob):
-            if self.leads:
-                raise InvalidArgument("a master takes no entries of another")
-            group.add_entries(job)
-        elif not self.leads:
-            raise _not_master()
-        elif isinstance(job, AppendJob):
-            group.add_batch(job)
-        elif isinstance(job, AtomicJob):
-            group.add_atomic(job)
-        elif isinstance(job, EndJob):
-            group.end_halves(job, self._log.entry_at)
-        elif isinstance(job, PublishJob):
-            group.publish(job, self._log.entry_at)
-        elif isinstance(job, DueJob):
-            group.publish_due(job, self._due)
-        elif isinstance(job, RecallJob):
-            group.recall(job, self._due)
-        else:
-            group.add_fact(job)
-
-    def _hold(self, group: CommitGroup, jobs: list[AnyJob]) -> Set[QueueKey]:
+    def _hold(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         """Take out the jobs whose answers have to wait until the group is confirmed. No queue has grown so far."""
-        waiting: list[AnyJob] = [job for job in jobs if job.error is None and not isinstance(job, ReplicaJob)]
-        jobs[:] = [job for job in jobs if job.error is not None or isinstance(job, ReplicaJob)]
+        waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]
+        jobs[:] = [job for job in jobs if job.error is not None or job.replicates]
         self._confirmation.add(group.end, waiting, group.grown, time.monotonic())
         return frozenset()
 
@@ -359,7 +325,7 @@ class Writer:
             tell_lost(group.lost)
         self._grown()
 
-    def _refuse(self, jobs: list[AnyJob], reason: MiniMQError) -> None:
+    def _refuse(self, jobs: list[Job], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)
         for job in jobs:
             # Each its own: an exception keeps a traceback, and by it everything that those who raise it hold.

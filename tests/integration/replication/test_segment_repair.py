@@ -127,7 +127,7 @@ async def appended(engine: Engine, count: int) -> None:
     for number in range(count):
         data = make_batch([b"%4d" % number + BODY])
         answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-        await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait))
+        await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=answer.put_nowait))
         assert (await answer.get()).error is None
 
 

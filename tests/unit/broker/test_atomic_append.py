@@ -51,14 +51,14 @@ def up_to(store: OpenStore, offset: int) -> OffsetsCommitted:
 
 def settle_job(store: OpenStore, epoch: int, *spans: tuple[int, int]) -> PopJob:
     key = PopKey(GROUP, *store.key("in", 0))
-    return PopJob(GROUP, [PopStep(1, key, Settle(epoch, spans, PopOutcome.DONE))], store.clock(), lambda _: None)
+    return PopJob(GROUP, [PopStep(1, key, Settle(epoch, spans, PopOutcome.DONE))], store.clock())
 
 
 def take(store: OpenStore, most: int, until_ms: int) -> PopJob:
     """Deliver messages of the input."""
     key = PopKey(GROUP, *store.key("in", 0))
     end = store.store.queue_end(store.key("in", 0)).offset
-    job = PopJob(GROUP, [PopStep(1, key, Take("c", most, until_ms), (0, end))], store.clock(), lambda _: None)
+    job = PopJob(GROUP, [PopStep(1, key, Take("c", most, until_ms), (0, end))], store.clock())
     store.store.submit(job)
     store.record(lambda _: None)
     return job

@@ -27,7 +27,7 @@ async def lead(engine: Engine, term: int) -> None:
 async def append(engine: Engine, messages: int) -> MiniMQError | None:
     data = make_batch([b"x"] * messages)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=answer.put_nowait))
     return (await answer.get()).error
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.due_timer import DueTimer
-from minimq_broker.store.delay_jobs import DueJob
+from minimq_broker.store.jobs import DueJob
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, StoreFull
 from support.virtual_loop import VirtualLoop
 
@@ -55,7 +55,7 @@ class World:
         if self.failure is not None:
             raise self.failure
         await asyncio.sleep(0.001)
-        job = DueJob(lambda _: None)
+        job = DueJob()
         if self.is_stuck:
             return job
         ready = sorted(due for due in self.dues if due <= self.now_ms())

@@ -26,7 +26,7 @@ async def stage(engine: Engine) -> int:
     await make_topic(engine)
     data = numbered_batch(7, 1, b"x")
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, HALF))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), HALF, done=answer.put_nowait))
     assert (await answer.get()).error is None
     return engine.state.transactions.halves.halves[HALF].began_ms
 

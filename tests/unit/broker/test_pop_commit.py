@@ -14,7 +14,7 @@ from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_common import batch
 from minimq_common.errors import QueueNotFound
-from support.stores import make_batch
+from support.stores import NO_LOG, make_batch
 
 KEY = PopKey("g", 17, 0)
 
@@ -28,11 +28,11 @@ def state() -> State:
 
 def append(queue_id: int, count: int) -> AppendJob:
     data = make_batch([b"x"] * count)
-    return AppendJob("orders", queue_id, data, batch.read_header(data), lambda _: None)
+    return AppendJob("orders", queue_id, data, batch.read_header(data))
 
 
 def taking(most: int) -> PopJob:
-    return PopJob("g", (PopStep(1, KEY, Take("c", most, 10_000), (0, AS_WRITTEN)),), 1_000, lambda _: None)
+    return PopJob("g", (PopStep(1, KEY, Take("c", most, 10_000), (0, AS_WRITTEN)),), 1_000)
 
 
 def taken(job: PopJob) -> list[tuple[int, int]]:
@@ -42,12 +42,12 @@ def taken(job: PopJob) -> list[tuple[int, int]]:
 def test_a_take_gets_what_the_same_commit_writes_before_it(state: State) -> None:
     group = CommitGroup(state, state.position, 1_000, ahead=False)
     jobs = [taking(5), taking(2), taking(5), taking(5)]
-    group.add_fact(jobs[0])
+    jobs[0].decide(group, NO_LOG)
     group.add_batch(append(0, 3))
-    group.add_fact(jobs[1])
+    jobs[1].decide(group, NO_LOG)
     group.add_batch(append(0, 1))
-    group.add_fact(jobs[2])
-    group.add_fact(jobs[3])
+    jobs[2].decide(group, NO_LOG)
+    jobs[3].decide(group, NO_LOG)
     assert [taken(job) for job in jobs] == [[], [(0, 2)], [(2, 4)], []]
     for position, entry in group.entries:  # as a slave or a start reads it
         state.apply(opened(entry, position).effect, position + len(entry))
@@ -59,6 +59,6 @@ def test_what_is_refused_is_not_handed_out(state: State) -> None:
     with pytest.raises(QueueNotFound):
         group.add_batch(append(1, 3))
     job = taking(5)
-    group.add_fact(job)
+    job.decide(group, NO_LOG)
     assert taken(job) == []
     assert not group.entries

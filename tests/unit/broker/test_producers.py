@@ -24,7 +24,7 @@ from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import effect
-from minimq_broker.store.jobs import AppendJob, AppendStatus, FactJob
+from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common import batch
 from minimq_common.errors import MiniMQError, StaleSequence
 from support.stores import numbered_batch
@@ -310,7 +310,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     def record(self, fact: Fact) -> None:
         group = self.new_group()
-        group.add_fact(FactJob(lambda _: fact, lambda _: None))
+        group.add(fact)
         self.commit(group)
 
     def recovered(self, end: int, *, from_checkpoint: bool = True) -> State:
@@ -354,7 +354,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     def job(self, send: Send) -> AppendJob:
         data = numbered_batch(send.producer_id, send.sequence, unsettled=send.unsettled)
-        return AppendJob(send.topic, send.queue_id, data, batch.read_header(data), lambda _: None)
+        return AppendJob(send.topic, send.queue_id, data, batch.read_header(data))
 
     def producer_of(self, send: Send) -> ProducerKey:
         topic = self.state.topics.get(send.topic)

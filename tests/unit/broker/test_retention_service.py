@@ -58,7 +58,7 @@ class Kept:
         data = make_batch([body])
         for _ in range(count):
             sent: asyncio.Queue[AppendJob] = asyncio.Queue()
-            await self.engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), sent.put_nowait))
+            await self.engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=sent.put_nowait))
             assert (await sent.get()).error is None
         self.clock.now_ms = self.engine.state.end(self.key).stored_ms
 

@@ -88,7 +88,7 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
     written: asyncio.Queue[int] = asyncio.Queue()
 
     def job() -> AppendJob:
-        return AppendJob("t", 0, data, batch.read_header(data), lambda done: written.put_nowait(done.base_offset))
+        return AppendJob("t", 0, data, batch.read_header(data), done=lambda done: written.put_nowait(done.base_offset))
 
     def hold(_: State) -> None:
         held.set()
@@ -120,7 +120,7 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
     held, go_on = threading.Event(), threading.Event()
 
     def job() -> AppendJob:
-        return AppendJob("t", 0, data, batch.read_header(data), lambda _: None)
+        return AppendJob("t", 0, data, batch.read_header(data))
 
     def hold(_: State) -> None:
         held.set()

@@ -25,7 +25,7 @@ from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.inspect import inspect_directory
-from minimq_broker.store.jobs import AppendStatus, FactJob, ReplicaJob, keeps_log
+from minimq_broker.store.jobs import AppendStatus, ReplicaJob
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import (
     InvalidArgument,
@@ -557,9 +557,7 @@ def test_a_master_does_not_keep_what_nobody_has_decided_on(stores: Stores) -> No
 
 def test_entries_of_a_master_are_applied_before_a_segment_goes() -> None:
     """A decision among them lets go of what was staged before it says what is needed."""
-    assert keeps_log([ReplicaJob(0, [], lambda _: None)])
-    assert keeps_log([FactJob(lambda _: None, lambda _: None, keeps_log=True)])
-    assert not keeps_log([FactJob(lambda _: None, lambda _: None)])
+    assert ReplicaJob(0, []).keeps_log
 
 
 def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:

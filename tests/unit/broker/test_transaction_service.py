@@ -33,7 +33,7 @@ async def stage(engine: Engine, number: int, sequence: int, name: str = "x", bod
     data = numbered_batch(7, sequence, body)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     transaction = TransactionId(name, number)
-    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), answer.put_nowait, transaction))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), transaction, done=answer.put_nowait))
     job = await answer.get()
     assert job.error is None
 

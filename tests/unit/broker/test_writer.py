@@ -102,7 +102,7 @@ def test_an_error_while_callers_are_told_stops_the_store_loudly(
         raise RuntimeError("nobody listens")
 
     data = make_batch([b"x"])
-    store.store.submit(AppendJob("t", 0, data, batch.read_header(data), done))
+    store.store.submit(AppendJob("t", 0, data, batch.read_header(data), done=done))
     wait_until(lambda: "nobody listens" in caplog.text)
     with pytest.raises(InternalError, match=r"nobody listens\): restart the broker"):
         store.append("t", 0, b"y")
