@@ -1,14 +1,12 @@
-"""The bounds of the calls and connections of a broker, as gRPC and `CallLimits` keep to them."""
+"""The bounds of the calls and connections of a broker, as gRPC and the `Dispatcher` keep to them."""
 
 from __future__ import annotations
 
 import math
 
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import Engine
 from minimq_common import rpc
-from minimq_common.call_limits import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits, RequestLimits
-from minimq_common.errors import SystemBusy
+from minimq_common.dispatcher import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits
 from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 
 #: Bytes of the largest request, of calls for which it is another one than for most.
@@ -29,24 +27,16 @@ _LARGE_APPEND_BYTES = 2 << 20
 _AROUND_BATCH = 1 << 20
 
 
-def call_limits(options: BrokerOptions, engine: Engine) -> CallLimits:
+def call_limits(options: BrokerOptions) -> CallLimits:
     """Return the bounds of what clients may do."""
-
-    def refused(method: str, error: SystemBusy) -> None:
-        engine.counters.streams_refused[method] += 1
-        engine.refusals.note(error)
-
     return CallLimits(
-        options.max_streams,
-        "--max-streams",
+        max_streams=options.max_streams,
+        option="--max-streams",
+        user_streams=options.max_streams,
         first_request_s=FIRST_REQUEST_S,
-        refused=refused,
-        intake=engine.intake,
-        requests=RequestLimits(
-            largest=_LARGEST_REQUESTS,
-            large=dict.fromkeys(("Append", "AppendAtomic", "Reply"), _LARGE_APPEND_BYTES),
-            opening=("Append", "AppendAtomic", "Session"),
-        ),
+        largest=_LARGEST_REQUESTS,
+        large=dict.fromkeys(("Append", "AppendAtomic", "Reply"), _LARGE_APPEND_BYTES),
+        opening=("Append", "AppendAtomic", "Session"),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -40,16 +40,14 @@ from minimq_broker.services.transactions import TransactionService
 from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_common import daemon, rpc
-from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
-from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.dispatcher import Dispatcher, methods_of
+from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
-from minimq_common.security.door import Door
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.standard_services import StandardServices
-from minimq_proto.v1 import broker_pb2_grpc, nameserver_pb2, replication_pb2_grpc
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
 if TYPE_CHECKING:
     from minimq_common.metrics import MetricsServer
@@ -79,8 +77,10 @@ _REMEDY = (
     "if another replica is the master now (minimq cluster status), rebuild this one from it: minimq-broker rebuild "
     "--from MASTER_HOST:PORT {}"
 )
+_BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+_REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
 #: What tools for gRPC find here.
-_SERVICES = ("minimq.v1.Broker", "minimq.v1.Replication")
+_SERVICES = (_BROKER.full_name, _REPLICATION.full_name)
 
 
 class Broker:
@@ -91,7 +91,7 @@ class Broker:
         self._address = options.listen
         self._engine: Engine | None = None
         self._server: grpc.aio.Server | None = None
-        self._limits: CallLimits | None = None
+        self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
@@ -137,7 +137,7 @@ class Broker:
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, half_options(options))
-        self._server = self._make_server(options, engine)
+        self._server = grpc.aio.server(options=channel_options(options))
         self._address = await rpc.bind(self._server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
@@ -154,7 +154,7 @@ class Broker:
             self._ends.push_async_callback(upkeep.stop)
         self._ends.push_async_callback(routes.close)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
-        self._standard = self._add_services(self._server, service, replication)
+        self._standard = self._add_services(self._server, engine, service, replication)
         if self._access is not None:  # nobody gets in by users and rules that may be old
             await self._access.shared.wait_until_settled()
         await self._server.start()
@@ -218,23 +218,31 @@ class Broker:
         return service
 
     def _add_services(
-        self, server: grpc.aio.Server, service: BrokerService, replication: ReplicationService
+        self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
     ) -> StandardServices:
         """Let a server serve all calls: if there are keys, those of callers that are known alone."""
-        door, entry = None, server
         if self._access is not None and self._secrets is not None:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
             control.start()
             self._ends.push_async_callback(control.stop)
-            with_certificates = self._options.client_certificates == "required"
-            door = Door(control, _IN_BAND, certificates=with_certificates, max_streams=self._options.max_streams)
-            entry = cast("grpc.aio.Server", door)
-        broker_pb2_grpc.add_BrokerServicer_to_server(service, entry)
-        replication_pb2_grpc.add_ReplicationServicer_to_server(replication, entry)
-        standard = StandardServices(entry, _SERVICES, with_reflection=self._options.reflection)
-        if door is not None:
-            door.open(server)
-        return standard
+
+        def note(method: str, error: MiniMQError) -> None:
+            if isinstance(error, SystemBusy) and error.limit == "streams":
+                engine.counters.streams_refused[method.lower()] += 1
+            engine.refusals.note(error)
+
+        dispatcher = self._dispatcher = Dispatcher(
+            call_limits(self._options),
+            control=self._control,
+            in_band=_IN_BAND,
+            translate=unreadable,
+            note=note,
+            intake=engine.intake,
+        )
+        dispatcher.add(_BROKER, service.handlers())
+        dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
+        server.add_generic_rpc_handlers((dispatcher,))
+        return StandardServices(dispatcher, _SERVICES, with_reflection=self._options.reflection)
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
         needed = [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
@@ -268,14 +276,6 @@ class Broker:
 
     def _newest_ms(self) -> int | None:
         return self._engine.newest_ms() if self._engine is not None else None
-
-    def _make_server(self, options: BrokerOptions, engine: Engine) -> grpc.aio.Server:
-        """Return a server of gRPC that keeps to the bounds of what clients may do."""
-        self._limits = call_limits(options, engine)
-        return grpc.aio.server(
-            interceptors=[self._limits, CallBoundary(unreadable, _IN_BAND, engine.refusals.note)],
-            options=channel_options(options),
-        )
 
     def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
         """Open the store. Raises `StoreError`."""
@@ -324,8 +324,8 @@ class Broker:
             if self._engine is not None:
                 self._engine.streams.end()
                 await self._end_roles(self._engine)
-            if self._limits is not None:
-                await self._limits.drain(_STREAMS, _left(until))
+            if self._dispatcher is not None:
+                await self._dispatcher.drain(_STREAMS, _left(until))
             await server.stop(_left(until))
 
     # ---- roles ----------------------------------------------------------------------------------
@@ -356,6 +356,8 @@ class Broker:
         """Let clients and name servers know another broker."""
         if self._service is not None:
             self._service.begin()
+            if self._dispatcher is not None:
+                self._dispatcher.add(_BROKER, self._service.handlers())
         if self._transactions is not None:
             self._transactions.look()
         if self._due_timer is not None:

@@ -1,9 +1,9 @@
 """Bounds on requests that a server has not taken in yet: they have arrived in part, or wait.
 
 gRPC receives as many requests at once as there are calls, each up to the largest one that is allowed, and tells nobody
-how much of them there is. The kernel tells how many bytes a connection has received, and `CallLimits` how many of them
-became requests. The rest is held by gRPC. When it is too much in all, connections are ended that hold much of it, or
-that send none of their requests to the end.
+how much of them there is. The kernel tells how many bytes a connection has received, and the `Dispatcher` how many of
+them became requests. The rest is held by gRPC. When it is too much in all, connections are ended that hold much of it,
+or that send none of their requests to the end.
 """
 
 from __future__ import annotations

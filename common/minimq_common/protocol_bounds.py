@@ -1,7 +1,7 @@
 """The bounds of everything that travels: one table for all messages of the protocol. Pure.
 
 Every text, bytes, list and map of every message has a line here, and every number whose range matters: a test looks
-through all descriptors. Servers check a request against it before they look at it (`bound_check`, `CallBoundary`), and
+through all descriptors. Servers check a request against it before they look at it (`bound_check`, `Dispatcher`), and
 what they take from their peers. Which characters a name may have is decided in `names`, and what replicas say of each
 other in `replica_bounds`.
 

@@ -9,23 +9,25 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import grpc.aio
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from minimq_common import rpc
+from minimq_common.dispatcher import Dispatcher, methods_of
 
 
-def add_reflection(server: grpc.aio.Server, services: Sequence[str], stopped: asyncio.Event) -> None:
+def add_reflection(dispatcher: Dispatcher, services: Sequence[str], stopped: asyncio.Event) -> None:
     """Let tools ask what the services of a server are, until it stops.
 
     Args:
-        server: not yet started.
+        dispatcher: of the server.
         services: full names of its services.
         stopped: set when it stops.
     """
-    servicer = _Reflection((*services, reflection.SERVICE_NAME), stopped)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    service: Any = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+    dispatcher.add(service, methods_of(service, _Reflection((*services, reflection.SERVICE_NAME), stopped)))
 
 
-class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
+class _Reflection:
     """Ends its streams when the server stops, which would wait for them otherwise."""
 
     def __init__(self, services: Sequence[str], stopped: asyncio.Event) -> None:
@@ -34,9 +36,9 @@ class _Reflection(reflection_pb2_grpc.ServerReflectionServicer):
 
     async def ServerReflectionInfo(
         self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Any
-    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+    ) -> None:
         async for response in self._answers(_until(self._stopped, requests), context):
-            yield response
+            await rpc.write(context, response)
 
 
 async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from minimq_common import rpc
+from minimq_common.dispatcher import Dispatcher, methods_of
 from minimq_common.errors import SystemBusy
 
 _Status = health_pb2.HealthCheckResponse
@@ -30,19 +31,20 @@ class StandardServices:
     on. It is the same for each service of the server and for the server as a whole, whose name is "".
 
     Args:
-        server: not yet started.
+        dispatcher: of the server, which is not yet started.
         services: full names of its services, such as "minimq.v1.Broker".
         with_reflection: let tools ask what these services are.
     """
 
-    def __init__(self, server: grpc.aio.Server, services: Sequence[str], *, with_reflection: bool) -> None:
+    def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
         self._health = _Health(services)
         self._stopped = asyncio.Event()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
+        dispatcher.add(health, methods_of(health, self._health))
         if with_reflection:
             from minimq_common.reflection_service import add_reflection  # noqa: PLC0415 - few servers want it
 
-            add_reflection(server, (*services, "grpc.health.v1.Health"), self._stopped)
+            add_reflection(dispatcher, (*services, "grpc.health.v1.Health"), self._stopped)
 
     def serving(self) -> None:
         """Tell everybody that requests are served."""
@@ -58,7 +60,7 @@ class StandardServices:
         self._stopped.set()
 
 
-class _Health(health_pb2_grpc.HealthServicer):
+class _Health:
     def __init__(self, services: Sequence[str]) -> None:
         self._services = frozenset(("", *services))
         self._status: int = _Status.NOT_SERVING

@@ -25,7 +25,7 @@ class StreamWriter(Generic[Message]):
     gRPC breaks a stream on which a write is cut short, is overtaken by another, or is still under way when the call
     ends. So a write goes on when the task that began it is cancelled, and whoever ends the call calls `drained` first.
 
-    Messages are handed to gRPC encoded, which the server allows by its `CallLimits`: so they are held once less.
+    Messages are handed to gRPC encoded, which the server allows by its `Dispatcher`: so they are held once less.
 
     Args:
         context: of the call.

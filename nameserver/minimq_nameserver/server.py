@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
 from minimq_common import rpc
-from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits, RequestLimits
+from minimq_common.dispatcher import CallLimits, Dispatcher, methods_of
 from minimq_common.intake import Intake
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
-from minimq_common.security.door import Door
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
 from minimq_common.standard_services import StandardServices
 from minimq_nameserver.bounds import (
@@ -31,7 +29,7 @@ from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
-from minimq_proto.v1 import controller_pb2_grpc, nameserver_pb2_grpc
+from minimq_proto.v1 import controller_pb2, nameserver_pb2
 
 if TYPE_CHECKING:
     from minimq_common.metrics import MetricsServer
@@ -50,6 +48,9 @@ _STREAMS_AT_ONCE, _FIRST_REQUEST_S = 16, 5.0
 _OPENED_BYTES = 64 << 10
 #: Streams that leave out what their callers may not see, and go on.
 _IN_BAND = ("/minimq.v1.NameServer/WatchRoutes",)
+
+_NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]
+_CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
 
 # A dict first, since of two values for one key gRPC takes the first one.
 _SERVER_OPTIONS = {
@@ -85,7 +86,6 @@ class NameServer:
         self._metrics_address = ""
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
-        self._door: Door | None = None
 
     @property
     def address(self) -> str:
@@ -114,18 +114,18 @@ class NameServer:
         if self._access is not None:
             self._service.share_access(self._access.shared)
             self._access.start()
-        self._server = self._make_server()
-        entry = self._make_door(secrets) or self._server
-        nameserver_pb2_grpc.add_NameServerServicer_to_server(self._service, entry)
+        self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
+        dispatcher = self._make_dispatcher(secrets)
+        dispatcher.add(_NAMESERVER, methods_of(_NAMESERVER, self._service))
+        services = [_NAMESERVER.full_name]
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
                 self._options.controller_dir, self._options.term_lease_s, self._service.registrations.note_conflict
             )
-            controller_pb2_grpc.add_ControllerServicer_to_server(self._controller, entry)
-        services = ["minimq.v1.NameServer", *(["minimq.v1.Controller"] if self._controller is not None else [])]
-        self._standard = StandardServices(entry, services, with_reflection=self._options.reflection)
-        if self._door is not None:
-            self._door.open(self._server)
+            dispatcher.add(_CONTROLLER, methods_of(_CONTROLLER, self._controller))
+            services.append(_CONTROLLER.full_name)
+        self._standard = StandardServices(dispatcher, services, with_reflection=self._options.reflection)
+        self._server.add_generic_rpc_handlers((dispatcher,))
         self._address = await rpc.bind(self._server, self._options.listen, secrets)
         await self._server.start()
         if self._controller is not None:
@@ -167,24 +167,20 @@ class NameServer:
         if controller is not None:
             await controller.close()
 
-    def _make_door(self, secrets: ServerSecrets | None) -> grpc.aio.Server | None:
-        """Return what services are added to so that nobody calls them without a key; None if nobody needs one."""
-        if self._access is None or secrets is None:
-            return None
-        self._control = AccessControl(secrets.keys, self._access.shared, self._options.secrets)
-        self._control.start()
-        with_certificates = self._options.client_certificates == "required"
-        self._door = Door(self._control, _IN_BAND, certificates=with_certificates, max_streams=MAX_WATCHERS)
-        return cast("grpc.aio.Server", self._door)
-
-    def _make_server(self) -> grpc.aio.Server:
-        """Return a server of gRPC that keeps to the bounds of what clients may do."""
+    def _make_dispatcher(self, secrets: ServerSecrets | None) -> Dispatcher:
+        """Return what serves all calls: if there are keys, those of callers that are known alone."""
+        if self._access is not None and secrets is not None:
+            self._control = AccessControl(secrets.keys, self._access.shared, self._options.secrets)
+            self._control.start()
         limits = CallLimits(
+            user_streams=MAX_WATCHERS,
             first_request_s=_FIRST_REQUEST_S,
-            intake=self._intake,
-            requests=RequestLimits(MAX_CALL_BYTES, _OPENED_BYTES, _CALLS_AT_ONCE, _STREAMS_AT_ONCE),
+            call_bytes=MAX_CALL_BYTES,
+            opened_bytes=_OPENED_BYTES,
+            calls_at_once=_CALLS_AT_ONCE,
+            streams_at_once=_STREAMS_AT_ONCE,
         )
-        return grpc.aio.server(interceptors=[limits, CallBoundary()], options=tuple(_SERVER_OPTIONS.items()))
+        return Dispatcher(limits, control=self._control, in_band=_IN_BAND, intake=self._intake)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # A tenth of the time that a name server takes to start, for those that show metrics.

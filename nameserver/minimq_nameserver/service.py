@@ -36,7 +36,7 @@ from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.table_tidying import TableTidying
 from minimq_nameserver.watchers import Watcher, Watchers
-from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
 
 
-class NameServerService(nameserver_pb2_grpc.NameServerServicer):
+class NameServerService:
     """Answers brokers and clients out of one route table. Everything runs on one event loop, so nothing is locked.
 
     It begins *unsettled*: brokers that ran before this name server did are on their way back, one by one. Until
@@ -119,7 +119,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     # ---- Brokers ---------------------------------------------------------------------------------
 
-    async def Register(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+    async def Register(
         self,
         request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest | bytes],
         context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
@@ -127,7 +127,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         """Keep a broker in the table for as long as its stream lasts."""
         await self.registrations.keep(request_iterator, context)
 
-    async def SyncAccess(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+    async def SyncAccess(
         self,
         request_iterator: AsyncIterator[nameserver_pb2.AccessNotice | bytes],
         context: grpc.aio.ServicerContext[nameserver_pb2.AccessNotice, nameserver_pb2.AccessNotice],
@@ -147,7 +147,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
 
     # ---- Clients ---------------------------------------------------------------------------------
 
-    async def GetRoute(  # type: ignore[override]  # encoded, as `CallLimits` lets it be
+    async def GetRoute(
         self,
         request: nameserver_pb2.GetRouteRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
@@ -173,7 +173,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
             return cls(text + "`minimq-broker --nameserver HOST:PORT`")
         return TopicNotFound.nowhere(topic)
 
-    async def ListTopics(  # type: ignore[override]  # encoded, as the route
+    async def ListTopics(
         self,
         request: nameserver_pb2.ListTopicsRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
@@ -183,7 +183,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
         return await self._large.hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
 
-    async def GetCluster(  # type: ignore[override]  # encoded, as the route
+    async def GetCluster(
         self,
         request: nameserver_pb2.GetClusterRequest,
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
@@ -216,7 +216,7 @@ class NameServerService(nameserver_pb2_grpc.NameServerServicer):
         needs = [need_of(each.verb, each.resource, each.name) for each in request.rights]
         return nameserver_pb2.CheckRightsResponse(user=caller.user, allowed=map(caller.may, needs))
 
-    async def WatchRoutes(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+    async def WatchRoutes(
         self,
         request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest | bytes],
         context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],

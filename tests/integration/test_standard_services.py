@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from minimq import LocalCluster
 from minimq_common import rpc
+from minimq_common.dispatcher import Dispatcher
 from minimq_common.standard_services import StandardServices
 from support.loop_thread import LoopThread
 
@@ -67,8 +68,9 @@ class Bare:
     metrics_address = ""
 
     async def start(self) -> None:
-        self.server = grpc.aio.server()
-        self.standard = StandardServices(self.server, ["minimq.v1.Some"], with_reflection=True)
+        self.server, dispatcher = grpc.aio.server(), Dispatcher()
+        self.standard = StandardServices(dispatcher, ["minimq.v1.Some"], with_reflection=True)
+        self.server.add_generic_rpc_handlers((dispatcher,))
         self.address = await rpc.bind(self.server, "127.0.0.1:0")
         await self.server.start()
 

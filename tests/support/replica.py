@@ -19,9 +19,8 @@ from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine
 from minimq_common import rpc
-from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
-from minimq_proto.v1 import replication_pb2_grpc
+from minimq_common.dispatcher import Dispatcher, methods_of
+from minimq_proto.v1 import replication_pb2
 from support.replica_engine import replica_engine
 
 CLUSTER, NAME = "c", "broker-a"
@@ -50,14 +49,16 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
     async with replica_engine(path, **options) as engine:
-        server = grpc.aio.server(interceptors=[CallLimits(), CallBoundary()], options=rpc.SERVER_OPTIONS)
+        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)
         own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
-        replication_pb2_grpc.add_ReplicationServicer_to_server(service, server)
+        dispatcher, replication = Dispatcher(), replication_pb2.DESCRIPTOR.services_by_name["Replication"]
+        dispatcher.add(replication, methods_of(replication, service))
+        server.add_generic_rpc_handlers((dispatcher,))
         await server.start()
         roles.start()
         try:

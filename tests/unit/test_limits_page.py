@@ -11,7 +11,7 @@ from minimq_broker.core import group_room, groups, pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
 from minimq_broker.services import finding, leases, newcomers, pop_clients, popping, pull, replying
-from minimq_common import batch, call_limits, compression, model, names, protocol_bounds, rpc, standard_services
+from minimq_common import batch, compression, dispatcher, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import (
     access_control,
     access_document,
@@ -89,11 +89,11 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "brokers that take part", f"{protocol_bounds.MAX_BROKERS:,}"),
         ("Lists in one request", "producers whose batches", f"{protocol_bounds.MAX_PRODUCERS:,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
-        ("Lists in one request", "request that is not part", mib(call_limits.MAX_REQUEST_BYTES)),
-        ("Lists in one request", "decision on a transaction", mib(call_limits.MAX_DECISION_BYTES)),
+        ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
+        ("Lists in one request", "decision on a transaction", mib(dispatcher.MAX_DECISION_BYTES)),
         ("Lists in one request", "document of users and rules", mib(protocol_bounds.MAX_DOCUMENT_BYTES)),
         ("Lists in one request", "keys of a user", f"{access_document._MOST_KEYS}; "),
-        ("Lists in one request", "request of a stream", mib(call_limits.MAX_STREAM_REQUEST_BYTES)),
+        ("Lists in one request", "request of a stream", mib(dispatcher.MAX_STREAM_REQUEST_BYTES)),
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
         ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
         ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),
@@ -115,7 +115,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "messages of one work queue", f"{pop_runs.MAX_HELD:,}"),
         ("Per broker", "alternating ranges", f"{pop_runs.MAX_RUNS:,} of one"),
         ("Per broker", "alternating ranges", f"{popping.MAX_RUNS_IN_ALL:,} of all"),
-        ("Per broker", "time until the first request", f"{call_limits.FIRST_REQUEST_S:g} s"),
+        ("Per broker", "time until the first request", f"{dispatcher.FIRST_REQUEST_S:g} s"),
         ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),
         ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),
         ("Per broker", "time without any sign", seconds("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")),

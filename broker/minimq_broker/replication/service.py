@@ -14,12 +14,12 @@ from minimq_broker.replication.frames import SILENCE_S
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
-from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
+from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
 
-class ReplicationService(replication_pb2_grpc.ReplicationServicer):
+class ReplicationService:
     """Serves the log to slaves.
 
     Args:
@@ -34,9 +34,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._broker_name = broker_name
         self._roles = roles
 
-    async def Replicate(  # type: ignore[override]  # grpc.aio takes handlers that write to the context as well
-        self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any
-    ) -> None:
+    async def Replicate(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
         try:
             await self._serve(requests, context)
         except MiniMQError as error:

@@ -65,7 +65,7 @@ class AccessService:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def tell(self) -> broker_pb2.GetAccessResponse:
+    async def get(self, _: broker_pb2.GetAccessRequest) -> broker_pb2.GetAccessResponse:
         """Return the document. Raises `InvalidArgument` without access control."""
         document = self._needed().document
         return broker_pb2.GetAccessResponse(document=b"" if document is None else document.encoded())

@@ -51,7 +51,7 @@ class GroupService:
         self._leases = leases
         self._expiry = expiry
 
-    async def list_groups(self) -> broker_pb2.ListGroupsResponse:
+    async def list_groups(self, _: broker_pb2.ListGroupsRequest) -> broker_pb2.ListGroupsResponse:
         """Return all groups with members or state here that the caller may see, sorted."""
         names = list(self._engine.state.groups().union(self._engine.groups.names()))
         sorted_parts = [sorted(part) async for part in slices(names, _SORTED_AT_ONCE)]

@@ -1,12 +1,12 @@
-"""The gRPC service of the broker: each call goes to the service of its noun."""
+"""The gRPC service of the broker: a table of the services of each noun."""
 
-# ruff: noqa: D102, ANN401 - names, meaning and context are those of the .proto file and of its stubs
+# ruff: noqa: ANN401 - handlers take the requests and the context of any call
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.services.access import AccessService
@@ -34,9 +34,7 @@ from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.tracing import TraceService
 from minimq_broker.services.transactions import TransactionService
-from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc, delay_pb2, find_pb2, halves_pb2
-
-Response = TypeVar("Response")
+from minimq_common.large_requests import Serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class ServiceOptions:
     halves: HalfOptions
 
 
-class BrokerService(broker_pb2_grpc.BrokerServicer):
+class BrokerService:
     """All calls of one broker.
 
     Args:
@@ -124,143 +122,54 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)
 
-    # The stubs type streams as generators; grpc.aio takes handlers that write to the context as well.
-
-    async def Append(  # type: ignore[override]
-        self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any
-    ) -> None:
-        await self._append.serve(requests, context)
-
-    async def AppendAtomic(  # type: ignore[override]
-        self, requests: AsyncIterator[broker_pb2.AtomicAppendRequest], context: Any
-    ) -> None:
-        await self._atomic.serve(requests, context)
-
-    async def Pull(  # type: ignore[override]
-        self, requests: AsyncIterator[broker_pb2.PullRequest], context: Any
-    ) -> None:
-        await self._pull.serve(requests, context)
-
-    async def Find(self, request: find_pb2.FindRequest, context: Any) -> find_pb2.FindResponse:
-        return await _answer(self._find.find(request), context)
-
-    async def TraceMessage(self, request: find_pb2.TraceMessageRequest, context: Any) -> find_pb2.TraceMessageResponse:
-        return await _answer(self._trace.trace(request), context)
-
-    async def Pop(  # type: ignore[override]
-        self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any
-    ) -> None:
-        await self._popping.serve(requests, context)
-
-    async def Session(  # type: ignore[override]
-        self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Any
-    ) -> None:
-        await _answer(self._session.serve(requests, context), context)
-
-    async def Attend(  # type: ignore[override]
-        self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Any
-    ) -> None:
-        await self._attending.serve(requests, context)
-
-    async def Reply(  # type: ignore[override]
-        self, requests: AsyncIterator[attend_pb2.ReplyRequest], context: Any
-    ) -> None:
-        await self._replying.serve(requests, context)
-
-    async def CreateTopic(self, request: broker_pb2.CreateTopicRequest, context: Any) -> broker_pb2.CreateTopicResponse:
-        return await _answer(self._topics.create(request), context)
-
-    async def UpdateTopic(self, request: broker_pb2.UpdateTopicRequest, context: Any) -> broker_pb2.UpdateTopicResponse:
-        return await _answer(self._topics.update(request), context)
-
-    async def DeleteTopic(self, request: broker_pb2.DeleteTopicRequest, context: Any) -> broker_pb2.DeleteTopicResponse:
-        return await _answer(self._topics.delete(request), context)
-
-    async def DescribeTopic(
-        self, request: broker_pb2.DescribeTopicRequest, context: Any
-    ) -> broker_pb2.DescribeTopicResponse:
-        return await _answer(self._topics.describe(request), context)
-
-    async def CommitTransaction(
-        self, request: broker_pb2.CommitTransactionRequest, context: Any
-    ) -> broker_pb2.CommitTransactionResponse:
-        return await _answer(self._transactions.commit(request), context)
-
-    async def DescribeTransaction(
-        self, request: broker_pb2.DescribeTransactionRequest, context: Any
-    ) -> broker_pb2.DescribeTransactionResponse:
-        return await _answer(self._transactions.describe(request), context)
-
-    async def Recall(self, request: delay_pb2.RecallRequest, context: Any) -> delay_pb2.RecallResponse:
-        return await _answer(self._delays.recall(request), context)
-
-    async def ListDelayed(self, request: delay_pb2.ListDelayedRequest, context: Any) -> delay_pb2.ListDelayedResponse:
-        return await _answer(self._delays.list_delayed(request), context)
-
-    async def EndHalves(  # type: ignore[override]
-        self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], context: Any
-    ) -> None:
-        await self._halves.serve(requests, context)
-
-    async def ListHalves(self, request: halves_pb2.ListHalvesRequest, context: Any) -> halves_pb2.ListHalvesResponse:
-        return await _answer(self._halves.list_open(request), context)
-
-    async def GetOffset(self, request: broker_pb2.GetOffsetRequest, context: Any) -> broker_pb2.GetOffsetResponse:
-        return await _answer(self._offsets.at_time(request), context)
-
-    async def CommitOffsets(
-        self, request: broker_pb2.CommitOffsetsRequest, context: Any
-    ) -> broker_pb2.CommitOffsetsResponse:
-        return await _answer(self._offsets.commit(request), context, request.client_id)
-
-    async def GetCommitted(
-        self, request: broker_pb2.GetCommittedRequest, context: Any
-    ) -> broker_pb2.GetCommittedResponse:
-        return await _answer(self._offsets.committed(request), context)
-
-    async def DescribeGroup(
-        self, request: broker_pb2.DescribeGroupRequest, context: Any
-    ) -> broker_pb2.DescribeGroupResponse:
-        return await _answer(self._groups.describe(request), context)
-
-    async def ListGroups(self, request: broker_pb2.ListGroupsRequest, context: Any) -> broker_pb2.ListGroupsResponse:
-        return await _answer(self._groups.list_groups(), context)
-
-    async def ResetOffsets(
-        self, request: broker_pb2.ResetOffsetsRequest, context: Any
-    ) -> broker_pb2.ResetOffsetsResponse:
-        return await _answer(self._groups.reset(request), context)
-
-    async def DeleteGroup(self, request: broker_pb2.DeleteGroupRequest, context: Any) -> broker_pb2.DeleteGroupResponse:
-        return await _answer(self.group_deletion.delete(request), context)
-
-    async def QueryAssignment(
-        self, request: broker_pb2.QueryAssignmentRequest, context: Any
-    ) -> broker_pb2.QueryAssignmentResponse:
-        return await _answer(self._assignment.query(request), context)
-
-    async def GetStatus(self, request: broker_pb2.GetStatusRequest, context: Any) -> broker_pb2.GetStatusResponse:
-        return self._status.tell()
-
-    async def Probe(self, request: broker_pb2.ProbeRequest, context: Any) -> broker_pb2.ProbeResponse:
-        return await _answer(self._status.probe(), context)
-
-    async def SetPermission(
-        self, request: broker_pb2.SetPermissionRequest, context: Any
-    ) -> broker_pb2.SetPermissionResponse:
-        return await _answer(self._status.set_permission(request), context)
-
-    async def GetAccess(self, request: broker_pb2.GetAccessRequest, context: Any) -> broker_pb2.GetAccessResponse:
-        return self._access.tell()
-
-    async def SetAccess(self, request: broker_pb2.SetAccessRequest, context: Any) -> broker_pb2.SetAccessResponse:
-        return await _answer(self._access.set(request), context)
-
-    async def Promote(self, request: broker_pb2.PromoteRequest, context: Any) -> broker_pb2.PromoteResponse:
-        return await _answer(self._status.promote(request), context)
+    def handlers(self) -> dict[str, Serve]:
+        """Return what serves each call, until the next call of `begin`."""
+        return {
+            "Append": self._append.serve,
+            "AppendAtomic": self._atomic.serve,
+            "Pull": self._pull.serve,
+            "Pop": self._popping.serve,
+            "Session": _as_caller(self._session.serve),
+            "Attend": self._attending.serve,
+            "Reply": self._replying.serve,
+            "EndHalves": self._halves.serve,
+            "Find": _answer(self._find.find),
+            "TraceMessage": _answer(self._trace.trace),
+            "CreateTopic": _answer(self._topics.create),
+            "UpdateTopic": _answer(self._topics.update),
+            "DeleteTopic": _answer(self._topics.delete),
+            "DescribeTopic": _answer(self._topics.describe),
+            "CommitTransaction": _answer(self._transactions.commit),
+            "DescribeTransaction": _answer(self._transactions.describe),
+            "Recall": _answer(self._delays.recall),
+            "ListDelayed": _answer(self._delays.list_delayed),
+            "ListHalves": _answer(self._halves.list_open),
+            "GetOffset": _answer(self._offsets.at_time),
+            "CommitOffsets": _answer(self._offsets.commit),
+            "GetCommitted": _answer(self._offsets.committed),
+            "DescribeGroup": _answer(self._groups.describe),
+            "ListGroups": _answer(self._groups.list_groups),
+            "ResetOffsets": _answer(self._groups.reset),
+            "DeleteGroup": _answer(self.group_deletion.delete),
+            "QueryAssignment": _answer(self._assignment.query),
+            "GetStatus": _answer(self._status.describe),
+            "Probe": _answer(self._status.probe),
+            "SetPermission": _answer(self._status.set_permission),
+            "Promote": _answer(self._status.promote),
+            "GetAccess": _answer(self._access.get),
+            "SetAccess": _answer(self._access.set),
+        }
 
 
-async def _answer(call: Awaitable[Response], context: Any, client_id: str = "") -> Response:
-    """Return what a call returns; its changes are logged with the caller."""
-    called_by(context.peer(), client_id)
-    return await call
+def _as_caller(serve: Serve) -> Serve:
+    """Return a handler whose changes are logged with the caller."""
+
+    async def serve_as_caller(request: Any, context: Any) -> Any:
+        called_by(context.peer(), getattr(request, "client_id", ""))
+        return await serve(request, context)
+
+    return serve_as_caller
+
+
+def _answer(call: Callable[[Any], Awaitable[Any]]) -> Serve:
+    return _as_caller(lambda request, _: call(request))

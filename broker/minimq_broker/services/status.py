@@ -42,7 +42,7 @@ class StatusService:
         self._replication = replication
         self._access = access
 
-    def tell(self) -> broker_pb2.GetStatusResponse:
+    async def describe(self, _: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
         """Return the report of this broker."""
         identity, counters = self._identity, self._engine.counters
         status = broker_pb2.GetStatusResponse(
@@ -97,7 +97,7 @@ class StatusService:
             log_change(AdminChange(how, self._identity.broker_name, old, new))
         return broker_pb2.PromoteResponse(term=term)
 
-    async def probe(self) -> broker_pb2.ProbeResponse:
+    async def probe(self, _: broker_pb2.ProbeRequest) -> broker_pb2.ProbeResponse:
         """Answer once the writer has processed all earlier jobs: not at all while the disk hangs."""
         await self._engine.writes.record(lambda _: None, alone=False)
         return broker_pb2.ProbeResponse()

@@ -24,7 +24,7 @@ from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decision_writer import DecisionWriter
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetStatus
-from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
+from minimq_proto.v1 import controller_pb2
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _REST = 20
 Decision = TypeVar("Decision", bound=ReplicaSet | None)
 
 
-class ControllerService(controller_pb2_grpc.ControllerServicer):
+class ControllerService:
     """Answers replicas out of one table. Everything but the writing of decisions runs on one event loop.
 
     Until a decision about a replica set is on disk, nothing else about that set is looked at: no report comes between

@@ -179,9 +179,9 @@ def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: P
         await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
         groups = Groups(engine)
         listing = GroupService(engine, groups.sessions.leases, groups.expiry)
-        assert (await listing.list_groups()).groups == ["g"]
+        assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == ["g"]
         assert (await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g"))).deleted
-        assert (await listing.list_groups()).groups == []
+        assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == []
 
     as_master(tmp_path, test)
 

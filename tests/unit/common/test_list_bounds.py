@@ -7,7 +7,6 @@ import random
 import pytest
 from google.protobuf.message import DecodeError, Message
 
-from minimq_common import call_boundary
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument
 from minimq_common.large_fields import field_head
@@ -89,10 +88,3 @@ def test_what_is_cut_is_refused_and_all_else_is_left_as_it_came() -> None:
             assert opened(left) is None, whole
     assert cut > 100
     assert all(kept(request.SerializeToString())[0] == request.SerializeToString() for request in requests)
-
-
-def test_calls_that_are_no_streams_have_lists_too() -> None:
-    """Their decoder stands behind that of the boundary."""
-    lists = lists_of(call_boundary._or_why_not(broker_pb2.CommitOffsetsRequest.FromString))
-    assert lists is not None
-    assert list(lists.most.values()) == [MAX_NAMED]

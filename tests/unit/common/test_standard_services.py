@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_common import rpc, standard_services
-from minimq_common.call_boundary import CallBoundary
+from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import SystemBusy
 from minimq_common.standard_services import StandardServices
 
@@ -26,8 +26,9 @@ def test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room(monkeypat
 
 
 async def watch_in_turn() -> None:
-    server = grpc.aio.server(interceptors=[CallBoundary()])
-    StandardServices(server, ["minimq.v1.Broker"], with_reflection=False)
+    server, dispatcher = grpc.aio.server(), Dispatcher()
+    server.add_generic_rpc_handlers((dispatcher,))
+    StandardServices(dispatcher, ["minimq.v1.Broker"], with_reflection=False)
     address = await rpc.bind(server, "127.0.0.1:0")
     await server.start()
     async with rpc.open_aio_channel(address) as channel:

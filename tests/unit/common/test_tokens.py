@@ -1,4 +1,4 @@
-"""Tokens at the Door of a server: who is let in by one, for how long, and how many are looked at."""
+"""Tokens at a server: who is let in by one, for how long, and how many are looked at."""
 
 # ruff: noqa: ANN401 - requests and contexts are of any call
 
@@ -18,21 +18,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from minimq_common import rpc
-from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
+from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security import access_control
 from minimq_common.security.access_control import AccessControl, UnknownToken
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_rule import need_of
 from minimq_common.security.caller import KnownCaller, current_caller
-from minimq_common.security.door import Door
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.token_check import MAX_TOKEN, RefusedToken, claim_of, has_form
 from minimq_common.security.token_gate import CHECKS_OF_ALL, CHECKS_OF_PEER, TokenGate
 from minimq_common.security.token_keys import MAX_SET_BYTES, parse_keys
 from minimq_proto.v1 import broker_pb2, controller_pb2
 from support.on_loop import on_loop
+from support.read_requests import read_requests
 from support.tokens import TokenIssuer, encoded_part, issuer_at
 
 ISSUER = TokenIssuer()
@@ -63,7 +62,7 @@ class World:
         self.shared.offer(AccessDocument(self.version, users, {"readers": ("allow read topic t",)}, issuers), "test")
 
     def see(self, text: str, peer: str = PEER) -> KnownCaller:
-        """Return who has shown a token, as the Door does."""
+        """Return who has shown a token, as the dispatcher does."""
         found = self.control.identify(shown(text))
         return found if isinstance(found, KnownCaller) else self.control.verify(found, peer)
 
@@ -241,14 +240,8 @@ print(*(name in sys.modules for name in ("jwt", "cryptography", "urllib.request"
 
 @on_loop
 async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_that_of_a_server(tmp_path: Path) -> None:
-    own, callers, read = World(tmp_path), [], []
+    own, callers = World(tmp_path), []
     own.apply("allow manage topic t")
-
-    def decode(data: bytes) -> Any:
-        read.append(data)
-        return broker_pb2.DeleteTopicRequest.FromString(data)
-
-    decode.__self__ = broker_pb2.DeleteTopicRequest  # type: ignore[attr-defined]
 
     async def delete(request: Any, context: Any) -> broker_pb2.DeleteTopicResponse:
         callers.append((current_caller().user, request.topic))
@@ -257,15 +250,11 @@ async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_th
     async def report(request: Any, context: Any) -> controller_pb2.ReportResponse:
         raise AssertionError
 
-    door = Door(own.control)
-    encode = broker_pb2.DeleteTopicResponse.SerializeToString
-    door.add_registered_method_handlers(
-        "minimq.v1.Broker", {"DeleteTopic": grpc.unary_unary_rpc_method_handler(delete, decode, encode)}
-    )
-    reporting = grpc.unary_unary_rpc_method_handler(report, controller_pb2.ReportRequest.FromString, bytes)
-    door.add_registered_method_handlers("minimq.v1.Controller", {"Report": reporting})
-    server = grpc.aio.server(interceptors=[CallLimits(), CallBoundary()], options=rpc.server_options())
-    door.open(server)
+    dispatcher = Dispatcher(control=own.control)
+    dispatcher.add(broker_pb2.DESCRIPTOR.services_by_name["Broker"], {"DeleteTopic": delete})
+    dispatcher.add(controller_pb2.DESCRIPTOR.services_by_name["Controller"], {"Report": report})
+    server = grpc.aio.server(options=rpc.server_options())
+    server.add_generic_rpc_handlers((dispatcher,))
     address = await rpc.bind(server, "127.0.0.1:0")
     await server.start()
     async with rpc.open_aio_channel(address) as channel:
@@ -279,8 +268,9 @@ async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_th
             return None
 
         wanted, other = (broker_pb2.DeleteTopicRequest(topic=topic).SerializeToString() for topic in "tu")
-        assert isinstance(await call(bytes(16 << 20), ISSUER.sign(aud="other")), NotAuthenticated)
-        assert not read
+        with read_requests() as read:
+            assert isinstance(await call(bytes(16 << 20), ISSUER.sign(aud="other")), NotAuthenticated)
+        assert read == []
         text = ISSUER.sign()
         assert await call(wanted, text) is None
         assert await call(wanted, text) is None

@@ -1,35 +1,30 @@
-"""The Door of a server: who is let in, what is refused unread, and what ends by itself."""
+"""Callers of a server: who is let in, what is refused unread, and what ends by itself."""
 
 # ruff: noqa: ANN401 - requests and contexts are of any call
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf import message_factory
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common import rpc
-from minimq_common.call_boundary import CallBoundary
-from minimq_common.call_limits import CallLimits
+from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument, StoredKey, User
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
-from minimq_common.security.door import Door
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from support.read_requests import read_requests
 
-FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
+BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 ALICE, SERVER, LATER_SERVER, NOBODY = (new_key(bytes([number]) * 37) for number in range(4))
 EXPIRES_MS = 1_000
 
@@ -210,90 +205,30 @@ async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() 
     await own.control.stop()
 
 
-class Noting:
-    """Decodes a request, and notes that it did."""
-
-    def __init__(self, kind: Any) -> None:
-        self.__self__ = kind
-        self.was_called = False
-
-    def __call__(self, data: bytes) -> Any:
-        self.was_called = True
-        return self.__self__.FromString(data)
-
-
-class Details(NamedTuple):
-    method: str
-    invocation_metadata: list[tuple[str, str | bytes]]
-
-
-@on_loop
-async def test_every_call_is_served_by_a_coroutine_and_one_without_a_rule_by_no_server() -> None:
-    own = world()
-    own.shared.settle()
-    own.allow(1)
-    door, methods = Door(own.control), []
-
-    async def serve(request: Any, context: Any) -> None:
-        pass
-
-    async def generate(request: Any, context: Any) -> AsyncIterator[None]:
-        yield None
-
-    for service in (service for file in FILES for service in file.DESCRIPTOR.services_by_name.values()):
-        for method in service.methods_by_name.values():
-            sides = ("stream" if each else "unary" for each in (method.client_streaming, method.server_streaming))
-            make = getattr(grpc, f"{'_'.join(sides)}_rpc_method_handler")
-            decode = message_factory.GetMessageClass(method.input_type).FromString
-            generated = "reflection" in service.full_name
-            handler = make(generate if generated else serve, decode, bytes)
-            door.add_registered_method_handlers(service.full_name, {method.name: handler})
-            methods.append((f"/{service.full_name}/{method.name}", generated))
-    server = grpc.aio.server()
-    door.open(server)
-    for method, generated in methods:
-        for metadata in (shown(), shown(ALICE), shown(SERVER)):
-            found: Any = door.service(Details(method, metadata))  # type: ignore[arg-type]  # all that is looked at
-            behaviour = found.unary_unary or found.unary_stream or found.stream_unary or found.stream_stream
-            is_coroutine = inspect.iscoroutinefunction(behaviour)
-            assert is_coroutine or (generated and inspect.isasyncgenfunction(behaviour)), method
-    assert door.service(Details("/minimq.v1.Broker/Nothing", shown())) is None  # type: ignore[arg-type]
-    unknown = grpc.unary_unary_rpc_method_handler(serve, broker_pb2.QueueOffset.FromString, bytes)
-    door.add_registered_method_handlers("minimq.v1.Broker", {"Forgotten": unknown})
-    with pytest.raises(RuntimeError, match=r"/minimq\.v1\.Broker/Forgotten takes minimq\.v1\.QueueOffset"):
-        door.open(grpc.aio.server())
-    await own.control.stop()
-
-
 @on_loop
 async def test_what_a_stranger_sends_is_not_read_and_who_calls_is_known_to_what_serves() -> None:
     own = world()
     own.shared.settle()
     own.allow(1, "allow manage topic t")
-    callers, decode = [], Noting(broker_pb2.DeleteTopicRequest)
+    callers = []
 
     async def delete(request: Any, context: Any) -> broker_pb2.DeleteTopicResponse:
         callers.append(current_caller().user)
         return broker_pb2.DeleteTopicResponse()
 
-    door = Door(own.control)
-    handler = grpc.unary_unary_rpc_method_handler(
-        delete,
-        decode,
-        broker_pb2.DeleteTopicResponse.SerializeToString,
-    )
-    door.add_registered_method_handlers("minimq.v1.Broker", {"DeleteTopic": handler})
-    server = grpc.aio.server(interceptors=[CallLimits(), CallBoundary()], options=rpc.server_options())
-    door.open(server)
+    dispatcher = Dispatcher(control=own.control)
+    dispatcher.add(BROKER, {"DeleteTopic": delete})
+    server = grpc.aio.server(options=rpc.server_options())
+    server.add_generic_rpc_handlers((dispatcher,))
     address = await rpc.bind(server, "127.0.0.1:0")
     await server.start()
     async with rpc.open_aio_channel(address) as channel:
         call: Any = channel.unary_unary("/minimq.v1.Broker/DeleteTopic", bytes, bytes)
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with read_requests() as read, pytest.raises(grpc.aio.AioRpcError) as raised:
             await call(bytes(16 << 20), metadata=shown(NOBODY))
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert isinstance(rpc.from_rpc_error(raised.value, "server"), NotAuthenticated)
-        assert not decode.was_called
+        assert read == []
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call(broker_pb2.DeleteTopicRequest(topic="u").SerializeToString(), metadata=shown(ALICE))
         assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -1,0 +1,274 @@
+"""The dispatcher of a server: codes of errors, limits on streams and requests. Real calls to a real server."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import threading
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+
+from minimq_common import rpc
+from minimq_common.dispatcher import MAX_STREAM_REQUEST_BYTES, CallLimits, Dispatcher
+from minimq_common.errors import (
+    CorruptEntry,
+    InternalError,
+    InvalidArgument,
+    MessageTooLarge,
+    MiniMQError,
+    SystemBusy,
+    TopicNotFound,
+)
+from minimq_proto.v1 import attend_pb2, broker_pb2
+from support.loop_thread import LoopThread
+from support.waiting import wait_until
+
+PATIENCE_S = 20.0
+BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+CALL, STREAM = "DescribeTopic", "Attend"
+KINDS = [CALL, STREAM]
+RAISED: dict[str, Exception] = {
+    "unforeseen": KeyError("k"),
+    "known": TopicNotFound("no such topic"),
+    "library": ZeroDivisionError("of a library"),
+}
+EXPECTED: dict[str, tuple[type[MiniMQError], str]] = {
+    "unforeseen": (InternalError, "failed on the server: KeyError: 'k'"),
+    "known": (TopicNotFound, "no such topic"),
+    "library": (CorruptEntry, "translated"),
+    "garbled": (InvalidArgument, "is no message"),
+    "aborted": (InternalError, "data_loss: ended before"),
+    "x" * 1_000: (InvalidArgument, "1000"),
+}
+
+
+class Large:
+    """The request that a handler works on."""
+
+
+HELD: list[weakref.ref[Large]] = []
+
+
+async def fail(what: str, context: Any) -> bytes:  # noqa: ANN401 - of gRPC
+    if what == "aborted":
+        await context.abort(grpc.StatusCode.DATA_LOSS, "ended before")
+    if what == "holding":
+        large = Large()
+        HELD.append(weakref.ref(large))
+        raise TopicNotFound(f"{what}: {large}")
+    if what in RAISED:
+        raise RAISED[what]
+    return what.encode()  # encoded already
+
+
+async def describe(request: broker_pb2.DescribeTopicRequest, context: Any) -> bytes:  # noqa: ANN401 - of gRPC
+    return await fail(request.topic, context)
+
+
+async def attend(requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - of gRPC
+    async for request in requests:
+        await rpc.write(context, await fail(request.client_id, context))
+
+
+async def echo(requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - of gRPC
+    async for request in requests:
+        await rpc.write(context, request.SerializeToString())
+
+
+@contextmanager
+def serving(dispatcher: Dispatcher) -> Iterator[grpc.Channel]:
+    async def start() -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((dispatcher,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    dispatcher.add(BROKER, {CALL: describe, STREAM: attend, "Append": echo})
+    loop = LoopThread()
+    server, port = loop.run(start())
+    with rpc.open_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    loop.run(server.stop(0))
+    loop.close()
+    del server
+    gc.collect()  # Python warns of what was begun and never awaited
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[grpc.Channel]:
+    def translate(error: Exception) -> MiniMQError | None:
+        return CorruptEntry("translated") if isinstance(error, ZeroDivisionError) else None
+
+    with serving(Dispatcher(translate=translate)) as channel:
+        yield channel
+
+
+def call(channel: grpc.Channel, method: str, what: str) -> bytes:
+    made: broker_pb2.DescribeTopicRequest | attend_pb2.AttendRequest = broker_pb2.DescribeTopicRequest(topic=what)
+    if method == STREAM:
+        made = attend_pb2.AttendRequest(client_id=what)
+    data = b"\x0a\xff" if what == "garbled" else made.SerializeToString()
+    if method == STREAM:
+        return next(stream(channel, iter([data]), STREAM))  # type: ignore[no-any-return]
+    one: Any = channel.unary_unary(f"/minimq.v1.Broker/{method}")
+    return one(data, timeout=PATIENCE_S)  # type: ignore[no-any-return]
+
+
+def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:  # noqa: ANN401 - of gRPC
+    made: Any = channel.stream_stream(f"/minimq.v1.Broker/{method}")
+    return made(requests, timeout=PATIENCE_S)
+
+
+def append(batch: bytes) -> bytes:
+    return broker_pb2.AppendRequest(topic="t", batch=batch).SerializeToString()
+
+
+def failure(call: Any) -> MiniMQError:  # noqa: ANN401 - of gRPC
+    with pytest.raises(grpc.RpcError) as raised:
+        next(call)
+    return rpc.from_rpc_error(raised.value, "server")
+
+
+@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("what", EXPECTED, ids=lambda what: what[:10])
+def test_a_handler_that_raises_ends_its_call_with_a_code(
+    channel: grpc.Channel, caplog: pytest.LogCaptureFixture, method: str, what: str
+) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as raised:
+        call(channel, method, what)
+    error = rpc.from_rpc_error(raised.value, "server")
+    kind_of_error, text = EXPECTED[what]
+    assert type(error) is kind_of_error
+    assert text in error.message
+    records = [record for record in caplog.records if record.name == "minimq_common.dispatcher"]
+    assert [record.exc_info is not None for record in records] == [True] * (what == "unforeseen")
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_a_call_that_goes_well_is_left_alone(channel: grpc.Channel, method: str) -> None:
+    assert call(channel, method, "fine") == b"fine"
+
+
+def test_a_call_that_does_not_exist_is_said_to_be_unknown_by_grpc_itself(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(channel, "Nothing", "")
+    assert rpc.status_of(raised.value)[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_what_a_handler_had_in_hand_is_given_back_at_once(channel: grpc.Channel, method: str) -> None:
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError):
+                call(channel, method, "holding")
+        wait_until(lambda: [reference() for reference in HELD] == [None] * 3)
+    finally:
+        gc.enable()
+        HELD.clear()
+
+
+def test_a_method_without_a_rule_is_served_by_no_server() -> None:
+    class Method:
+        input_type = broker_pb2.QueueOffset.DESCRIPTOR
+
+    class Service:
+        full_name, methods_by_name = "minimq.v1.Broker", MappingProxyType({"Forgotten": Method})
+
+    with pytest.raises(RuntimeError, match=r"/minimq\.v1\.Broker/Forgotten takes minimq\.v1\.QueueOffset"):
+        Dispatcher().add(cast("Any", Service), {"Forgotten": describe})
+
+
+def test_a_stream_on_which_nothing_is_said_is_ended() -> None:
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    def late() -> Iterator[bytes]:
+        yield append(b"first")
+        assert not over.wait(1.0)
+        yield append(b"second")
+
+    with serving(Dispatcher(CallLimits(first_request_s=0.5))) as channel:
+        silent, talking = stream(channel, nothing()), stream(channel, late())
+        assert next(talking) == append(b"first")
+        error = failure(silent)
+        assert next(talking) == append(b"second")  # once a stream has begun it may be silent
+        over.set()
+    assert isinstance(error, InvalidArgument)
+    assert error.message == "the Append stream is ended: no request came within 0.5 s of its begin"
+
+
+def test_streams_of_one_kind_are_bounded() -> None:
+    over = threading.Event()
+
+    def held() -> Iterator[bytes]:
+        yield append(b"x")
+        over.wait()
+
+    noted: Counter[str] = Counter()
+    limits = CallLimits(max_streams=2, option="--max-streams")
+    with serving(Dispatcher(limits, note=lambda method, _: noted.update([method]))) as channel:
+        calls = [stream(channel, held()) for _ in range(2)]
+        assert [next(call) for call in calls] == [append(b"x")] * 2
+        error = failure(stream(channel, held()))
+        assert isinstance(error, SystemBusy)
+        assert error.message == (
+            "2 Append streams are open, which is the limit of this server: close some, or start it with a larger "
+            "--max-streams"
+        )
+        assert error.retry_after_s > 0
+        assert noted == {"Append": 1}
+        assert call(channel, STREAM, "fine") == b"fine"
+        calls[0].cancel()
+
+        def is_served() -> bool:
+            try:
+                return bool(next(stream(channel, held())))
+            except grpc.RpcError:
+                return False
+
+        wait_until(is_served)
+        over.set()
+
+
+def test_only_streams_of_batches_take_large_requests() -> None:
+    around = len(append(bytes(MAX_STREAM_REQUEST_BYTES))) - MAX_STREAM_REQUEST_BYTES
+    fits, large = (append(bytes(MAX_STREAM_REQUEST_BYTES - around + more)) for more in (0, 1))
+    assert len(fits) == MAX_STREAM_REQUEST_BYTES
+    with serving(Dispatcher(CallLimits(largest={"Append": math.inf}))) as channel:
+        assert next(stream(channel, iter([large]))) == large
+    with serving(Dispatcher()) as channel:
+        assert next(stream(channel, iter([fits]))) == fits
+        sent = stream(channel, iter([append(b"1"), large]))
+        assert next(sent) == append(b"1")
+        error = failure(sent)
+    assert isinstance(error, MessageTooLarge)
+    assert f"{len(large)} bytes is over the limit" in error.message
+
+
+def test_a_refused_call_leaves_nothing_behind_for_a_full_collection() -> None:
+    def kept() -> int:
+        return sum(type(each) is grpc.aio.AbortError for each in gc.get_objects())
+
+    with serving(Dispatcher(CallLimits(max_streams=0))) as channel:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(30):
+                assert isinstance(failure(stream(channel, iter(()))), SystemBusy)
+            wait_until(lambda: kept() < 10)  # gRPC keeps the latest ones
+        finally:
+            gc.enable()
