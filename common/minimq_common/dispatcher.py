@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from minimq_common import rpc
 from minimq_common.bound_check import check_bounds
@@ -203,14 +203,17 @@ class Dispatcher(grpc.GenericRpcHandler):
             caller = error.with_message(error.message)  # one that is not raised yet keeps no frames
 
         decoder = method.decode()
-        serve_requests = self._serve_stream if method.takes_stream else self._serve_one
 
         async def serve(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call
+            requests = None
             try:
-                return await serve_requests(method, decoder, caller, context)
+                if not method.takes_stream:
+                    return await self._serve_one(method, decoder, caller, context)
+                with self._streaming(method, decoder, caller, context) as requests:
+                    return await method.serve(requests, context)
             except Exception as error:  # noqa: BLE001 - the boundary
                 ending = self._end(error, method, context)
-                del _, context  # see `_end`
+                del _, requests, context  # see `_end`
             return await ending
 
         # gRPC reads the request of any other kind of call before it is served.
@@ -236,7 +239,9 @@ class Dispatcher(grpc.GenericRpcHandler):
             return await self._line.serve(method.name, request, answer, context)
         return await answer(request, context)
 
-    async def _serve_stream(self, method: _Method, decoder: Decoder, met: _Caller, context: Any) -> None:  # noqa: ANN401
+    @contextmanager
+    def _streaming(self, method: _Method, decoder: Decoder, met: _Caller, context: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Count a stream while it is open, and give its requests."""
         with self._entered(method.name):
             caller = self._admit(method, met, context)
             decoder.count_for(self._intake, context.peer())
@@ -244,7 +249,7 @@ class Dispatcher(grpc.GenericRpcHandler):
             checked = caller if method.kind is CallerKind.USER and not method.in_band else None
             requests = _Requests(context.read, line, checked, checks_bounds=not method.in_band)
             with self._counted(method.name, caller):
-                await method.serve(self._begun(requests, method.name), context)
+                yield self._begun(requests, method.name)
 
     async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:  # noqa: ANN401
         """End a call with a coded error, unless it was ended before or its caller has left.
@@ -257,6 +262,8 @@ class Dispatcher(grpc.GenericRpcHandler):
             _forget_frames(error)
             raise error
         known = error if isinstance(error, MiniMQError) else self._translate(error)
+        if isinstance(error, DecodeError):  # of a handler that decodes its requests itself
+            known = InvalidArgument(f"a request of {method.full_name} is no message: {error}")
         if known is None:
             log.error("call failed in a way that was not foreseen method=%s", method.full_name, exc_info=error)
             known = InternalError(

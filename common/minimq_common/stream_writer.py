@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+import grpc.aio
+
 from minimq_common import rpc
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.unsent import Unsent, Write
@@ -93,7 +95,9 @@ class StreamWriter(Generic[Message]):
             self._rate.moved(len(data))
         taken = self._unsent.begin(self._peer, len(data))
         try:
-            await rpc.write(self._context, data)
+            await self._context.write(data)
+        except grpc.aio.InternalError:  # see `rpc.write`
+            raise asyncio.CancelledError from None
         finally:
             self._unsent.end(taken)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -46,10 +46,13 @@ class AppendService:
         self._engine = engine
         self._refusals, self._turn = asyncio.Lock(), asyncio.Lock()
 
-    async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context) -> None:
+    def serve(
+        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context
+    ) -> Coroutine[Any, Any, None]:
         """Take requests and send answers until the client closes its side and all is answered."""
-        answers = AppendAnswers(partial(broker_pb2.AppendResponse, takes_joined=True))
-        await self._serve("append", requests, context, answers)
+        return self._serve(
+            "append", requests, context, AppendAnswers(partial(broker_pb2.AppendResponse, takes_joined=True))
+        )
 
     async def _serve(
         self,

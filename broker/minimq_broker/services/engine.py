@@ -150,7 +150,7 @@ class Engine:
         return self.store.queue_end(queue)
 
     def _submit(self, job: Job) -> None:
-        self._store.submit(job)
+        self.handle.any_store.submit(job)
 
     def newest_ms(self) -> int | None:
         """Return when the newest message was stored, in ms since 1970; None without one. Any thread may read it."""

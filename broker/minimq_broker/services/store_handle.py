@@ -82,6 +82,7 @@ class StoreHandle:
 
     Attributes:
         damage: the known damage.
+        any_store: the store, even while it is not readable: for submissions, and at the end.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class StoreHandle:
         self._observer, self._clock_ms = observer, clock_ms
         self.damage = Damage()
         self._deletion_ms = deletion_ms
-        self._store = self._open()
+        self.any_store = self._open()
         self._is_open = True
         #: Why the store is not readable; None if it is.
         self._closed: str | None = None
@@ -111,25 +112,20 @@ class StoreHandle:
         """The store. Raises `SystemBusy` while it is not readable."""
         if self._closed is not None:
             raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
-        return self._store
-
-    @property
-    def any_store(self) -> MessageStore:
-        """The store, even while it is not readable: for submissions, and at the end."""
-        return self._store
+        return self.any_store
 
     @property
     def log_status(self) -> LogStatus:
         """The status of the log, without a look into it; an empty one while the store is not readable."""
         if self._closed is not None:
             return LogStatus()
-        store = self._store
+        store = self.any_store
         return LogStatus(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
 
     @property
     def is_slave(self) -> bool:
         """True if the log is that of a master elsewhere."""
-        return not self._store.leads
+        return not self.any_store.leads
 
     @property
     def is_closed(self) -> bool:
@@ -157,7 +153,7 @@ class StoreHandle:
         """Close the store for good, as soon as nobody reads."""
         with self._readers_changed:
             self._closed = self._closed or "this broker stops"
-        self._without_readers(self._store.close)
+        self._without_readers(self.any_store.close)
 
     def _without_readers(self, work: Callable[[], Result]) -> Result:
         """Do something once nobody reads any more; new readers are refused at once."""
@@ -200,7 +196,7 @@ class StoreHandle:
             why: what those are told who look meanwhile.
         """
         with self._closing(why):
-            await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self._store)))
+            await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self.any_store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
         """Replace the content of the store by a copy. It is not readable meanwhile.
@@ -212,7 +208,7 @@ class StoreHandle:
         with self._closing(why):
             self._is_open = False
             try:
-                await uncancellable(asyncio.to_thread(self._without_readers, self._store.close))
+                await uncancellable(asyncio.to_thread(self._without_readers, self.any_store.close))
                 await copy(self._path, self._options.segment_bytes)
             finally:
                 await uncancellable(asyncio.to_thread(self._open_again))
@@ -224,12 +220,12 @@ class StoreHandle:
                 await uncancellable(asyncio.to_thread(self._open_again))
 
     def _open_again(self) -> None:
-        self._store = self._open()
+        self.any_store = self._open()
         self._is_open = True
 
     @contextlib.contextmanager
     def _closing(self, why: str) -> Iterator[None]:
-        before = self._store.state
+        before = self.any_store.state
         with self._readers_changed:
             self._closed = why
         self._observer.closing()
@@ -237,7 +233,7 @@ class StoreHandle:
             yield
         finally:
             self._closed = None if self._is_open else "this broker could not open its store; its log has the reason"
-            if self._is_open and self._store.state is not before:
+            if self._is_open and self.any_store.state is not before:
                 self._observer.replaced(before)
 
 

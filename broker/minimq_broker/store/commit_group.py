@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import cached_property
 
 from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import (
@@ -65,7 +66,6 @@ class CommitGroup(GroupEntries):
 
     Attributes:
         refusal: why no new batch may be written now.
-        pops, halves, delays: what the group decides on these.
         early: the batches that may be acknowledged before the group is written.
         lost: the staged batches that cannot be published, and why.
     """
@@ -86,18 +86,32 @@ class CommitGroup(GroupEntries):
         #: What the group adds to what is staged, and to which parts.
         self._staged_count = StagedCount()
         self._staged_parts: set[tuple[TransactionId, int]] = set()
-        self.pops = PopDrafts(state, self.ends)
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self.halves = HalfDrafts(state.transactions)
-        self.delays = DelayDrafts(self, state, limits.delays.longest_ms)
-        self._delay_refusal = limits.delays.refusal
+        self._delay_limits = limits.delays
         self._ahead = ahead
         self.refusal = limits.refusal
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
         #: Of the jobs of which there will be spans.
         self.times: list[JobTimes] = []
+
+    # Most groups need none of these.
+
+    @cached_property
+    def pops(self) -> PopDrafts:
+        """What the group decides on popped queues."""
+        return PopDrafts(self.state, self.ends)
+
+    @cached_property
+    def halves(self) -> HalfDrafts:
+        """What the group decides on half messages."""
+        return HalfDrafts(self.state.transactions)
+
+    @cached_property
+    def delays(self) -> DelayDrafts:
+        """What the group decides on delayed batches."""
+        return DelayDrafts(self, self.state, self._delay_limits.longest_ms)
 
     def add_batch(self, job: AppendJob) -> None:
         """Give a batch its place, or find the one that it has.
@@ -137,7 +151,7 @@ class CommitGroup(GroupEntries):
         if due_ms is None:
             return False
         queue = self._queue_of(job, topic)
-        if (refusal := self._delay_refusal()) is not None:
+        if (refusal := self._delay_limits.refusal()) is not None:
             raise refusal
         place = self.delays.put(job, queue, due_ms, is_recallable=delay.recallable)
         if header.producer_id:

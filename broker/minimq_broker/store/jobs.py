@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -326,24 +326,24 @@ class Call:
 Notify = Callable[[list[Job], Set[QueueKey]], None]
 
 
-def groups_of(jobs: list[Job | Call]) -> Iterator[list[Job] | Call]:
+def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
     """Split jobs so that one whose decision needs the state is alone in its group; a call is not.
 
     Those for popped queues share a group, as they know of each other, but not with a fact before them.
     """
-    group: list[Job] = []
+    groups: list[list[Job] | Call] = []
+    group: list[Job] | None = None  # that more may join
     has_fact = False
     for job in jobs:
         if isinstance(job, Call):
-            if group:
-                yield group
-            group, has_fact = [], False
-            yield job
+            groups.append(job)
+            group = None
             continue
-        if group and (job.alone or group[-1].alone or (has_fact and job.pops)):
-            yield group
+        if group is None or job.alone or (has_fact and job.pops):
             group, has_fact = [], False
-        has_fact = has_fact or job.has_fact
+            groups.append(group)
         group.append(job)
-    if group:
-        yield group
+        has_fact = has_fact or job.has_fact
+        if job.alone:
+            group = None
+    return groups

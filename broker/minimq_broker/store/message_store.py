@@ -23,7 +23,7 @@ from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.entry import atomic_size
-from minimq_broker.store.jobs import FactJob, Job, Notify
+from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.old_segments import OldSegments
@@ -109,6 +109,8 @@ class MessageStore:
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
+        #: Hands a job to the writer; it returns through `notify`.
+        self.submit = self._writer.submit
         self.due = DueIndex(self.log)
         self._writer.delays = DelayLimits(
             options.max_delay_ms, lambda: delay_refusal(self.disk, self.due, self.state.delays.saved_mark)
@@ -129,10 +131,6 @@ class MessageStore:
 
     def _name_of(self, queue: QueueKey) -> str:
         return self.state.name_of(queue)
-
-    def submit(self, job: Job) -> None:
-        """Hand a job to the writer; it returns through `notify`."""
-        self._writer.submit(job)
 
     def close(self) -> None:
         """Write the submitted jobs, save the state and close all files. Idempotent."""
