@@ -132,7 +132,7 @@ def test_it_becomes_a_dead_letter_of_a_leased_queue(
 
 
 def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str, tmp_path: Path) -> None:
-    """What is behind those that were in hand comes in batches, of which one kills once more."""
+    """Messages behind those that were in hand come in batches, of which one kills once more."""
     send(single.nameserver, topic, MANY)
     options = LEASED | {"threads": 2, "batch_size": 8}
     workers = Workers(single.nameserver, topic, tmp_path / "log", options)

@@ -265,7 +265,7 @@ def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
 
 
 class Abort(BaseException):
-    """What a library may raise to end a task, past any `except Exception`."""
+    """An error that a library may raise to end a task, past any `except Exception`."""
 
 
 @pytest.mark.parametrize("balance", ["queues", "messages"])

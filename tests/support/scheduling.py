@@ -17,6 +17,7 @@ TOGETHER = {
         "limits",
         "outages",
         "page",
+        "recreated_topics",
         "slaves",
         "spark_job",
     ),

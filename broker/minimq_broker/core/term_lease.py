@@ -1,4 +1,4 @@
-"""How long a master may serve in its term, and when its successor may begin. Pure: times are arguments, in seconds.
+"""The time for which a master may serve in its term, and when its successor may begin. Pure: times are arguments.
 
 A master serves while one of two things holds:
 
@@ -78,7 +78,7 @@ class TermLease:
 
 
 class Confirmations:
-    """What one process of a replica confirms to masters.
+    """The terms that one process of a replica confirms to masters.
 
     Args:
         now: the time of its start.

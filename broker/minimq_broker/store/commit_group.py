@@ -100,17 +100,17 @@ class CommitGroup(GroupEntries):
 
     @cached_property
     def pops(self) -> PopDrafts:
-        """What the group decides on popped queues."""
+        """The decisions of the group on popped queues."""
         return PopDrafts(self.state, self.ends)
 
     @cached_property
     def halves(self) -> HalfDrafts:
-        """What the group decides on half messages."""
+        """Its decisions on half messages."""
         return HalfDrafts(self.state.transactions)
 
     @cached_property
     def delays(self) -> DelayDrafts:
-        """What the group decides on delayed batches."""
+        """Its decisions on delayed batches."""
         return DelayDrafts(self, self.state, self._delay_limits.longest_ms)
 
     def add_batch(self, job: AppendJob) -> None:

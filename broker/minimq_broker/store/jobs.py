@@ -159,12 +159,12 @@ class AtomicJob(Job):
 
     @property
     def has_fact(self) -> bool:  # type: ignore[override]
-        """Whether the group commits offsets."""
+        """True if it commits offsets."""
         return self.offsets is not None
 
     @property
     def pops(self) -> bool:  # type: ignore[override]
-        """Whether the group settles popped messages."""
+        """True if it settles popped messages."""
         return self.settles is not None
 
     @property

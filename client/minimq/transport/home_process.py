@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 from minimq_common.errors import Closed, UsageError
@@ -17,7 +16,7 @@ from minimq_common.errors import Closed, UsageError
 _pid = os.getpid()
 _main_thread = threading.main_thread().ident
 #: Where the modules of clients are.
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = __file__.rpartition("transport")[0]
 #: Connections of this process that are open.
 _open: set[object] = set()
 #: Whether a child that is forked now cannot use gRPC.
@@ -50,6 +49,8 @@ def _others_use_grpc() -> bool:
 
 
 def _has_grpc_thread() -> bool:
+    from pathlib import Path  # noqa: PLC0415 - most processes never fork
+
     for name in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # that thread has just ended
             if name.read_text().strip() == _GRPC_THREAD:

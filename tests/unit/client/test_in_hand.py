@@ -1,4 +1,4 @@
-"""What a consumer of a work queue has in hand: a suspect is with nothing else."""
+"""The messages that a consumer of a work queue has in hand: a suspect is with nothing else."""
 
 from __future__ import annotations
 

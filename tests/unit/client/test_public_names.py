@@ -26,7 +26,7 @@ HEAVY = ("grpc", "google.protobuf", "lmdb", "msgspec", "asyncio", "click", "mini
 def imports_for_type_checkers() -> dict[str, str]:
     """Return where type checkers are told that each name comes from."""
     tree = ast.parse(Path(minimq.__file__).read_text())
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    [block] = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     return {
         alias.name: node.module
         for node in block.body

@@ -18,6 +18,7 @@ TABLE = {
     "Closed": ("- - -", "gives up", "gives up"),
     "ServerError": ("- - -", "gives up", "gives up"),
     "TopicNotFound": ("- route -", "tries again", "gives up"),
+    "TopicRecreated": ("- route -", "tries again", "gives up"),
     "TopicUnavailable": ("again route -", "tries again", "tries again"),
     "TopicExists": ("- - -", "gives up", "gives up"),
     "QueueNotFound": ("- route -", "tries again", "gives up"),

@@ -40,7 +40,6 @@ def test_a_single_message_is_the_batch_that_a_builder_makes_of_it(
 
 def test_a_message_that_is_not_plain_is_left_to_a_builder() -> None:
     for message in (
-        Message("t", b""),
         Message("t", bytes(1001)),
         Message("t", bytearray(b"x")),  # type: ignore[arg-type]
         Message("t", b"x", "a\0b"),

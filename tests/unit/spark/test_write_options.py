@@ -149,7 +149,7 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1': write a whole number, 0 or above"),
         ({"txnAppId": "a", "txnVersion": str(1 << 63)}, "txnVersion is 9223372036854775808: the limit is 92233720368"),
         ({"txnAppId": "a|b", "txnVersion": "1"}, "txnAppId is 'a|b': write letters, digits and the characters _ - ."),
-        ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b': write letters, digits, _ and -"),
+        ({"txnAppId": "a b", "txnVersion": "1"}, "txnAppId is 'a b': write letters, digits and the characters _ - ."),
         ({"txnAppId": "a" * 91, "txnVersion": "1"}, "txnAppId has 91 characters, the limit is 90: 'aaaa"),
         ({"txnAppId": "a", "txnVersion": "1", "transactional": "false"}, "transactional is false: with txnAppId and "),
         ({"sendTimeout": "soon"}, "sendTimeout is 'soon': write a time such as"),
