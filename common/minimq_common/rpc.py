@@ -319,7 +319,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     """
     if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
-    metadata = dict(error.trailing_metadata() or ())
+    metadata = dict(iter(error.trailing_metadata() or ()))  # grpcio 1.66 has mappings whose keys are pairs
     details = error.details() or ""
     if _CODE_KEY in metadata:
         return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))

@@ -70,8 +70,9 @@ def test_ours_for_celery(tmp_path: Path) -> None:
 
 
 def test_ours_for_rocketmq(tmp_path: Path) -> None:
-    assert run_page("docs/migrating-from-rocketmq.md", tmp_path) == [
-        "sent SEND_OK orders",
+    first, *rest = run_page("docs/migrating-from-rocketmq.md", tmp_path)
+    assert first in ("sent SEND_OK orders", "sent ALREADY_STORED orders")  # a try whose answer came late
+    assert rest == [
         "one queue True",
         "batch 1000",
         "consumed 1004",
