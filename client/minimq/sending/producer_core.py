@@ -285,7 +285,8 @@ class ProducerCore:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
         check_chosen(topic, queue)
-        if queue is None and self._find(topic).key_queues:
+        route = self._find(topic)  # also for a given queue: the accumulator needs the route
+        if queue is None and route.key_queues:
             raise InvalidArgument(
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
             )
