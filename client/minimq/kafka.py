@@ -19,7 +19,7 @@ __all__ = ["bytes_of", "headers_of", "properties_of", "text_of"]
 _BASE64: Final = "base64:"
 _NULL: Final = "null:"
 #: A name that is read as a repeated one.
-_NUMBERED: Final = re.compile(r"(.*)#\d+", re.DOTALL)
+_NUMBERED: Final = re.compile(r"(.*)#[0-9]+", re.DOTALL)
 
 
 def text_of(value: str | bytes | None) -> str:
@@ -44,7 +44,7 @@ def bytes_of(text: str) -> bytes | None:
     if not text.startswith(_BASE64):
         return text.encode()
     try:
-        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+        return base64.b64decode(text.removeprefix(_BASE64).encode(), validate=True)
     except binascii.Error as error:
         raise InvalidArgument(f"{text[:40]!r} is no key or header of Kafka: {error}") from None
 

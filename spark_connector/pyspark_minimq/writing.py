@@ -105,4 +105,15 @@ def _bytes(value: pa.Scalar | None) -> bytes:
         return b""
     if hasattr(value, "as_buffer"):
         return bytes(value.as_buffer())
-    return json.dumps(value.as_py(), default=repr).encode()
+    return json.dumps(_readable(value)).encode()
+
+
+def _readable(value: pa.Scalar) -> object:
+    """Return a value whose texts may be anything but UTF-8, which a refused row may have."""
+    if not value.is_valid:
+        return None
+    if isinstance(value, pa.MapScalar | pa.ListScalar):
+        return [_readable(each) for each in value.values]
+    if isinstance(value, pa.StructScalar):
+        return [_readable(each) for each in value.values()]
+    return bytes(value.as_buffer()).decode(errors="replace") if hasattr(value, "as_buffer") else value.as_py()

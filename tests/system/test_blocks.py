@@ -42,7 +42,7 @@ OTHERWISE = {
     ("docs/replication.md", "python"): (3, "integration/replication/test_page.py"),
     # Parts of a program with a session, tables and queries of its own. Here: they are Python, and their options exist.
     ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_page.py", "spark/test_stream_read.py"),
-    ("docs/spark.md", "py"): (1, "spark/test_page.py"),
+    ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
     # The third is for containers, which need Docker; it is Python with names that exist.
     ("docs/testing.md", "python"): (

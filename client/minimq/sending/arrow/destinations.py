@@ -13,6 +13,7 @@ from minimq.sending.arrow.key_hashes import key_hashes
 from minimq.sending.arrow.text_columns import checked_text, refused
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
+from minimq_common.names import check_broker
 
 #: Returns the queues of a topic over which rows are spread, sorted.
 Queues = Callable[[str], Sequence[MessageQueue]]
@@ -155,6 +156,11 @@ def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQue
     places = {(queue.broker_name, queue.queue_id): place for place, queue in enumerate(queues)}
     encoded = checked_text("broker_name", brokers).dictionary_encode()
     names = encoded.dictionary.to_pylist()
+    for name in names:
+        try:
+            check_broker(name)
+        except InvalidArgument as error:
+            raise refused("broker_name", f"names no broker in a row: {error.message}") from None
     both = pc.add(pc.multiply(encoded.indices.cast(pa.int64()), 1 << 32), ids.cast(pa.int64())).dictionary_encode()
     found = []
     for pair in both.dictionary.to_pylist():
