@@ -176,7 +176,7 @@ def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
     assert (seen, told) == ("x\n" * 3, "")
 
 
-@pytest.mark.parametrize("way", ["stop", pytest.param("kill", marks=pytest.mark.long)])
+@pytest.mark.parametrize("way", ["stop", "pause", pytest.param("kill", marks=pytest.mark.long)])
 def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(way: str) -> None:
     body = b"x" * 500
     with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
@@ -189,13 +189,13 @@ def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(wa
             assert consuming.stdout is not None
             assert consuming.stdout.readline() == body + b"\n"  # the pipe is full, and more is to come
             getattr(cluster.server("broker-b"), way)()
-            written, told = consuming.communicate(timeout=40)
+            written, told = consuming.communicate(timeout=40)  # name servers drop one that hangs later than that
         assert consuming.returncode == 1
         assert 40_000 <= written.count(b"\n") + 1 < 80_000
         waiting, given_up = [line for line in told.decode().splitlines() if line.startswith("broker-b: ")]
-        away = r"broker-b: away since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue "
-        assert re.fullmatch(away + r"left to read, waiting up to 1 s", waiting)
-        assert re.fullmatch(away + r"not read", given_up)
+        gone = r"broker-b: (away since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue|does not answer, its queues are) "
+        assert re.match(gone + r"left to read, waiting up to 1 s", waiting)
+        assert re.match(gone + r"not read", given_up)
 
 
 @pytest.mark.parametrize(

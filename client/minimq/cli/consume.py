@@ -106,7 +106,7 @@ def _no_output(_context: click.Context, _option: click.Parameter, value: str | N
     default=_WAIT_FOR_BROKERS_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time that --exit-at-end waits for a broker that disappears meanwhile.",
+    help="Time that --exit-at-end waits for a broker that disappears or stops answering meanwhile.",
 )
 @option(
     "--tags",

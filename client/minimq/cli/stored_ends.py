@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.away import describe_unanswered
-from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Interval of checks of the brokers and of the progress of other members.
 _LOOK_S = 0.5
+#: Seconds that a broker has in any case before it counts as silent.
+_LEAST_TIMEOUT_S = 2.0
 
 
 class BrokerWaits:
@@ -85,6 +87,9 @@ class StoredEnds:
         ]
         #: The brokers that are away now.
         self._away: dict[str, AwayBroker] = {}
+        #: Why registered brokers do not answer now, and from which the consumer gets nothing either.
+        self._silent: dict[str, str] = {}
+        self._positions: dict[MessageQueue, int] = {}  # at the last look
         #: The queues with messages left to read, with their ends.
         self._left: dict[MessageQueue, int] = {
             item.queue: item.max_offset for item in description.queues if item.queue in readable and item.messages
@@ -93,16 +98,15 @@ class StoredEnds:
 
     def reached(self) -> bool:
         """Return whether the group has read everything, except from brokers whose wait is over."""
-        for queue in self._consumer.assignment:
-            # It may belong to another member by now; then that member's progress counts.
-            with contextlib.suppress(InvalidArgument):
-                if self._consumer.position(queue) >= self._left.get(queue, 0):
-                    self._left.pop(queue, None)
-        now = time.monotonic()
-        if self._waited_for() and now >= self._look_at:
-            self._look_at = now + _LOOK_S
-            self._look(now)
-        return self._waited_for() <= self._waits.given_up(now)
+        for queue, position in self._read_to().items():
+            if position >= self._left.get(queue, 0):
+                self._left.pop(queue, None)
+        if self._waited_for() and time.monotonic() >= self._look_at:
+            began = time.monotonic()
+            self._look()
+            now = time.monotonic()
+            self._look_at = now + max(_LOOK_S, now - began)  # a broker that hangs must not stop the output of the rest
+        return self._waited_for() <= self._waits.given_up(time.monotonic())
 
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
@@ -111,17 +115,26 @@ class StoredEnds:
             lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
         return lines
 
+    def _read_to(self) -> dict[MessageQueue, int]:
+        """Return the positions of the consumer, which are those of the group in its queues."""
+        positions: dict[MessageQueue, int] = {}
+        for queue in self._consumer.assignment:
+            # It may belong to another member by now; then that member's progress counts.
+            with contextlib.suppress(InvalidArgument):
+                positions[queue] = self._consumer.position(queue)
+        return positions
+
     def _waited_for(self) -> set[str]:
         """Return the brokers without which the end is not reached."""
         left = {queue.broker_name for queue in self._left}
         return left if self._consumer.is_member else left | self._brokers
 
-    def _look(self, now: float) -> None:
+    def _look(self) -> None:
         from minimq.admin import Admin
 
         try:
-            with Admin(self._nameserver) as admin:
-                self._look_for_brokers(admin, now)
+            with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _LEAST_TIMEOUT_S), 5.0)) as admin:
+                self._look_for_brokers(admin)
                 if not self._left.keys() <= set(self._consumer.assignment):
                     self._ask_about_others(admin)
         except MiniMQError as error:
@@ -129,14 +142,22 @@ class StoredEnds:
             if not (error.retriable or isinstance(error, TopicNotFound)):
                 raise
 
-    def _look_for_brokers(self, admin: Admin, now: float) -> None:
+    def _look_for_brokers(self, admin: Admin) -> None:
         try:
             route = admin.route(self._topic)
             there, away = {queue.broker_name for queue in route.read_queues()}, route.away
         except TopicUnavailable as error:
             there, away = set(), error.away
         self._away = {each.broker_name: each for each in away}
-        new = self._waits.look(self._waited_for() - there, now)
+        before, self._positions = self._positions, self._read_to()
+        moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
+        self._silent = {
+            broker: why
+            for described in admin.describe_topics([self._topic] if there else [])
+            for broker, why in described.unanswered.items()
+            if broker in there - moving
+        }
+        new = self._waits.look(self._waited_for() - (there - self._silent.keys()), time.monotonic())
         for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
             click.echo(line, err=True)
 
@@ -149,6 +170,8 @@ class StoredEnds:
             away = self._away.get(name)
             if away is not None:
                 lines += describe_away([replace(away, queues=left[name])], lacking)
+            elif name in self._silent:
+                lines += describe_unanswered({name: self._silent[name]}, lacking)
             else:  # it was forgotten, or the topic was deleted there
                 lines.append(
                     f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
@@ -157,7 +180,7 @@ class StoredEnds:
 
     def _ask_about_others(self, admin: Admin) -> None:
         mine = set(self._consumer.assignment)
-        committed = admin.committed_offsets(self._group, self._topic)
-        for queue, offset in committed.items():
-            if queue not in mine and offset >= self._left.get(queue, offset + 1):
-                del self._left[queue]
+        with contextlib.suppress(GroupNotFound):  # none has committed yet
+            for queue, offset in ((at.queue, at.committed_offset) for at in admin.describe_group(self._group).queues):
+                if queue not in mine and offset is not None and offset >= self._left.get(queue, offset + 1):
+                    del self._left[queue]
