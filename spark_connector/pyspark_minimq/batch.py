@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -51,12 +52,15 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
         spare_collector()
         with closing(queue_finder(options.connection, options.timeout_s)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
-            bounds = lookup.whole(partial=not options.fail_on_data_loss)
-            starting = lookup.with_retries(lambda: lookup.offsets_at(options.starting, bounds))
-            ending = lookup.with_retries(lambda: lookup.offsets_at(options.ending, bounds))
+            strict = options.fail_on_data_loss
+            bounds = lookup.whole(partial=not strict)
+            starting, ending = (
+                lookup.with_retries(partial(lookup.offsets_at, position, bounds, fail_on_data_loss=strict))
+                for position in (options.starting, options.ending)
+            )
             if options.newest:
                 self._check_compacted(bounds)
-            ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=options.fail_on_data_loss)
+            ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=strict)
             parts = reading.cut(ranges, options, finder)
         TagAdvice(options, self._schema).consider(ranges)
         return parts

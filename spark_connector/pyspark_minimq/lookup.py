@@ -94,7 +94,8 @@ class Lookup:
         """Return the bounds of all queues to read.
 
         Args:
-            partial: whether those of brokers that are away, or silent for `readTimeout`, may be missing; it warns.
+            partial: whether those of brokers that are away, or silent for `readTimeout`, may be missing, and chosen
+                queues that do not exist; it warns.
 
         Raises:
             MinimqSparkError: a topic may not be read, or a queue that was chosen does not exist.
@@ -118,9 +119,10 @@ class Lookup:
             for carrier, text in sight.unseen.items():
                 if carrier.topic == topic:
                     raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
-            raise errors.TopicNotFound.nowhere(topic)
+            if not (without_away and self._subscription.queues):
+                raise errors.TopicNotFound.nowhere(topic)
         missing = {queue for queue in self._subscription.queues if queue.carrier in sight.unseen}
-        self._subscription.check(sight.bounds.keys() | missing)
+        self._subscription.check(sight.bounds.keys() | missing, fail_on_data_loss=not without_away)
         return self._subscription.chosen(sight.bounds)
 
     def check(self, sight: LookupResult, *, partial: bool) -> None:
@@ -132,7 +134,9 @@ class Lookup:
         if unseen:
             log.warning("reading what is there: %s", what)
 
-    def offsets_at(self, position: Position, bounds: Mapping[QueueName, StoredOffsets]) -> Offsets:
+    def offsets_at(
+        self, position: Position, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
+    ) -> Offsets:
         """Turn moments into offsets; what is an offset already stays as it is.
 
         Raises:
@@ -142,7 +146,7 @@ class Lookup:
         if isinstance(position, datetime):
             moments = dict.fromkeys(bounds, position)
         elif isinstance(position, TimesByQueue):
-            position.check(bounds)
+            position.check(bounds, fail_on_data_loss=fail_on_data_loss)
             moments = dict(position.times)
         else:
             return position

@@ -83,8 +83,11 @@ class MicroBatchPlanner:
             else:
                 self._check(self._frozen, None)
                 bounds = self._subscription.chosen(self._frozen.bounds)
-            starting = self._lookup.with_retries(lambda: self._lookup.offsets_at(read.starting, bounds))
-            self._initial = first_offset(bounds, starting, fail_on_data_loss=read.fail_on_data_loss)
+            strict = read.fail_on_data_loss
+            starting = self._lookup.with_retries(
+                lambda: self._lookup.offsets_at(read.starting, bounds, fail_on_data_loss=strict)
+            )
+            self._initial = first_offset(bounds, starting, fail_on_data_loss=strict)
         return self._initial
 
     def freeze(self) -> None:
@@ -186,6 +189,8 @@ class MicroBatchPlanner:
     def _check(self, sight: LookupResult, done: StreamOffset | None) -> None:
         """Tell of a mistyped name when the query starts. What was read before and is gone is a loss instead.
 
+        Without `failOnDataLoss`, a chosen queue that does not exist is logged.
+
         Args:
             sight: the first one.
             done: how far the query is; None when it is new.
@@ -195,15 +200,17 @@ class MicroBatchPlanner:
             TopicNotFound: a topic does not exist.
         """
         is_new = done is None or done.start is None
-        if self._is_checked or not (is_new or self._options.read.fail_on_data_loss):
+        strict = self._options.read.fail_on_data_loss
+        if self._is_checked or not (is_new or strict):
             return  # what was lost in an earlier run is not in the checkpoint any more
         read = done.end if done is not None else {}
         unseen = sight.unseen
         known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in unseen}
-        for topic in sorted(set(self._subscription.names()) - known):
-            raise errors.TopicNotFound.nowhere(topic)
+        if strict or not self._subscription.queues:
+            for topic in sorted(set(self._subscription.names()) - known):
+                raise errors.TopicNotFound.nowhere(topic)
         if self._subscription.queues and not unseen:
-            self._subscription.check(sight.bounds.keys() | read.keys())
+            self._subscription.check(sight.bounds.keys() | read.keys(), fail_on_data_loss=strict)
         self._is_checked = True
 
     def _message_bytes(self, queue: QueueName, offset: int) -> float:

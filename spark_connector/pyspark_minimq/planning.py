@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pyspark_minimq.errors import MinimqSparkError
+
+log = logging.getLogger(__name__)
 
 #: Fewer messages are not worth a task of their own even where a core is idle.
 WORTH_A_CORE = 10_000
@@ -150,11 +153,10 @@ class Subscription:
         is_meant = self.pattern.startswith("%") or not topic.startswith("%")
         return is_meant and re.fullmatch(self.pattern, topic) is not None
 
-    def check(self, existing: Set[QueueName]) -> None:
-        """Raise `MinimqSparkError` when a queue was chosen that is not there."""
-        unknown = sorted(self.queues - existing)
-        if unknown:
-            raise MinimqSparkError(f"assign names {_some(unknown)}, which does not exist: there are {_some(existing)}")
+    def check(self, existing: Set[QueueName], *, fail_on_data_loss: bool) -> None:
+        """Raise `MinimqSparkError` if a chosen queue does not exist; without `fail_on_data_loss` if none exists."""
+        is_fatal = fail_on_data_loss or not self.queues & existing
+        _check_known("assign", self.queues, existing, is_fatal=is_fatal)
 
 
 class OffsetRange(NamedTuple):
@@ -194,9 +196,19 @@ class TimesByQueue:
     option: str
     times: Mapping[QueueName, datetime]
 
-    def check(self, bounds: Mapping[QueueName, StoredOffsets]) -> None:
-        """Raise `MinimqSparkError` unless there is a moment for each queue to read, and for no other."""
-        _check_named(self.option, "time", "name every queue that is read", self.times, bounds)
+    def check(self, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool) -> None:
+        """Raise `MinimqSparkError` unless there is a moment for each queue to read, and for no other.
+
+        Without `fail_on_data_loss` those of other queues are logged.
+        """
+        _check_named(
+            self.option,
+            "time",
+            "name every queue that is read",
+            self.times,
+            bounds,
+            fail_on_data_loss=fail_on_data_loss,
+        )
 
 
 #: One offset for all queues (`EARLIEST` or `LATEST`), or one for each.
@@ -244,7 +256,8 @@ def resolve(
         option: where the offsets are from.
         offsets: as they were wished for.
         bounds: of every queue to read.
-        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
+        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is, and queues that
+            do not exist, instead of logging them.
 
     Raises:
         MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
@@ -252,10 +265,10 @@ def resolve(
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
     remedy = "name every queue that is read, with -2 for the earliest offset and -1 for the latest"
-    _check_named(option, "offset", remedy, offsets, bounds)
+    _check_named(option, "offset", remedy, offsets, bounds, fail_on_data_loss=fail_on_data_loss)
     resolved = {}
-    for queue, offset in offsets.items():
-        first, end, *_ = bounds[queue]
+    for queue, (first, end, *_) in bounds.items():
+        offset = offsets[queue]
         if offset < 0:
             resolved[queue] = first if offset == EARLIEST else end
         elif first <= offset <= end or not fail_on_data_loss:
@@ -274,13 +287,21 @@ def _check_named(
     remedy: str,
     named: Mapping[QueueName, object],
     bounds: Mapping[QueueName, StoredOffsets],
+    *,
+    fail_on_data_loss: bool,
 ) -> None:
     missing = sorted(bounds.keys() - named.keys())
     if missing:
         raise MinimqSparkError(f"{option} has no {what} for {_some(missing)}: {remedy}")
-    unknown = sorted(named.keys() - bounds.keys())
+    _check_known(option, named.keys(), bounds.keys(), is_fatal=fail_on_data_loss)
+
+
+def _check_known(option: str, named: Set[QueueName], existing: Set[QueueName], *, is_fatal: bool) -> None:
+    unknown = sorted(named - existing)
+    if unknown and is_fatal:
+        raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(existing)}")
     if unknown:
-        raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(bounds)}")
+        log.warning("going on with what is left: %s names %s, which does not exist", option, _some(unknown))
 
 
 def _some(queues: Iterable[QueueName]) -> str:

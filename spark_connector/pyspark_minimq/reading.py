@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute
+from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute, with_retries
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import ReadOptions
@@ -76,11 +76,12 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         reader = range_reader(options.connection, options.timeout_s)
         reader.learn(partition.routes)
         spare_collector()
+        silent = set[str]()  # brokers for which this task has waited in vain
         if options.newest:
             for part in partition.ranges:
-                yield from _newest(_pieces(reader, options, columns, part), schema)
+                yield from _newest(_pieces(reader, options, columns, part, silent), schema)
             return
-        pieces = (piece for part in partition.ranges for piece in _pieces(reader, options, columns, part))
+        pieces = (piece for part in partition.ranges for piece in _pieces(reader, options, columns, part, silent))
         yield from columns.gathered(pieces)
 
 
@@ -94,12 +95,19 @@ def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa
 
 
 def _pieces(
-    reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange
+    reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange, silent: set[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, batch by batch. Raises as `read` does."""
+    """Yield the messages of a range, batch by batch. Raises as `read` does.
+
+    Without `failOnDataLoss`, adds a broker that does not answer to `silent`, and skips the brokers that are in it.
+    """
+    broker = part.queue.broker_name
+    if broker in silent:
+        _warn(part, "left out", f"{broker} does not answer")
+        return
     try:
         if columns.are_known and not reader.is_compacted(part.queue.topic):  # nothing has to be fetched
-            start, end = _stored(reader, part, strict=options.fail_on_data_loss)
+            start, end = _stored(reader, part, options)
             yield from columns.count(MessageQueue(*part.queue), start, end)
             return
         # Closed when Spark needs no more, which ends the pull at the broker.
@@ -110,7 +118,16 @@ def _pieces(
             raise MinimqSparkError(f"{error.message}; failOnDataLoss=false reads what is left") from None
         if not isinstance(error, errors.TopicRecreated) and not _is_deleted(part, options):
             raise
-        log.warning("offsets %d to %d of queue %s are lost: %s", part.start, part.end - 1, part.queue, error.message)
+        _warn(part, "lost", error.message)
+    except errors.TransportError as error:
+        if options.fail_on_data_loss or not error.retriable:
+            raise
+        silent.add(broker)
+        _warn(part, "left out", error.message)
+
+
+def _warn(part: OffsetRange, what: str, reason: str) -> None:
+    log.warning("offsets %d to %d of queue %s are %s: %s", part.start, part.end - 1, part.queue, what, reason)
 
 
 def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
@@ -144,7 +161,7 @@ def _stored_batches(
             if options.fail_on_data_loss:
                 raise _lost(error.message) from None
             log.warning("reading what is left: %s", error.message)
-            first, last = reader.bounds(queue, topic_id)
+            first, last = _bounds(reader, part, options)
             left = max(start, first), min(end, last)
             if left == (start, end) and not term:
                 raise  # the broker reports that all messages are there: this would repeat forever
@@ -152,18 +169,24 @@ def _stored_batches(
             term = 0  # what a later master has there instead is what is left
 
 
-def _stored(reader: RangeReader, part: OffsetRange, *, strict: bool) -> tuple[int, int]:
-    """Return which offsets of a range are stored; all of them if it is strict. Raises as `_stored_batches` does."""
+def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
+    """Return which offsets of a range are stored: all with `failOnDataLoss`. Raises as `_stored_batches` does."""
     queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
         next(batches)  # which waits for a broker that is just not there
-    first, end = reader.bounds(queue, topic_id)
-    if strict and not first <= part.start <= part.end <= end:
+    first, end = _bounds(reader, part, options)
+    if options.fail_on_data_loss and not first <= part.start <= part.end <= end:
         stored = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"
         lacking = part.start if part.start < first else max(part.start, end)
         raise _lost(f"offsets {lacking} to {part.end - 1} of queue {queue} cannot be read: {stored}")
     return max(part.start, first), min(part.end, end)
+
+
+def _bounds(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
+    """Return the stored offsets of a queue; retries for `readTimeout`."""
+    queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
+    return with_retries(lambda _: reader.bounds(queue, topic_id), options.timeout_s, option="readTimeout")
 
 
 def _topic_id(part: OffsetRange) -> TopicId | None:

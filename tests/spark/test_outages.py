@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
+from pyspark_minimq.errors import MinimqSparkError
+from support.batch_plan import Plan
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
@@ -151,3 +154,45 @@ def test_a_broker_that_hangs_is_away_after_the_read_timeout(
         load(spark, hanging, readTimeout="2s").collect()
     assert "; start it again, or read the others with failOnDataLoss=false (waited 2 s" in str(caught.value)
     assert load(spark, hanging, readTimeout="2s", failOnDataLoss="false").count() == ON_EACH
+
+
+@pytest.mark.parametrize("columns", ["body binary", "offset bigint"])
+@pytest.mark.parametrize("way", ["pause", "kill"])
+def test_a_task_leaves_out_a_broker_that_does_not_answer_any_more(
+    two: LocalCluster, caplog: pytest.LogCaptureFixture, way: str, columns: str
+) -> None:
+    strict = Plan(two.nameserver, "t", columns)
+    lenient = Plan(two.nameserver, "t", columns, failOnDataLoss="false")
+    server = two.server("broker-b")
+    getattr(server, way)()
+    try:
+        with pytest.raises((MinimqSparkError, MiniMQError), match="t/broker-b/0 cannot be read from offset 0 on: "):
+            strict.count()
+        with caplog.at_level(logging.WARNING):
+            assert lenient.count() == ON_EACH
+        assert f"offsets 0 to {ON_EACH - 1} of queue t/broker-b/0 are left out: " in caplog.text
+    finally:
+        server.resume() if way == "pause" else server.start()
+    assert strict.count() == lenient.count() == 2 * ON_EACH
+
+
+def test_a_stream_goes_on_without_a_broker_that_hangs_after_the_plan(
+    spark: SparkSession, two: LocalCluster, tmp_path: Path
+) -> None:
+    rows: list[int] = []
+    server = two.server("broker-b")
+
+    def take(frame: DataFrame, _: int) -> None:
+        server.pause()
+        try:
+            rows.append(frame.count())
+        finally:
+            server.resume()
+
+    source = spark.readStream.format("minimq").options(nameserver=two.nameserver, topic="t", readTimeout="2s")
+    loaded = source.options(startingOffsets="earliest", failOnDataLoss="false").load()
+    writer = loaded.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    assert query.exception() is None
+    assert rows == [ON_EACH]

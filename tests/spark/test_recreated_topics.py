@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from pyspark_minimq.batch import MinimqBatchReader
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.options import parse_read_options
-from pyspark_minimq.schema import MESSAGE_SCHEMA
+from support.batch_plan import Plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -78,7 +75,7 @@ def test_a_planned_micro_batch_never_reads_the_new_topic(
         run("true")
     reason = f"MinimqSparkError: queue {topic}/broker-a/"
     assert reason in str(caught.value)
-    assert f"topic {topic} was deleted and created again since this read was planned: " in str(caught.value)
+    assert f"topic {topic} was deleted and created again since this read was planned; " in str(caught.value)
     assert "failOnDataLoss=false" in str(caught.value)
     assert len(sink.bodies) == 10
 
@@ -87,6 +84,38 @@ def test_a_planned_micro_batch_never_reads_the_new_topic(
     assert sorted(sink.bodies[10:]) == new
     run("true")  # told once
     assert len(sink.bodies) == 10 + len(new)
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "assign"])
+def test_a_new_query_whose_first_micro_batch_failed_starts_with_what_exists(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, topic: str, fill: Fill, option: str
+) -> None:
+    sink = Crash()
+    sink.at = 0
+    chosen = {
+        "startingOffsets": {"topic": topic, "startingOffsets": f'{{"{topic}": {{"broker-a": {{"0": 0, "1": 0}}}}}}'},
+        "assign": {"assign": f'{{"{topic}": {{"broker-a": [0, 1]}}}}', "startingOffsets": "earliest"},
+    }[option]
+
+    def run(fail_on_data_loss: str) -> None:
+        source = spark.readStream.format("minimq").schema("body binary").options(nameserver=cluster.nameserver)
+        loaded = source.options(**chosen, failOnDataLoss=fail_on_data_loss).load()
+        writer = loaded.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(200)
+        finally:
+            query.stop()
+
+    fill("old", 2)
+    with pytest.raises(StreamingQueryException, match="the job crashes"):
+        run("true")
+    sink.at = None
+    fill("new", 1)
+    with pytest.raises(StreamingQueryException, match=rf"{topic}/broker-a/1, which does not exist: there are queue"):
+        run("true")
+    run("false")
+    assert sorted(sink.bodies) == [f"new-0-{index}" for index in range(10)]
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
@@ -105,18 +134,6 @@ def test_the_second_action_of_a_frame_does_not_read_the_new_topic(
         frame.count()
     assert lenient.count() == 0
     assert load().count() == 20
-
-
-class Plan:
-    """A planned batch query, without Spark."""
-
-    def __init__(self, nameserver: str, topic: str, columns: str, **options: str) -> None:
-        given = parse_read_options({"nameserver": nameserver, "topic": topic, "readTimeout": "2s", **options})
-        self._reader = MinimqBatchReader(given, StructType([MESSAGE_SCHEMA[columns.split(maxsplit=1)[0]]]))
-        self._parts = self._reader.partitions()
-
-    def count(self) -> int:
-        return sum(batch.num_rows for part in self._parts for batch in self._reader.read(part))
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
@@ -147,17 +164,3 @@ def test_the_tasks_of_a_topic_that_was_resized(
     plan = Plan(cluster.nameserver, topic, columns)
     admin.update_topic(topic, read_queues=4, write_queues=4)
     assert plan.count() == 20
-
-
-@pytest.mark.fault
-def test_a_task_does_not_take_a_broker_that_is_down_for_one_that_lost_its_topic(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as own, Admin(own.nameserver) as admin:
-        admin.create_topic("t", queues=1)
-        with Producer(own.nameserver) as producer:
-            producer.send(Message("t", b"x"))
-        lenient = Plan(own.nameserver, "t", "body binary", failOnDataLoss="false")
-        own.brokers[0].kill()
-        with pytest.raises(MinimqSparkError):
-            lenient.count()
-        own.brokers[0].start()
-        assert lenient.count() == 1

@@ -84,6 +84,17 @@ def test_chosen_queues_are_read_also_when_they_are_hidden() -> None:
         planned(assign='{"t": {"a": [1, 3]}}')
 
 
+def test_without_fail_on_data_loss_queues_that_do_not_exist_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    times = '{"t": {"a": {"1": "1999-01-01T00:00Z", "9": 5}}}'
+    options = {"assign": '{"t": {"a": [1, 3]}}', "failOnDataLoss": "false"}
+    part = OffsetRange(QueueName("t", "a", 1), 7, 10, topic_id=ID)
+    assert planned(**options, startingOffsetsByTimestamp=times) == [part]
+    assert "assign names queue t/a/3, which does not exist" in caplog.text
+    assert "startingOffsetsByTimestamp names queue t/a/9, which does not exist" in caplog.text
+    with pytest.raises(MinimqSparkError, match="assign names queue t/a/3, which does not exist: there are queue t/a/0"):
+        planned(assign='{"t": {"a": [3]}}', failOnDataLoss="false")
+
+
 def test_one_large_queue_is_work_for_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedFinder, "ends", (10_000_005, 5, 5))
     assert [len(part) for part in planned(tag="paid")] == [1_000_000] * 10

@@ -332,6 +332,19 @@ def test_a_topic_that_is_not_there_when_a_frozen_query_starts_is_an_error(world:
         frozen.initial()
 
 
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_without_fail_on_data_loss_a_query_starts_with_the_chosen_queues_that_exist(
+    world: World, caplog: pytest.LogCaptureFixture, is_frozen: bool
+) -> None:
+    options = {"assign": '{"t": {"a": [0, 7]}, "u": {"a": [0]}}', "failOnDataLoss": "false"}
+    planner = MicroBatchPlanner(parse_stream_options(options))
+    if is_frozen:
+        planner.freeze()
+    assert planner.initial().end == {QueueName("t", "a", 0): 10}
+    assert "assign names queue t/a/7, queue u/a/0, which does not exist" in caplog.text
+    assert planner.advance(planner.initial(), BatchLimits()) is not None
+
+
 def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 

@@ -60,6 +60,15 @@ def test_a_queue_that_does_not_exist_is_named() -> None:
     assert "startingOffsets names queue t/c/7, which does not exist: there are queue t/a/0" in refusal(wanted)
 
 
+def test_without_fail_on_data_loss_a_queue_that_does_not_exist_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    wanted = {A0: 15, A1: 0, B0: 5, QueueName("t", "c", 7): 3}
+    assert plan(wanted, strict=False) == [planned(A0, 15, 20)]
+    assert plan(EARLIEST, wanted, strict=False) == [planned(A0, 10, 15), planned(B0, 0, 5)]
+    assert "startingOffsets names queue t/c/7, which does not exist" in caplog.text
+    assert "endingOffsets names queue t/c/7, which does not exist" in caplog.text
+    assert "startingOffsets has no offset for queue t/b/0: name every queue" in refusal({A0: 10, A1: 0}, strict=False)
+
+
 @pytest.mark.parametrize("offset", [9, 21])
 def test_an_offset_that_is_not_stored_is_refused_with_those_that_are(offset: int) -> None:
     text = refusal({A0: offset, A1: 0, B0: 0})
