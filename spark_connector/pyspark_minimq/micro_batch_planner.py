@@ -153,6 +153,7 @@ class MicroBatchPlanner:
                 topics = {carrier.topic for carrier in untold}
                 more = self._lookup.with_retries(lambda: self._lookup.look(topics, untold))
                 self._frozen = self._frozen.and_of(more)
+            self._frozen = self._still_answering(self._frozen)
             return self._frozen
         time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
         sight, failure = self._look_if_possible(read)
@@ -163,6 +164,28 @@ class MicroBatchPlanner:
         elif now - (self._answered_at or self._planned_at) >= self._timeout_s:
             raise after_waiting(failure, self._timeout_s, "readTimeout")
         return sight
+
+    def _still_answering(self, frozen: LookupResult) -> LookupResult:
+        """Leave brokers that have stopped answering for `readTimeout` to the next run.
+
+        Raises:
+            MiniMQError: no broker answers.
+        """
+        carriers = {queue.carrier for queue in frozen.bounds}
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            sight, failure = self._look_if_possible(carriers)
+            silent = {carrier: text for carrier, text in sight.unseen.items() if carrier in carriers}
+            if not silent or time.monotonic() >= give_up_at:
+                break
+            time.sleep(IDLE_S)
+        if carriers and silent.keys() == carriers:
+            failure = failure or errors.Unavailable(f"no broker answers: {next(iter(silent.values()))}")
+            raise after_waiting(failure, self._timeout_s, "readTimeout")
+        bounds = {queue: at for queue, at in frozen.bounds.items() if queue.carrier not in silent}
+        left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.away)
+        self._tell_away(left)
+        return left
 
     def _look_if_possible(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
         """Return what brokers tell, and why none does: then the queues that have been read stay where they are."""

@@ -63,8 +63,8 @@ class ReadOptions:
         min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: most messages in one partition.
         newest: of each key of a compacted topic the newest message alone; batch queries only.
-        fail_on_data_loss: fail when messages of the range are not stored, or their broker is away when the query is
-            planned, instead of reading the others.
+        fail_on_data_loss: fail when messages of the range are not stored, their broker is away, or a queue that options
+            name does not exist, instead of reading the others.
         timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
     """
 

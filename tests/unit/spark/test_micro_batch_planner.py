@@ -232,6 +232,27 @@ def test_what_is_available_now_does_not_need_a_silent_broker(world: World) -> No
         query.planner.freeze()
 
 
+def test_a_broker_that_hangs_while_what_is_available_is_read_is_left_to_the_next_run(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = MessageQueue("t", "b", 0)
+    world.ends[other] = 10
+    query = Query(startingOffsets="earliest", readTimeout="10s", maxOffsetsPerTrigger="10")
+    query.planner.freeze()
+    assert query.advance() == {0: (0, 5)}  # of each broker
+    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
+    began = world.now
+    assert query.advance() == {0: (5, 10)}
+    assert world.now - began == pytest.approx(10)
+    assert query.advance() is None
+    assert world.now - began < 20  # waited once
+    assert query.done.end[QueueName("t", "b", 0)] == 5
+    assert caplog.text.count("topic t: b: does not answer (has not answered in time)") == 1
+    world.ends, world.silent, world.away = {}, {}, {("t", "a"): broker_away(1)}
+    with pytest.raises(errors.Unavailable, match=r"no broker answers: .* \(waited 10 s, as readTimeout says\)"):
+        query.advance()
+
+
 def test_a_refusal_is_no_silence(world: World) -> None:
     world.silent = {("t", "b"): errors.AccessDenied("no right")}
     with pytest.raises(errors.AccessDenied, match="topic t cannot be looked up on b: no right"):
