@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,26 @@ def test_messages_with_times_in_the_future_are_told_of_and_new_queues_have_right
         producer.send(Message("new", b"right"))
         times = {name: read_all(cluster.nameserver, name)[-1].stored_at.timestamp() for name in ("t", "new")}
     assert times["t"] - times["new"] == pytest.approx(ahead_s, abs=3600)
+
+
+def test_delayed_messages_are_accepted_and_arrive_after_the_clock_went_back(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "broker-a"
+    store = OpenStore(path, StoreOptions(SEGMENT), Clock(now_ms() + TEN_DAYS_MS))
+    store.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
+    store.delay("t", 0, store.clock.now_ms + 1, b"by a clock that is ahead")
+    store.clock.now_ms += 1
+    store.publish_due()
+    store.close()
+    with (
+        LocalCluster(brokers=1, data_dir=path.parent) as cluster,
+        Producer(cluster.nameserver, send_timeout_s=20.0) as producer,
+    ):
+        later = producer.send(Message("t", b"later", deliver_after_s=3_600.0))
+        assert later.due_at is not None
+        assert later.due_at < datetime.now(UTC) + timedelta(hours=1, minutes=1)
+        soon = producer.send(Message("t", b"soon", deliver_after_s=0.2))
+        assert soon.due_at is not None
+        wait_until(lambda: len(read_all(cluster.nameserver, "t")) == 2, 20.0, what="the message that is due soon")
+        assert datetime.now(UTC) >= soon.due_at
+        assert [message.body for message in read_all(cluster.nameserver, "t")] == [b"by a clock that is ahead", b"soon"]
+    assert check_directory(path).findings == []

@@ -1,7 +1,8 @@
 """Delayed batches: which of them are published already, and how many wait.
 
 A delayed batch is known by its key, the time at which it is due and its id, and is published in the order of keys. So
-one key, the mark, tells all that are published from all that are not, however many there are.
+one key, the mark, tells all that are published from all that are not, however many there are. If the clock is set
+back, the mark is set back with it, and keeps the former key for the batches that were stored before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,35 @@ class DueKey(NamedTuple):
 
 #: Before all keys.
 NO_KEY = DueKey(0, 0)
+
+
+class DueMark(msgspec.Struct, frozen=True, array_like=True):
+    """Tells which delayed batches are published; also its row in the checkpoint.
+
+    `due_ms` and `id` are the key up to which all batches are published.
+    """
+
+    due_ms: int = 0
+    id: int = 0
+    #: Larger keys from before the clock was set back: due time, id, and the id from which batches are newer.
+    former: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def key(self) -> DueKey:
+        """The key up to which all batches are published. Some behind it may be published as well."""
+        return DueKey(self.due_ms, self.id)
+
+    def covers(self, key: DueKey) -> bool:
+        """Return whether the batch with a key is published or skipped."""
+        return key <= self.key or any(key <= former[:2] and key.id < former[2] for former in self.former)
+
+    def moved(self, key: DueKey) -> DueMark:
+        """Return the mark after the batch with a key, the first one that waits."""
+        return DueMark(*key, tuple(former for former in self.former if former[:2] > key))
+
+    def set_back(self, to: DelaysSetBack) -> DueMark:
+        """Return the mark after the clock was set back."""
+        return DueMark(*self.key, (*self.former, (*self.key, to.id))).moved(DueKey(to.due_ms, 0))
 
 
 class Delay(NamedTuple):
@@ -94,6 +124,13 @@ class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
     messages: int = 0
 
 
+class DelaysSetBack(msgspec.Struct, frozen=True, tag="delays-set-back"):
+    """The clock was set back: batches with at least this id are published by their keys from this time on."""
+
+    due_ms: int
+    id: int
+
+
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
     """The numbers of batches that wait to be due, and of their messages; also the row of a topic in the checkpoint."""
 
@@ -111,15 +148,21 @@ class DelayTable:
         changed: gets the rows that are changed.
 
     Attributes:
-        mark: the key of the last one that was published, or skipped.
+        published: tells which are published.
         saved_mark: the mark of the checkpoint, behind which no recovery and no truncation goes.
         by_topic: how many wait, by the id of the topic.
     """
 
     def __init__(self, changed: set[tuple[Any, ...]]) -> None:
         self._changed = changed
-        self.mark = self.saved_mark = NO_KEY
+        self.published = DueMark()
+        self.saved_mark = NO_KEY
         self.by_topic: dict[int, Waiting] = {}
+
+    @property
+    def mark(self) -> DueKey:
+        """The key up to which all are published."""
+        return self.published.key
 
     def waiting(self, topic_id: int) -> Waiting:
         """Return how many wait for a topic. Any thread may ask."""
@@ -127,13 +170,18 @@ class DelayTable:
 
     def load_mark(self, row: Any) -> None:  # noqa: ANN401 - as it was decoded
         """Take the mark of a checkpoint in."""
-        self.mark = self.saved_mark = DueKey(*msgspec.convert(row, tuple[int, int]))
+        self.published = msgspec.convert(row, DueMark)
+        self.saved_mark = self.mark
+
+    def saved(self, mark: DueKey) -> None:
+        """Take in the mark that a checkpoint has; the clock may have been set back since."""
+        self.saved_mark = min(mark, self.mark)
 
     def load(self, topic_id: int, row: Any) -> None:  # noqa: ANN401 - as it was decoded
         """Take in how many wait for a topic, of a checkpoint."""
         self.by_topic[topic_id] = msgspec.convert(row, Waiting)
 
-    def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped) -> None:
+    def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped | DelaysSetBack) -> None:
         """Take the effect of an entry in."""
         match entry:
             case BatchDelayed():
@@ -141,13 +189,16 @@ class DelayTable:
             case BatchesRecalled(topic_id, batches):
                 self._count(topic_id, -len(batches), -sum(each.messages for each in batches))
             case DueSkipped(due_ms, id_, topic_id, messages):
-                self._move(DueKey(due_ms, id_))
+                self._set(self.published.moved(DueKey(due_ms, id_)))
                 if topic_id:
                     self._count(topic_id, -1, -messages)
+            case DelaysSetBack():
+                self._set(self.published.set_back(entry))
+                self.saved(self.saved_mark)
 
     def publish(self, key: DueKey, topic_id: int, messages: int) -> None:
         """Take in that the next batch is published."""
-        self._move(key)
+        self._set(self.published.moved(key))
         self._count(topic_id, -1, -messages)
 
     def forget_topic(self, topic_id: int) -> None:
@@ -155,8 +206,8 @@ class DelayTable:
         if self.by_topic.pop(topic_id, None) is not None:
             self._changed.add(("delayed", topic_id))
 
-    def _move(self, key: DueKey) -> None:
-        self.mark = key
+    def _set(self, published: DueMark) -> None:
+        self.published = published
         self._changed.add(("due-mark",))
 
     def _count(self, topic_id: int, batches: int, messages: int) -> None:

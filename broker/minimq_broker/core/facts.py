@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.delays import BatchesRecalled, DueSkipped
+from minimq_broker.core.delays import BatchesRecalled, DelaysSetBack, DueSkipped
 from minimq_broker.core.pop_runs import PopMoved
 from minimq_broker.core.retention import RetentionRules
 from minimq_common.errors import StoreError
@@ -276,6 +276,7 @@ Fact = (
     | AtomicBegun
     | BatchesRecalled
     | DueSkipped
+    | DelaysSetBack
 )
 
 _encoder = msgspec.msgpack.Encoder()

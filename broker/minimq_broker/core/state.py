@@ -15,7 +15,7 @@ from typing import Any, assert_never
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelayTable, DueSkipped
+from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueSkipped
 from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
@@ -229,7 +229,7 @@ class State:
         is_told = isinstance(entry, RouteFact)
         self.begun += is_told
         match entry:
-            case BatchDelayed() | BatchesRecalled() | DueSkipped():
+            case BatchDelayed() | BatchesRecalled() | DueSkipped() | DelaysSetBack():
                 self.delays.apply(entry)
             case (
                 BatchStaged()

@@ -138,7 +138,7 @@ _ROWS: dict[str, _Row] = {
         lambda state: state.transactions.publishing,
         lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
     ),
-    "due-mark": _Row(lambda state: state.delays.mark, lambda state, key: state.delays.load_mark(key)),
+    "due-mark": _Row(lambda state: state.delays.published, lambda state, row: state.delays.load_mark(row)),
     "delayed": _Row(
         lambda state, topic_id: state.delays.by_topic.get(topic_id),
         lambda state, row, topic_id: state.delays.load(msgspec.convert(topic_id, int), row),

@@ -11,6 +11,7 @@ from minimq_broker.core.delays import (
     BatchDelayed,
     BatchesRecalled,
     Delay,
+    DelaysSetBack,
     DueKey,
     DueSkipped,
     RecalledBatch,
@@ -26,16 +27,15 @@ from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
 from minimq_common.batch import read_header
-from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull, SystemBusy
-from minimq_common.moments import moment
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
 
 log = logging.getLogger(__name__)
 
 #: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
 _LOOKED_AT = 10_000
 _DAY_MS = 86_400_000
-#: The clocks of two masters may differ by so much, in ms: after a fail-over a message is that late, and not refused.
-_CLOCKS_DIFFER_MS = 60_000
+#: A message may be this late in ms after the clock was set back by less. By more, the mark is set back as well.
+_LATE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class DelayDrafts:
     def __init__(self, group: GroupEntries, state: State, max_delay_ms: int = MAX_DELAY_MS) -> None:
         self._group, self._state, self._max_delay_ms = group, state, max_delay_ms
         #: After what the group publishes.
-        self._mark = state.delays.mark
+        self._published = state.delays.published
         #: What the group recalls.
         self._recalled: set[DueKey] = set()
 
@@ -74,7 +74,6 @@ class DelayDrafts:
 
         Raises:
             InvalidArgument: it would wait for too long.
-            SystemBusy: batches were published that are due much later, since a clock was wrong.
         """
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
@@ -85,18 +84,16 @@ class DelayDrafts:
             )
         if due_ms <= now_ms:
             return None
-        # The clock was set back, or that of another master was ahead: behind the mark nothing is published.
-        if self._mark.due_ms - due_ms > _CLOCKS_DIFFER_MS:
-            raise SystemBusy(
-                f"this broker has published delayed messages that were due at {moment(self._mark.due_ms).isoformat()}, "
-                f"since a clock was ahead; by its clock it is {moment(now_ms).isoformat()} now, and no message can be "
-                "delayed until an earlier time: set the clock right, delay it longer, or leave it to another broker"
-            )
-        return max(due_ms, self._mark.due_ms + 1)
+        ahead_ms = self._published.due_ms - due_ms
+        return self._published.due_ms + 1 if 0 <= ahead_ms <= _LATE_MS else due_ms
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
         """Write a batch that waits for a queue."""
         header, now_ms = job.header, self._group.now_ms
+        if due_ms <= self._published.due_ms:  # the clock was set back, or that of another master was ahead
+            fact = DelaysSetBack(now_ms, self._group.end)
+            self._group.add(fact)
+            self._published = self._published.set_back(fact)
         key = DueKey(due_ms, self._group.end)
         place = Place(*queue, key.id, now_ms, due_ms)
         self._group.append(delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable))
@@ -110,7 +107,7 @@ class DelayDrafts:
         """Write the next batches that are due to their queues, but for those that are not to be published."""
         size = 0
         recalled = passed = None
-        for looked, stored in enumerate(index.walk(self._mark, self._group.now_ms + 1)):
+        for looked, stored in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
             key = due_key_in(stored[0])
             if is_recall(stored[0]):
                 recalled = passed = key  # its batch may be gone with its segment
@@ -118,6 +115,9 @@ class DelayDrafts:
             if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
                 job.has_more = True
                 break
+            if self._published.covers(key):
+                passed = key
+                continue
             if key == recalled or key in self._recalled:
                 job.recalled += 1
                 passed = key
@@ -149,13 +149,13 @@ class DelayDrafts:
         queue = QueueKey(topic.topic_id, delayed.place.queue_id % topic.write_queues)
         place = self._group.put(queue, data, read_header(data), EntryKind.DUE, key)
         self._group.do(BatchApplied(queue, self._group.ends[queue], place, due=key), place.stored_ms)
-        self._mark = key
+        self._published = self._published.moved(key)
         job.messages += delayed.messages
         job.late_ms.append(place.stored_ms - key.due_ms)
 
     def _skip(self, fact: DueSkipped) -> None:
         self._group.add(fact)
-        self._mark = DueKey(fact.due_ms, fact.id)
+        self._published = self._published.moved(DueKey(fact.due_ms, fact.id))
 
     # ---- recalling ----------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class DelayDrafts:
     def _outcome(self, key: DueKey, topic_id: int, row: DueRow | None, index: DueIndex) -> RecallOutcome:
         if row is not None and row.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
-        if key in self._recalled or index.is_recalled(key, self._mark):
+        if key in self._recalled or index.is_recalled(key, self._published.key):
             return RecallOutcome.ALREADY_RECALLED
-        if row is None or key <= self._mark:
+        if row is None or self._published.covers(key):
             return RecallOutcome.TOO_LATE
         return RecallOutcome.RECALLED if row.is_recallable else RecallOutcome.NOT_RECALLABLE

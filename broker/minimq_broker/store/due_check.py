@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minimq_broker.core.delays import NO_KEY, BatchDelayed, BatchesRecalled, DelayTable, DueKey, DueSkipped
+from minimq_broker.core.delays import (
+    BatchDelayed,
+    BatchesRecalled,
+    DelaysSetBack,
+    DelayTable,
+    DueKey,
+    DueMark,
+    DueSkipped,
+)
 from minimq_broker.core.facts import GroupDeleted, TopicDeleted, TopicSet
 from minimq_broker.core.state import BatchApplied, Effect, State
 from minimq_broker.store.due_rows import due_rows_of
@@ -25,7 +33,7 @@ class DueCheck:
         self._table = DelayTable(set())
         self._ids: dict[str, int] = {}
         self._expected: dict[bytes, bytes] = {}
-        self._mark = NO_KEY
+        self._published = DueMark()
 
     def lacks_entries(self) -> None:
         """Note that the log lacks some entries."""
@@ -39,23 +47,26 @@ class DueCheck:
         if isinstance(done, DueSkipped):
             self._move(DueKey(done.due_ms, done.id))
         elif isinstance(done, BatchApplied) and done.due is not None:
-            self._move(done.due)
+            self._move(done.due, is_published=True)
         elif isinstance(done, BatchesRecalled):
             for each in done.batches:
-                if (each.due_ms, each.id) <= self._mark:
+                if self._published.covers(DueKey(each.due_ms, each.id)):
                     raise CorruptEntry(f"a batch that was due at {each.due_ms}, id {each.id}, is recalled too late")
+        elif isinstance(done, DelaysSetBack):
+            self._published = self._published.set_back(done)
 
-    def _move(self, key: DueKey) -> None:
-        if key <= self._mark:
+    def _move(self, key: DueKey, *, is_published: bool = False) -> None:
+        mark = self._published.key
+        if key <= mark or (is_published and self._published.covers(key)):
             raise CorruptEntry(
                 f"the batch that was due at {key.due_ms}, id {key.id}, is published again, or out of order: that of "
-                f"{self._mark.due_ms}, id {self._mark.id}, is ahead of it"
+                f"{mark.due_ms}, id {mark.id}, is ahead of it"
             )
-        self._mark = key
+        self._published = self._published.moved(key)
 
     def _replay(self, done: Effect) -> None:
         match done:
-            case BatchDelayed() | BatchesRecalled() | DueSkipped():
+            case BatchDelayed() | BatchesRecalled() | DueSkipped() | DelaysSetBack():
                 self._table.apply(done)
             case BatchApplied() if done.due is not None:
                 self._table.publish(done.due, done.queue.topic_id, done.end.offset - done.place.base_offset)
@@ -83,7 +94,7 @@ class DueCheck:
     def findings(self) -> Iterator[str]:
         """Yield a text for each thing in the checkpoint that does not follow from the log."""
         saved = self._saved.delays
-        if self._table.mark > saved.mark or (self._is_whole and self._table.mark != saved.mark):
-            yield f"delayed batches are published up to {saved.mark}, but by the log up to {self._table.mark}"
+        if self._table.mark > saved.mark or (self._is_whole and self._table.published != saved.published):
+            yield f"delayed batches are published up to {saved.published}, but by the log up to {self._table.published}"
         if self._is_whole and self._table.by_topic != saved.by_topic:
             yield f"{saved.by_topic} batches wait by topic, but by the log {self._table.by_topic}"

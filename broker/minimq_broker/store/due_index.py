@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import merge
 from operator import itemgetter
 
-from minimq_broker.core.delays import NO_KEY, DueKey
+from minimq_broker.core.delays import NO_KEY, DueKey, DueMark
 from minimq_broker.store.delayed_batches import DelayedBatch, DelayedPage, DelayedRange
 from minimq_broker.store.due_rows import (
     DueRow,
@@ -137,19 +137,21 @@ class DueIndex:
                 return True
         return False
 
-    def page(self, topic_id: int, wanted: DelayedRange, mark: DueKey) -> DelayedPage:
+    def page(self, topic_id: int, wanted: DelayedRange, published: DueMark) -> DelayedPage:
         """Return some delayed batches of a topic that are not due. Raises `CorruptEntry`."""
         found: list[DelayedBatch] = []
         before_ms = 1 << 63 if wanted.before_ms is None else wanted.before_ms
         size = looked = 0
         recalled = last = NO_KEY
-        for stored_key, value, segment in self.walk(max(mark, wanted.after), before_ms, wanted.from_ms):
+        for stored_key, value, segment in self.walk(max(published.key, wanted.after), before_ms, wanted.from_ms):
             if looked >= _LISTED_ROWS or len(found) >= wanted.max_batches or size >= wanted.max_bytes:
                 return DelayedPage(found, last)
             looked += 1
             last = due_key_in(stored_key)
             if is_recall(stored_key):
                 recalled = last
+                continue
+            if published.covers(last):
                 continue
             row = row_in(segment, stored_key, value)
             if (last == recalled) is not wanted.recalled or row is None or row.topic_id != topic_id:

@@ -292,7 +292,7 @@ class MessageStore:
 
     def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
         """Return some of the batches of a topic that wait, by when they are due. Raises `CorruptEntry`."""
-        return self.due.page(topic_id, wanted, self.state.delays.mark)
+        return self.due.page(topic_id, wanted, self.state.delays.published)
 
     # ---- old segments -----------------------------------------------------------------------------------
 

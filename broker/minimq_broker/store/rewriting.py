@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.delays import NO_KEY, BatchesRecalled, DueKey
+from minimq_broker.core.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.copy import verified, writing
@@ -159,12 +159,14 @@ class Rewriting:
         return [] if chosen is None else [(position, bytes(chosen))]
 
     def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
-        """Return whether an entry is a delayed batch that waits, or a recall of one that is not due yet."""
+        """Return whether an entry is a delayed batch that waits, a recall of one that is not due, or a new mark."""
         if header.kind == EntryKind.DELAYED:
             return self._index.needs(position, entry, self._mark)
         if header.kind != EntryKind.FACT:
             return False
         fact = read_fact(payload_of(entry, header), position)
+        if isinstance(fact, DelaysSetBack):  # without it, what follows seems to be published out of order
+            return True
         recalled = fact.batches if isinstance(fact, BatchesRecalled) else ()
         return any((each.due_ms, each.id) > self._mark for each in recalled)
 

@@ -364,7 +364,7 @@ class Writer:
                 return False
             self._checkpoint.save(self._to_save)
             self.state.transactions.release(self._to_save.position)
-            self.state.delays.saved_mark = self._to_save.mark
+            self.state.delays.saved(self._to_save.mark)
             self._log.saved_to = self._to_save.position
             self._to_save = None
             self.figures.saved_at = time.monotonic()

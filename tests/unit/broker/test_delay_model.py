@@ -34,10 +34,9 @@ class Model:
     waiting: dict[DueKey, tuple[bytes, bool]] = field(default_factory=dict)
     recalled: set[DueKey] = field(default_factory=set)
     queue: list[bytes] = field(default_factory=list)
-    mark: DueKey = NO_KEY
 
     def copy(self) -> Model:
-        return Model(dict(self.waiting), set(self.recalled), list(self.queue), self.mark)
+        return Model(dict(self.waiting), set(self.recalled), list(self.queue))
 
     def due(self, now_ms: int) -> list[DueKey]:
         return sorted(key for key in self.waiting if key.due_ms <= now_ms)
@@ -91,6 +90,7 @@ class Run:
             self.restart,
             self.crash,
             self.fail_over,
+            self.set_clock_back,
         ]
         self.rng.choice(steps)()
         self.note()
@@ -133,7 +133,7 @@ class Run:
             self.model.queue.append(body)
             return
         assert job.due is not None
-        assert job.due.due_ms == max(due_ms, self.model.mark.due_ms + 1)
+        assert due_ms <= job.due.due_ms <= due_ms + 1_001
         self.model.waiting[job.due] = body, delay.recallable
         self.sent.append((data, delay, job.due))
 
@@ -163,7 +163,6 @@ class Run:
     def take_published(self, keys: list[DueKey]) -> None:
         for key in keys:
             self.model.queue.append(self.model.waiting.pop(key)[0])
-        self.model.mark = max(self.model.mark, self.store.state.delays.mark)
 
     def follow(self) -> None:
         self.slave.take_from(self.store, self.rng.choice((1, 200, 1_000, 1 << 30)))
@@ -179,7 +178,7 @@ class Run:
         sealed = [index for index, each in enumerate(store.log.segments[1:]) if each.start <= store.saved_position]
         if sealed and self.slave.store.end >= store.saved_position:
             rewrite(store, 0, self.rng.choice(sealed) + 1, lambda queue, offset: True)
-            self.forgotten.update(key for key in self.model.recalled if key <= self.model.mark)
+            self.forgotten.update(key for key in self.model.recalled if key <= store.state.delays.mark)
 
     def remove(self) -> None:
         """Remove the oldest segment if nothing of it is needed."""
@@ -192,6 +191,9 @@ class Run:
         self.store.close()
         self.store = self.open(name)
         self.lead()
+
+    def set_clock_back(self) -> None:
+        self.clock.now_ms -= self.rng.choice((500, 2_000, 20_000, DAY_MS))
 
     def crash(self) -> None:
         """Go on with what is on the disk: nothing but the log is saved."""
@@ -217,7 +219,6 @@ class Run:
             assert missing == len(self.model.waiting)
         else:
             self.lead()
-        self.model.mark = self.store.state.delays.mark
         self.sent = [each for each in self.sent if each[2].id < end]
         former.close()
         self.slave = self.open(former.path.name)

@@ -15,7 +15,7 @@ from minimq_broker.store.delayed_batches import DelayedRange
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.rewriting import Rewriting
-from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, SystemBusy, TopicNotFound
+from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -183,17 +183,63 @@ def test_a_clock_that_was_set_back_loses_nothing(store: OpenStore) -> None:
     assert wait(store, 100) == [b"a", b"b"]
 
 
-def test_a_clock_that_was_far_ahead_delays_nothing_for_long_without_saying_so(store: OpenStore) -> None:
+@pytest.mark.parametrize("starts", [0, 1])
+def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores: Stores, starts: int) -> None:
     right_ms = store.clock.now_ms
-    store.delay("orders", 0, after(store, 30 * DAY_MS), b"a")
-    store.delay("orders", 0, after(store, 90 * DAY_MS), b"b")
-    assert wait(store, 31 * DAY_MS) == [b"a"]  # early, but not by this clock
+    published = [store.delay("orders", 0, after(store, days * DAY_MS), b"%d" % days) for days in (1, 30)]
+    store.delay("orders", 0, after(store, 90 * DAY_MS), b"90")
+    assert wait(store, 31 * DAY_MS) == [b"1", b"30"]  # early, but not by this clock
     store.clock.now_ms = right_ms
-    with pytest.raises(SystemBusy, match="since a clock was ahead"):
-        store.delay("orders", 0, after(store, 2_000), b"c")
-    store.delay("orders", 0, after(store, 30 * DAY_MS - 50_000), b"d")  # as late as after a fail-over
-    store.append("orders", 0, b"at once")
-    assert wait(store, 91 * DAY_MS) == [b"a", b"at once", b"d", b"b"]
+    keys = {days: store.delay("orders", 0, after(store, days * DAY_MS), b"%d new" % days) for days in (2, 29, 31)}
+    first = store.delay("orders", 0, after(store, 1_500), b"first")
+    assert (first.due_ms, keys[2].due_ms) == (right_ms + 1_500, right_ms + 2 * DAY_MS)
+    for _ in range(starts):
+        store.close()
+        store = stores.open()
+    topic_id = store.state.topic("orders").topic_id
+    assert [each.key for each in store.store.delayed(topic_id, DelayedRange()).batches][:3] == [
+        first,
+        keys[2],
+        keys[29],
+    ]
+    assert store.recall("orders", *published, keys[29]) == [TOO_LATE, TOO_LATE, RECALLED]
+    assert wait(store, 1_499) == [b"1", b"30"]
+    assert wait(store, 1) == [b"1", b"30", b"first"]
+    assert wait(store, 3 * DAY_MS) == [b"1", b"30", b"first", b"2 new"]
+    store.clock.now_ms = right_ms  # and back again
+    store.delay("orders", 0, after(store, DAY_MS), b"1 again")
+    assert wait(store, 40 * DAY_MS)[4:] == [b"1 again", b"31 new"]
+    assert store.state.delays.published.former == ()
+    assert wait(store, 60 * DAY_MS)[6:] == [b"90"]
+    assert store.store.next_due_ms is None
+    store.close()
+    assert check_directory(store.path).findings == []
+
+
+def test_a_batch_that_waits_stays_though_the_saved_mark_was_ahead(stores: Stores) -> None:
+    store = stores.open(segment_bytes=1 << 17)
+    store.create_topic("orders")
+    store.delay("orders", 0, after(store, DAY_MS), b"a")
+    assert wait(store, DAY_MS) == [b"a"]
+    store.close()
+    store = stores.open(segment_bytes=1 << 17)  # all is saved
+    store.clock.now_ms -= DAY_MS
+    store.append("orders", 0, bytes(20_000))
+    position = store.store.end
+    store.delay("orders", 0, after(store, 100), b"b")
+    assert store.store.needed_from <= position
+    for _ in range(20):
+        store.append("orders", 0, bytes(20_000))
+    store.close()
+    store = stores.open(segment_bytes=1 << 17)
+    assert store.store.needed_from <= position
+    rewrite(store.store, 0, 1, lambda queue, offset: False)
+    end = store.state.end(store.key("orders", 0)).offset
+    store.clock.now_ms += 100
+    store.publish_due()
+    assert store.bodies("orders", 0, end) == [b"b"]
+    store.close()
+    assert check_directory(store.path).findings == []
 
 
 def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
