@@ -165,7 +165,8 @@ class Run:
             self.model.queue.append(self.model.waiting.pop(key)[0])
 
     def follow(self) -> None:
-        self.slave.take_from(self.store, self.rng.choice((1, 200, 1_000, 1 << 30)))
+        if self.slave.store.end >= self.store.store.log.complete_from:
+            self.slave.take_from(self.store, self.rng.choice((1, 200, 1_000, 1 << 30)))
 
     def roll(self) -> None:
         log = self.store.store.log
@@ -214,7 +215,7 @@ class Run:
         self.history = [each for each in self.history if each[0] <= position]
         if end > position:  # within a commit, of which each entry stands by itself
             self.lead()
-            self.take_published(self.model.due(self.clock.now_ms)[: self.count() - len(self.model.queue)])
+            self.take_published(sorted(self.model.waiting)[: self.count() - len(self.model.queue)])
             missing = self.store.state.delays.waiting(self.store.state.topic("t").topic_id).batches
             assert missing == len(self.model.waiting)
         else:
@@ -226,8 +227,7 @@ class Run:
             self.slave.store.truncate(end)
         elif self.slave.store.end > end:  # its checkpoint is behind the cut
             self.slave = self.open()
-        if self.slave.store.end >= self.store.store.log.complete_from:
-            self.slave.take_from(self.store)
+        self.follow()
 
     def lead(self) -> None:
         self.store.store.lead(self.store.store.term + 1)
