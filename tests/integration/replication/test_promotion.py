@@ -12,7 +12,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq_common.errors import InvalidArgument, NotInSync
 from support.command import Minimq
 from support.reading import read_all
-from support.replicas import find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -56,6 +56,7 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         wait_in_sync(cluster, master)
         master.stop()  # in good order, so that it knows later what was confirmed
         slave.start()
+        wait_registered(admin, 1)
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
         promote = ("cluster", "promote", "broker-a", "--to", "1", "--unclean")
@@ -81,6 +82,16 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         assert read_all(cluster.nameserver, "t") == []
 
 
+def wait_registered(admin: Admin, *replica_ids: int) -> None:
+    """Return when the name server knows these replicas, and they answer."""
+
+    def found() -> bool:
+        reports = [status.report for status in admin.broker_status()]
+        return {report.replication.replica_id for report in reports if report} == {*replica_ids}
+
+    wait_until(found, PATIENCE_S, what=f"registered: {replica_ids}")
+
+
 def controller_log(cluster: LocalCluster) -> str:
     [nameserver] = cluster.nameservers
     return nameserver.log_path.read_text()
@@ -94,6 +105,7 @@ def test_a_promotion_without_loss_is_no_error(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master") as cluster, Admin(cluster.nameserver) as admin:
         master, slave = cluster.brokers
         wait_in_sync(cluster, master, slave)
+        wait_registered(admin, 0, 1)
         for _ in range(2):  # the second one changes nothing
             admin.promote("broker-a", 1)
         wait_in_sync(cluster, master, slave)
@@ -105,6 +117,7 @@ def test_a_promotion_without_loss_is_no_error(tmp_path: Path) -> None:
 
 def test_what_cannot_be_promoted(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        wait_registered(admin, 0, 1)
         with pytest.raises(InvalidArgument, match="no replica 7 that answers: there are 0, 1"):
             admin.promote("broker-a", 7)
         with pytest.raises(InvalidArgument, match="no broker 'broker-x': the name server knows broker-a"):
