@@ -51,17 +51,21 @@ def test_clients_do_nothing_in_a_fork_and_go_on_where_they_were_made() -> None:
 def test_a_child_makes_its_own_client_or_is_told_why_not(
     cluster: LocalCluster, topic: str, parent: str, said: str
 ) -> None:
-    outcomes = run_parent(parent, cluster.nameserver, topic)
+    outcomes, log = run_parent(parent, cluster.nameserver, topic)
     assert len(outcomes) == 5
     assert all(outcome.startswith(said) for outcome in outcomes), outcomes
+    assert log.count("set GRPC_ENABLE_FORK_SUPPORT=1") == (1 if parent == "grpc" else 0), log
 
 
 def test_children_that_use_no_client_survive_a_fork_beside_an_open_one(cluster: LocalCluster, topic: str) -> None:
-    assert run_parent("busy", cluster.nameserver, topic) == ["0"] * 100
+    assert run_parent("busy", cluster.nameserver, topic)[0] == ["0"] * 100
 
 
-def run_parent(kind: str, nameserver: str, topic: str) -> list[str]:
-    """Return what became of the children of a program that no variable of the environment prepares for forks."""
+def run_parent(kind: str, nameserver: str, topic: str) -> tuple[list[str], str]:
+    """Return what became of the children of a program that no variable of the environment prepares for forks.
+
+    Returns what it logged, too.
+    """
     done = subprocess.run(
         [sys.executable, SUPPORT / "fork_parent.py", kind, nameserver, topic],
         env={name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"},
@@ -72,4 +76,4 @@ def run_parent(kind: str, nameserver: str, topic: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     outcomes: list[str] = json.loads(done.stdout)
-    return outcomes
+    return outcomes, done.stderr

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, UsageError
+
+log = client_logger(__name__)
 
 #: This process. To ask the system before each message takes a tenth of the time of handing it in.
 _pid = os.getpid()
@@ -23,6 +26,7 @@ _open: set[object] = set()
 _breaks_children = False
 #: The process that used gRPC when it forked this one, or an ancestor of it; 0 if there was none.
 _breaking_parent = 0
+_told = False
 #: A thread that runs as long as gRPC is in use, as Linux names it.
 _GRPC_THREAD = "grpc_global_tim"
 #: Time after the end of the last connection in which that thread ends, in seconds.
@@ -58,6 +62,17 @@ def _has_grpc_thread() -> bool:
     return False
 
 
+def _warn_parent() -> None:
+    global _told  # noqa: PLW0603 - there is one process
+    if _breaks_children and not _open and not _told:
+        _told = True
+        log.warning(
+            "client: another library uses gRPC in this process, which has forked: gRPC does not work in the child, and "
+            "calls there break those here. If the child uses gRPC, set GRPC_ENABLE_FORK_SUPPORT=1 in the environment "
+            "(docs/processes.md)"
+        )
+
+
 def _forked() -> None:
     global _pid, _main_thread, _breaking_parent  # noqa: PLW0603 - there is one process
     if _breaks_children:
@@ -66,7 +81,7 @@ def _forked() -> None:
     _pid, _main_thread = os.getpid(), threading.get_ident()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_warn_parent, after_in_child=_forked)
 
 
 def connection_opened(connection: object) -> None:
@@ -96,7 +111,8 @@ class HomeProcess:
             raise UsageError(
                 f"no client works in process {_pid}: process {_breaking_parent} had an open client, or used gRPC "
                 "otherwise, when it forked, and gRPC does not survive that. Open no client before the fork, close it "
-                "before the fork, or start processes with spawn or forkserver (docs/processes.md)"
+                "before the fork, or start processes with spawn or forkserver; for other libraries, "
+                "GRPC_ENABLE_FORK_SUPPORT=1 in the environment helps as well (docs/processes.md)"
             )
         if patch := _monkey_patch():
             raise UsageError(
