@@ -15,6 +15,7 @@ def warn_of_slow_checksums(log: logging.Logger) -> None:
         _told.add(log.name)
         log.warning(
             "checksums are computed in pure Python, which makes sending and receiving 25 to 34 times slower: "
-            "google-crc32c has no wheel for this Python and platform. Use a Python version for which `pip download "
-            "--only-binary=:all: google-crc32c` finds one, or build it with a C compiler and the library crc32c"
+            "google-crc32c has no wheel for this Python and platform (there is none for Alpine Linux). Use a "
+            "platform and Python version for which `pip download --only-binary=:all: google-crc32c` finds one, or "
+            "build it with a C compiler and the library crc32c"
         )

@@ -41,6 +41,7 @@ def test_clients_do_nothing_in_a_fork_and_go_on_where_they_were_made() -> None:
         ("closed", "SEND_OK"),
         ("open", "UsageError: no client works in process"),
         ("grandparent", "UsageError: no client works in process"),
+        ("supported", "SEND_OK"),
         pytest.param(
             "grpc",
             "UsageError: no client works in process",
@@ -62,13 +63,14 @@ def test_children_that_use_no_client_survive_a_fork_beside_an_open_one(cluster: 
 
 
 def run_parent(kind: str, nameserver: str, topic: str) -> tuple[list[str], str]:
-    """Return what became of the children of a program that no variable of the environment prepares for forks.
+    """Return what became of the children of a program, and what it logged.
 
-    Returns what it logged, too.
+    No variable of the environment prepares it for forks, but for "supported".
     """
     done = subprocess.run(
         [sys.executable, SUPPORT / "fork_parent.py", kind, nameserver, topic],
-        env={name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"},
+        env={name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+        | ({"GRPC_ENABLE_FORK_SUPPORT": "1"} if kind == "supported" else {}),
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,8 +1,8 @@
 """A program that forks children in a certain state of gRPC: KIND NAMESERVER TOPIC. It tells in JSON what they did.
 
 KIND is what the parent does before: "never" makes a client, "closed" it again, "open" keeps it, "grandparent" forks
-another parent meanwhile, "grpc" has a channel that is not of minimq. All children make a client and send. Only with
-"busy", where a thread of the parent sends without a pause, they do nothing.
+another parent meanwhile, "grpc" and "supported" have a channel that is not of minimq. All children make a client and
+send. Only with "busy", where a thread of the parent sends without a pause, they do nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(kind: str, nameserver: str, topic: str) -> None:
     with ExitStack() as opened:
         if kind == "closed":
             send()
-        elif kind == "grpc":
+        elif kind in {"grpc", "supported"}:
             channel = opened.enter_context(grpc.insecure_channel(nameserver))
             grpc.channel_ready_future(channel).result()
         elif kind != "never":
