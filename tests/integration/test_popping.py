@@ -83,7 +83,11 @@ def test_what_was_not_looked_at_comes_again_and_is_no_try(popper: RawPopper) -> 
 def test_a_deadline_that_passes_frees_and_one_that_is_extended_does_not(popper: RawPopper) -> None:
     kept, lost = popper.take(10, invisible_s=1.5), popper.take(90, invisible_s=1.5)
     assert popper.settle(kept, EXTEND, 60) == []
-    again = popper.take(800, invisible_s=60, wait_s=30)  # it waits for the deadline
+    popper.begin(takes=[popper.taking(800, wait_s=30)])  # it waits for the deadline
+    answer = popper.answer()
+    assert answer.popped.has_more
+    assert popped(answer) == [], "only a take that comes later shows that its consumer is alive"
+    again = popper.take(800, invisible_s=60)
     assert offsets(again) == [*range(10, 100)]
     assert {message.tries for message in again} == {2}
     assert popper.settle(lost[5:]) == [*range(15, 100)]

@@ -299,11 +299,11 @@ class PopQueue:
             for run in self._runs
         )
 
-    def is_overdue(self, client: str, now_ms: int) -> bool:
-        """Tell whether a consumer has messages whose invisible duration is over."""
-        if now_ms < self.due_ms and not self.has_lanes:
+    def has_expired_since(self, asked_ms: int, now_ms: int) -> bool:
+        """Tell whether messages that a consumer has have expired after a time."""
+        if asked_ms >= now_ms or (now_ms < self.due_ms and not self.has_lanes):
             return False
-        return any(run.client == client and run.state is OUT and run.until_ms <= now_ms for run in self._runs)
+        return any(run.state is OUT and asked_ms < run.until_ms <= now_ms for run in self._runs)
 
     @property
     def takes_new(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from minimq_broker.core.pop_lanes import Stretch
+from minimq_broker.core.pop_lanes import NEVER, Stretch
 from minimq_broker.core.pop_runs import MAX_LOST, Run, RunState
 
 
@@ -35,7 +35,7 @@ class Take(NamedTuple):
         ahead: the consumer prefetches them: it gets nothing while failed messages are due.
         lanes: in a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
         present: the consumers of the group that are connected.
-        extends: the consumer extends what it has: with messages that are overdue it hangs, and gets nothing.
+        asked_ms: when the consumer asked: it was alive then.
     """
 
     client: str
@@ -46,7 +46,7 @@ class Take(NamedTuple):
     ahead: bool = False
     lanes: Sequence[Stretch] | None = None
     present: Collection[str] = ()
-    extends: bool = False
+    asked_ms: int = NEVER
 
     def losses(self, run: Run) -> int:
         """Return the number of consumers that died with the messages of a run that is due; see `Run.lost`."""

@@ -56,7 +56,7 @@ class WaitingTake:
         have: log positions of the batches that the client has.
         tags: hashes of the wanted tags; none: all.
         ahead: the consumer prefetches the messages.
-        extends: it extends what it has.
+        asked_ms: when it came, by the clock of redeliveries.
         answers: where it is answered.
     """
 
@@ -69,12 +69,14 @@ class WaitingTake:
     have: frozenset[int]
     tags: frozenset[int]
     ahead: bool
-    extends: bool
+    asked_ms: int
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers) -> WaitingTake:
+    def of(
+        cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
+    ) -> WaitingTake:
         """Return a take as it comes from a client."""
         return cls(
             take.id,
@@ -86,7 +88,7 @@ class WaitingTake:
             frozenset(take.have),
             tags,
             take.ahead,
-            take.extends,
+            asked_ms,
             answers,
         )
 
@@ -178,8 +180,8 @@ class PopLine:
             take.answers.add(
                 DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
-        elif step.makes_room or step.is_overdue:  # it asks again when it has settled what it has
-            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, is_overdue=step.is_overdue)
+        elif step.makes_room or step.asks_again:
+            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.asks_again)
             take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
@@ -310,7 +312,15 @@ class PopLine:
         self._turn -= take.most
         present = self._engine.tables.poppers.present(self._group)
         wanted = Take(
-            take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present, take.extends
+            take.client,
+            take.most,
+            until_ms,
+            unwanted,
+            not self._may_begin(),
+            take.ahead,
+            lanes,
+            present,
+            take.asked_ms,
         )
         return PopStep(take.id, key, wanted, stored)
 

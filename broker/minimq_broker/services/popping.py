@@ -259,7 +259,7 @@ class PopService:
         for take in takes:
             try:
                 line, tags = self._line(group, client_id, take, stream)
-                waiting = WaitingTake.of(take, client_id, tags, stream.answers)
+                waiting = WaitingTake.of(take, client_id, tags, stream.answers, self.clock.now_ms())
                 # Also of one that does not wait: it may stand behind others, and who has given it up returns all of it.
                 stream.answers.cancels[take.id] = partial(line.cancel, waiting)
                 step = line.take(waiting)

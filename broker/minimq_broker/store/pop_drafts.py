@@ -36,7 +36,7 @@ class PopStep:
 
     Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
     were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
-    to settle what it has before it gets more; whether it hangs.
+    to settle what it has before it gets more; whether it has to ask again, to show that it is alive.
     """
 
     id: int
@@ -48,7 +48,7 @@ class PopStep:
     expired: list[tuple[int, int]] = field(default_factory=list, init=False)
     missed: int = field(default=0, init=False)
     makes_room: bool = field(default=False, init=False)
-    is_overdue: bool = field(default=False, init=False)
+    asks_again: bool = field(default=False, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,8 +168,8 @@ class PopDrafts:
                 queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
             )
 
-        if take.extends and any(queue.is_overdue(take.client, job.now_ms) for queue in self._queues(step.key.group)):
-            step.is_overdue = True
+        if any(queue.has_expired_since(take.asked_ms, job.now_ms) for queue in self._queues(step.key.group)):
+            step.asks_again = True  # its process may stand still, too, or be the one that does
             return
         is_alone = has_some(lost_only=True)
         end = self._readable_end(step)

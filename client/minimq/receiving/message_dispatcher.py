@@ -104,12 +104,11 @@ class MessageDispatcher:
             start,
             request_timeout_s=options.request_timeout_s,
             prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_hand_messages),
-            extends=True,
             credentials=options.credentials,
         )
         self._most_calls, self._batch_size = calls.threads, calls.batch_size
         self._options = options
-        self._reader = SimpleReader(nameserver, group, client_id, simple)
+        self._reader = SimpleReader(nameserver, group, client_id, simple, self._before_take)
         self._outcomes = PoppedOutcomes(self._reader, options)
         self._client = self._reader.client
         self.replier = Replier(self._client, MOST_BODY_BYTES)
@@ -128,6 +127,10 @@ class MessageDispatcher:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._taking: asyncio.Task[None] | None = None
+        #: The latest look at the time, and the latest after which this process had stood still.
+        self._looked_at = self._stood_still_at = 0.0
+        #: When everything in hand was extended after the process had stood still.
+        self._woke_at = 0.0
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -207,6 +210,7 @@ class MessageDispatcher:
     # ---- taking ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._looked_at = self._woke_at = time.monotonic()
         self._taking = self._run(self._take_all())
         self._run(self._look_after_all())
 
@@ -223,10 +227,14 @@ class MessageDispatcher:
                     self._changed.clear()
                     await self._changed.wait()
                     continue
+                asked_at = time.monotonic()
                 messages: list[PoppedMessage] = []
                 await self._reader.receive(room, None, self._options.wait_s, messages)
                 self._outage.worked("consumer: takes messages again group=%s", self.group)
-                self._hand_out(messages)
+                if messages and self._stood_still_since(asked_at):
+                    self._hand_out(await self._outcomes.still_held(messages))
+                else:
+                    self._hand_out(messages)
             except Closed:
                 return
             except MiniMQError as error:
@@ -236,6 +244,19 @@ class MessageDispatcher:
             except Exception:
                 log.exception("consumer: failed, will try again group=%s", self.group)
                 await asyncio.sleep(_AGAIN_S)
+
+    async def _before_take(self) -> None:
+        """Extend what is in hand if the process stood still, or the broker would hand it out again, even to it."""
+        if self._stood_still_since(self._woke_at):
+            now = time.monotonic()
+            in_hand = [delivery for delivery in self._in_hand if delivery.kept and not delivery.is_lost]
+            await asyncio.gather(*(self._outcomes.keep(delivery, now) for delivery in in_hand))
+            self._woke_at = now
+
+    def _stood_still_since(self, since: float) -> bool:
+        """Tell whether the process stood still after a time for so long that messages may have expired."""
+        is_late = time.monotonic() - self._looked_at > _KEPT_AFTER * self._options.invisible_s
+        return is_late or self._stood_still_at >= since
 
     def _room(self) -> int:
         """Return for how many messages there are calls that can begin at once: none waits behind a slow one."""
@@ -344,11 +365,12 @@ class MessageDispatcher:
     # ---- looking after what is in hand -------------------------------------------------------------
 
     async def _look_after_all(self) -> None:
-        now = time.monotonic()
         while True:
-            before = now
             await asyncio.sleep(_LOOK_S)
-            now = time.monotonic()
+            before, now = self._looked_at, time.monotonic()
+            if self._stood_still_since(now):
+                self._stood_still_at = now
+            self._looked_at = now
             if now - before > self._options.invisible_s and self._in_hand:
                 log.warning(STOOD_STILL, now - before, self.group)
             assert self._calls is not None  # this begins after it

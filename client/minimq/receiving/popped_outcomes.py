@@ -119,6 +119,15 @@ class PoppedOutcomes:
             log.warning(text, self._reader.group, delivery.queue, error)
         delivery.is_lost = True
 
+    async def still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
+        """Extend messages that may have expired on their way; return those that were not redelivered to others."""
+        try:
+            await self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+        except HandleExpired as error:
+            expired = set(error.handles)
+            return [message for message in messages if message.handle not in expired]
+        return messages
+
     async def keep(self, delivery: PoppedDelivery, now: float) -> None:
         """Restart the invisible duration of the messages of a delivery."""
         delivery.is_being_kept = True

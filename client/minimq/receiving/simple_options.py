@@ -27,7 +27,6 @@ class SimpleOptions:
         request_timeout_s: seconds for which a settle is tried, and that a broker may take to answer.
         prefetch_messages: maximum number of messages to take before they are asked for; 0 for none.
         credentials: as of `Cluster`.
-        extends: the consumer extends what it has for as long as it works on it.
     """
 
     invisible_s: float = 30.0
@@ -37,7 +36,6 @@ class SimpleOptions:
     request_timeout_s: float = 10.0
     prefetch_messages: int = PREFETCH_MESSAGES
     credentials: CredentialsArgument | None = None
-    extends: bool = False
 
     def __post_init__(self) -> None:
         invisible_ms(self.invisible_s)

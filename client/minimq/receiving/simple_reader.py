@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -68,6 +68,7 @@ class SimpleReader:
         group: the consumer group.
         client_id: name among all clients; made up unless given.
         options: how to read.
+        before_take: awaited before each take is sent.
 
     Attributes:
         client: the share of the connection.
@@ -84,11 +85,13 @@ class SimpleReader:
         group: str,
         client_id: str | None,
         options: SimpleOptions,
+        before_take: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         check_text("group", group)
         self.group = check_group(group)
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self._options = options
+        self._before_take = before_take
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
         self._process = HomeProcess("consumer")
@@ -232,6 +235,8 @@ class SimpleReader:
         self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
         """Return the answer of a broker to a take."""
+        if self._before_take is not None:
+            await self._before_take()
         filtered_by = self._filters[place.topic]
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
         take = broker_pb2.PopTake(
@@ -246,7 +251,6 @@ class SimpleReader:
             tag_hashes=filtered_by.tag_hashes,
             unbound=not self._options.free_on_close,
             ahead=wanted.ahead,
-            extends=self._options.extends,
         )
         try:
             async with asyncio.timeout(wait_s + self._options.request_timeout_s):
@@ -256,8 +260,6 @@ class SimpleReader:
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if popped.makes_room:
             self.settler.in_hand.make_room()
-        if popped.is_overdue:  # until it has extended what it has
-            await asyncio.sleep(_AGAIN_S)
         return popped
 
     async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
@@ -267,7 +269,7 @@ class SimpleReader:
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
-            return TakeResult([])
+            return TakeResult([], has_more=popped.has_more)
         lost = popped.runs[0].lost
         try:
             messages, damaged, removed = self._opened(place, stream, popped, kept)

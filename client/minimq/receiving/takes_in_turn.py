@@ -112,8 +112,8 @@ class TakesInTurn:
     ) -> tuple[TakeResult, MiniMQError | None]:
         """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for.
 
-        A broker whose messages were all put aside may have more, and waits for nothing: so this ends then, and all are
-        asked again.
+        A broker whose messages were all put aside, or that has more for who asks again, waits for nothing: so this ends
+        then, and all are asked again.
         """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
@@ -134,7 +134,7 @@ class TakesInTurn:
                         failure = self._tolerated(tasks[task], error)
                     elif not found.messages:
                         found, answered = task.result(), True
-                        has_come = has_come or found.count > 0
+                        has_come = has_come or found.count > 0 or found.has_more
         except BaseException:  # another broker refuses for good, and nobody is told of these
             self._give_back(found.messages)
             raise

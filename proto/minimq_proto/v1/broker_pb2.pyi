@@ -544,7 +544,6 @@ class PopTake(google.protobuf.message.Message):
     TAG_HASHES_FIELD_NUMBER: builtins.int
     UNBOUND_FIELD_NUMBER: builtins.int
     AHEAD_FIELD_NUMBER: builtins.int
-    EXTENDS_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Chosen by the client, unique among the takes and settles of its stream."""
     topic: builtins.str
@@ -562,8 +561,6 @@ class PopTake(google.protobuf.message.Message):
     """The application has not asked for them yet: answered with nothing while messages wait that have failed before. These
     would be tried once more if others that came along ended the process.
     """
-    extends: builtins.bool
-    """The consumer extends what it has for as long as it works on it: with messages that are overdue it hangs."""
     @property
     def start(self) -> global___StartPosition:
         """Where the group begins in the topic, if it is new there."""
@@ -591,10 +588,9 @@ class PopTake(google.protobuf.message.Message):
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         unbound: builtins.bool = ...,
         ahead: builtins.bool = ...,
-        extends: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "extends", b"extends", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PopTake = PopTake
 
@@ -679,19 +675,18 @@ class PoppedMessages(google.protobuf.message.Message):
     HAS_MORE_FIELD_NUMBER: builtins.int
     IS_COMPACTED_FIELD_NUMBER: builtins.int
     MAKES_ROOM_FIELD_NUMBER: builtins.int
-    IS_OVERDUE_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
     """How long they are kept from now on."""
     has_more: builtins.bool
-    """The queue has more that may be taken now."""
+    """The queue has more that may be taken now. Without runs: messages have expired while the take waited, and go to a
+    consumer that shows that it is alive: ask again.
+    """
     is_compacted: builtins.bool
     """Empty bodies are tombstones."""
     makes_room: builtins.bool
     """There is nothing for a consumer that has other messages in hand: what comes next is delivered alone, or has been."""
-    is_overdue: builtins.bool
-    """There is nothing for a consumer that hangs."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
@@ -709,9 +704,8 @@ class PoppedMessages(google.protobuf.message.Message):
         has_more: builtins.bool = ...,
         is_compacted: builtins.bool = ...,
         makes_room: builtins.bool = ...,
-        is_overdue: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "is_overdue", b"is_overdue", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
 
 global___PoppedMessages = PoppedMessages
 
