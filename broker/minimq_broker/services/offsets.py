@@ -33,7 +33,8 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
     if not client_id:
         return CommittedOffset(*queue, item.offset)
-    return CommittedOffset(*queue, item.offset, item.tries, item.epoch, item.in_hand_end)
+    # An ordinary commit of the offset at which a message may have killed a member says nothing about that message.
+    return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
 
 
 class OffsetService:
