@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq_proto.v1 import broker_pb2
+from support.raw_member import RawMember
+from support.raw_popper import RawPopper
 from support.waiting import wait_until
 
 PROGRAM = Path(__file__).parent.parent / "support" / "mortal_listener.py"
@@ -185,3 +188,44 @@ def test_tries_survive_the_broker(new_name: Callable[[], str], tmp_path: Path, o
             run(workers, cluster.nameserver, topic, FIRST)
         finally:
             workers.kill()
+
+
+def test_a_consumer_gets_what_the_broker_believes_it_has(single: LocalCluster, topic: str) -> None:
+    """The answer to a take may get lost: nobody extends these messages, and nobody may wait for that."""
+    send(single.nameserver, topic, ["a"])
+    seen: list[bytes] = []
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        seen.extend(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    with (
+        RawPopper(single.brokers[0].address, topic, f"same-{topic}", topic) as former,
+        PushConsumer(
+            single.nameserver, group=topic, client_id=f"same-{topic}", balance="messages", invisible_s=1
+        ) as consumer,
+    ):
+        assert len(former.take(invisible_s=1)) == 1
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: seen == [b"a"], PATIENCE_S)
+
+
+def test_a_commit_that_does_not_advance_forgets_no_death(single: LocalCluster, topic: str) -> None:
+    send(single.nameserver, topic, ["a"])
+    start = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+    address = single.brokers[0].address
+    with RawMember(address, f"1-{topic}") as first:
+        first.join(topic, topic, start=start)
+        first.ask(topic, topic, 0)
+        assert first.granted().tries == 0
+        first.die()
+    for number in (2, 3):
+        with RawMember(address, f"{number}-{topic}") as member:
+            member.join(topic, topic, start=start)
+            member.ask(topic, topic, 0)
+            granted = member.granted()
+            assert granted.tries == 1
+            member.commit(topic, topic, 0, 0, granted.epoch)
+            member.leave(topic)
+            member.hears_before_heartbeat()
