@@ -137,3 +137,32 @@ def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
         future.add_done_callback(lambda _: stored.append(producer.send(Message(topic, b"after")).status.name))
         future.result(PATIENCE_S)
         wait_until(lambda: stored == ["SEND_OK"])
+
+
+CHILD = """
+import atexit, logging, multiprocessing, sys
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+atexit.register(lambda: log.warning("at the end"))
+from minimq.transport.client_log import client_logger
+log = client_logger("minimq.test")
+
+def child():
+    log.warning("in the child")
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+log.warning("in the parent")
+"""
+
+
+def test_what_a_process_logs_at_its_end_is_handled() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.splitlines() == ["in the child", "in the parent", "at the end"]

@@ -12,7 +12,9 @@ import atexit
 import logging
 import os
 import queue
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,10 +60,12 @@ class _Handover(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
+        self._has_ended = False
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: in a fork there is no log thread."""
+        _threads.clear()
         self._records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._runs = threading.Lock()  # held by the log thread, never waited for by those who log
         self._thread = 0
@@ -74,21 +78,43 @@ class _Handover(logging.Filter):
             if record is not self._current:
                 self._dropped += 1
             return record is self._current
+        if self._has_ended:
+            return True
         if self._records.qsize() < _MOST_WAITING:
             self._records.put(record)
         else:
             self._dropped += 1
+        self._start()
+        return False
+
+    def _start(self) -> None:
         if self._runs.acquire(blocking=False):
             try:
                 _thread.start_new_thread(self._run, ())  # which takes no lock of `threading`
             except RuntimeError:  # the interpreter ends, or has too many threads
                 self._run()
-        return False
 
     def flush(self, timeout_s: float) -> None:
         """See the function."""
-        if threading.get_ident() != self._thread and self._runs.acquire(timeout=timeout_s):
+        if threading.get_ident() == self._thread:
+            return
+        until = time.monotonic() + timeout_s
+        while self._runs.acquire(timeout=max(until - time.monotonic(), 0.0)):
             self._runs.release()
+            if self._records.empty():
+                return
+            self._start()  # a record that came while the lock was held here
+
+    def end(self) -> None:
+        """Flush as the process ends; what is logged later is handled where it is logged."""
+        self.flush(_FLUSH_S)
+        self._has_ended = True
+
+    def before_fork(self) -> None:
+        """Have children of multiprocessing flush: they end without the hooks of `atexit`."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, lambda own: util.Finalize(None, own.flush, (_FLUSH_S,), exitpriority=0))
 
     def _run(self) -> None:
         while True:
@@ -133,5 +159,5 @@ class _HandoverOfOthers(logging.Filter):
 _threads: set[int] = set()
 _handover, _handover_of_others = _Handover(), _HandoverOfOthers()
 log = client_logger(__name__)
-atexit.register(flush)
-os.register_at_fork(after_in_child=_handover.reset)
+atexit.register(_handover.end)
+os.register_at_fork(before=_handover.before_fork, after_in_child=_handover.reset)

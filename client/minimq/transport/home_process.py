@@ -75,7 +75,7 @@ def _warn_parent() -> None:
 
 def _forked() -> None:
     global _pid, _main_thread, _breaking_parent  # noqa: PLW0603 - there is one process
-    if _breaks_children:
+    if _breaks_children or _open:  # forks of C code call this hook alone
         _breaking_parent = _pid
     _open.clear()
     _pid, _main_thread = os.getpid(), threading.get_ident()
