@@ -188,21 +188,23 @@ def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscripti
         if queue not in done.end:
             starts[queue], ends[queue] = bounds.first, bounds.end
     carriers = {queue.carrier for queue in starts}
-    ids = {carrier: at for carrier, at in {**done.topic_ids, **_ids(sight.bounds)}.items() if carrier in carriers}
+    certain = {queue: bounds for queue, bounds in sight.bounds.items() if not bounds.from_slave}
+    known = {**_ids(sight.bounds), **done.topic_ids, **_ids(certain)}
+    ids = {carrier: at for carrier, at in known.items() if carrier in carriers}
     return AvailableOffsets(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
 
 def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
     """Return where to go on in a queue, where it ends, and what was lost."""
     first, end = bounds.first, bounds.end
+    if bounds.from_slave:  # which may lack the newest messages, or know the topic as it was before
+        return at, max(at, end) if topic_id == bounds.topic_id else at, []
     if topic_id != bounds.topic_id:
         return (
             first,
             end,
             [f"queue {queue}, read up to offset {at}, was deleted and created again: it has {first} to {end}"],
         )
-    if bounds.from_slave:
-        return at, max(at, end), []
     if at < first:
         return (
             first,

@@ -264,7 +264,10 @@ class QueueFinder:
                 answers[key] = _Answer(answer, from_slave=not places[key].is_master)
                 failures.pop(key, None)
             waiting = {}
-            for key, failure in failed.items():
+            for key, failed_with in failed.items():
+                failure = failed_with
+                if isinstance(failure, TopicNotFound) and not places[key].is_master:
+                    failure = Unavailable(f"a slave does not know of it yet, and no master answers: {failure.message}")
                 self._places.failed(places[key].address, failure)
                 failures.setdefault(key, failure)
                 if failure.retriable:

@@ -121,6 +121,13 @@ def test_a_slave_may_have_less_than_was_read() -> None:
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 8}, ())
 
 
+def test_a_slave_that_knows_the_topic_as_it_was_changes_nothing() -> None:
+    bounds = {A0: StoredOffsets(0, 40, ID_8, from_slave=True), A1: StoredOffsets(0, 40, ID_8, from_slave=True)}
+    outlook = ahead(bounds)
+    assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 3}, ())
+    assert outlook.topic_ids[AT_A] == ID_7
+
+
 @pytest.mark.parametrize(
     ("bounds", "expected", "loss"),
     [
