@@ -33,7 +33,8 @@ class CutNetwork:
 
     def __init__(self, hosts: int) -> None:
         prefix, net = f"mq{os.getpid() % 100_000}", f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
-        self._bridge = f"{prefix}b"
+        #: The bridge is in a namespace of its own, where no firewall of this machine, such as Docker's, filters it.
+        self._hub, self._own_port = f"{prefix}hub", f"{prefix}own"
         self._names = [f"{prefix}h{number}" for number in range(hosts)]
         self._gateway = f"{net}.254"
         self.addresses = [f"{net}.{number + 1}" for number in range(hosts)]
@@ -41,13 +42,17 @@ class CutNetwork:
 
     def __enter__(self) -> Self:
         try:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("addr", "add", f"{self._gateway}/24", "dev", self._bridge)
-            _ip("link", "set", self._bridge, "up")
+            _ip("netns", "add", self._hub)
+            _ip("-n", self._hub, "link", "add", "hub", "type", "bridge")
+            _ip("-n", self._hub, "link", "set", "hub", "up")
+            _ip("link", "add", self._own_port, "type", "veth", "peer", "name", "own", "netns", self._hub)
+            _ip("addr", "add", f"{self._gateway}/24", "dev", self._own_port)
+            _ip("link", "set", self._own_port, "up")
+            _ip("-n", self._hub, "link", "set", "own", "master", "hub", "up")
             for name, address in zip(self._names, self.addresses, strict=True):
                 _ip("netns", "add", name)
-                _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
-                _ip("link", "set", name, "master", self._bridge, "up")
+                _ip("-n", self._hub, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+                _ip("-n", self._hub, "link", "set", name, "master", "hub", "up")
                 _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
                 _ip("-n", name, "link", "set", "eth0", "up")
                 _ip("-n", name, "link", "set", "lo", "up")
@@ -60,9 +65,9 @@ class CutNetwork:
         self._remove()
 
     def _remove(self) -> None:
-        for name in self._names:
+        for name in (*self._names, self._hub):
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", self._own_port], check=False, capture_output=True)
 
     def command(self, host: int, *command: str) -> Sequence[str]:
         """Return a command that runs another one on a host."""
