@@ -225,6 +225,7 @@ def test_a_group_that_has_read_what_is_lost_goes_on_at_the_end(tmp_path: Path) -
     with replicas(tmp_path, replica_lag_s=60.0) as cluster:
         master, slave = cluster.brokers
         send(cluster, 20)
+        wait_in_sync(cluster, master, slave)  # only then it may be elected
         wait_caught_up(cluster)
         resets: list[OffsetReset] = []
         with group_reader(cluster.nameserver, on_offset_reset=resets.append) as member:
