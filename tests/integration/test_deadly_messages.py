@@ -174,6 +174,21 @@ def test_it_does_no_harm_to_other_members_of_the_group(
 
 
 @pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
+def test_it_is_found_in_a_process_that_is_back_within_the_grace(
+    new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    topic = new_name()
+    brokers = {"session_grace_s": 3600}
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=brokers) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic(topic, queues=2)
+        send(cluster.nameserver, topic, MIDDLE)
+        options = options | {"client_id": f"same-{topic}", "invisible_s": 3600}
+        workers = Workers(cluster.nameserver, topic, tmp_path / "log", options)
+        run(workers, cluster.nameserver, topic, MIDDLE)
+
+
+@pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
 def test_tries_survive_the_broker(new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]) -> None:
     topic = new_name()
     brokers = {"session_grace_s": 0.2}

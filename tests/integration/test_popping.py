@@ -316,6 +316,7 @@ class Worker:
 
     def work(self, popper: RawPopper) -> None:
         """Take some, and settle a part of what is in hand."""
+        popper.cancel([1])  # first: it is the same process
         for _ in range(20):
             self._take(popper.take(50, invisible_s=3600))
         for messages in self._chance.sample(self.held, len(self.held) // 2):
@@ -328,6 +329,7 @@ class Worker:
 
     def finish(self, popper: RawPopper) -> None:
         """Take all there is, and settle all that is in hand."""
+        popper.cancel([1])
         while messages := popper.take(500, wait_s=1):
             self._take(messages)
         for messages in self.held:

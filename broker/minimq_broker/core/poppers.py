@@ -57,6 +57,11 @@ class Poppers:
         known.streams += Counter()  # without those at 0
         known.present = frozenset(known.streams)
 
+    def is_away(self, group: str, client_id: str) -> bool:
+        """Tell whether all streams of a consumer have ended, and it is not gone yet."""
+        known = self._groups.get(group)
+        return known is not None and client_id in known.clients.keys() - known.streams.keys() - known.expected
+
     def present(self, group: str) -> frozenset[str]:
         """Return the consumers that are connected."""
         known = self._groups.get(group)

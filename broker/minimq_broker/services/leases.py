@@ -77,13 +77,21 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def acquire(self, client_id: str, request: broker_pb2.AcquireQueues, start: broker_pb2.StartPosition) -> None:
+    async def acquire(
+        self,
+        client_id: str,
+        request: broker_pb2.AcquireQueues,
+        start: broker_pb2.StartPosition,
+        *,
+        is_back: bool = False,
+    ) -> None:
         """Grant queues to a member as soon as they exist and are free.
 
         Args:
             client_id: the member.
             request: which queues.
             start: initial offsets for topics in which the group has not begun anywhere.
+            is_back: its former connection broke a moment ago: it may be a new process in place of one that died.
 
         Raises:
             InvalidArgument: it is not in the group.
@@ -95,7 +103,23 @@ class LeaseKeeper:
         now = now_ms()
         since = {item.topic: now - item.ago_ms for item in request.begun}
         wishes = [_QueueRequest(item, Beginning(start, since.get(item.topic))) for item in request.queues]
+        if is_back:
+            await self._replaced(request.group, client_id, wishes)
         await self._ask(request.group, client_id, wishes)
+
+    async def _replaced(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
+        """Record the death of a process, of whose leases its successor with the same client id knows nothing."""
+        leases = self._engine.leases
+
+        def owned(key: LeaseKey) -> bool:
+            owner = leases.owner(key)
+            return owner is not None and owner[0] == client_id
+
+        unknown = [key for wish in wishes if not wish.item.epoch and (key := self._find(group, wish.item))]
+        former = [OwnedQueue(key.queue, 0) for key in unknown if owned(key)]
+        await self._record_deliveries(group, former, after_death)
+        # Under a lease of its own the successor cannot withdraw a delivery to the process that died.
+        self.renew(key for key in unknown if owned(key))
 
     async def _ask(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
         # Ahead of all grants: a later decision might put the group ahead of what its member reads by then.

@@ -167,6 +167,9 @@ class PopService:
         is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
         if is_back or (is_alone and request.cancels):
             self._clients.enter(group, client_id, stream)
+        is_new = request.takes and not is_back and (group, client_id) not in stream.clients
+        if is_new and self._poppers.is_away(group, client_id):  # a new process in place of one that died
+            self._free(group, Leave(client_id))
         if request.leaves and (group, client_id) in stream.clients:
             stream.leaving.add((group, client_id))
 
@@ -399,16 +402,20 @@ class PopService:
         """Process the end of a consumer's stream after the grace; its messages go to others."""
         if self._is_retired or not self._poppers.went(group, client_id):
             return
-        steps, gone = [], Leave(client_id, died)
+        self._free(group, Leave(client_id, died))
+        self._leave(group)
+
+    def _free(self, group: str, gone: Leave) -> None:
+        """Let others have the messages of a consumer that is gone."""
+        steps = []
         state = self._engine.handle.any_store.state
         for topic_id, queue_id in [*state.index.queues(group)]:
             popped = state.popped.get((group, topic_id, queue_id))
             if popped is not None and popped.freed(gone):
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
         if steps:
-            log.info("pop: consumer lost group=%s client=%s queues=%d", group, client_id, len(steps))
+            log.info("pop: consumer lost group=%s client=%s queues=%d", group, gone.client, len(steps))
             self._hand_in_alone(group, steps)
-        self._leave(group)
 
     def _leave(self, group: str) -> None:
         """Admit members that divide queues, if no consumer of the group takes messages one by one any more."""

@@ -253,7 +253,8 @@ class SessionService:
                     self._engine.groups.hold(group, session.client_id, held, adds=adds)
                 case "acquire":
                     start = session.starts.get(group, _EARLIEST)
-                    await self.leases.acquire(session.client_id, request.acquire, start)
+                    is_back = group in session.inherited
+                    await self.leases.acquire(session.client_id, request.acquire, start, is_back=is_back)
                 case "release":
                     await self.leases.release(group, session.client_id, request.release.queues)
                 case "saved":

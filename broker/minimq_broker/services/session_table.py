@@ -34,6 +34,8 @@ class Session:
         self.starts: dict[str, broker_pb2.StartPosition] = {}
         #: The groups that it is in, or waits for after it was refused.
         self.groups: set[str] = set()
+        #: Groups that it has of a former session of its client whose connection broke.
+        self.inherited: set[str] = set()
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
         """Send an event; a client that lets too many wait loses its session."""
@@ -75,6 +77,8 @@ class SessionTable:
         """Have a session go on with the groups of the former one of its client."""
         for group in former.groups:
             self.claim(group, session)
+        if not former.is_silent:
+            session.inherited |= former.groups
 
     def remove(self, session: Session) -> None:
         """Forget a client, but for the groups that it is in."""

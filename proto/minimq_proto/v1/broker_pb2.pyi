@@ -509,7 +509,8 @@ class PopRequest(google.protobuf.message.Message):
     @property
     def cancels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ids of takes that shall wait no longer: they are answered, with nothing unless messages are on their way. By a request
-        with an id of none, and nothing else, a consumer says that it is there.
+        with an id of none, and nothing else, a consumer says that it is there. One that
+        reconnects says so before it takes: otherwise it is a new process in place of one that died with what it had.
         """
 
     def __init__(
