@@ -30,13 +30,7 @@ _SETTLE_S = 5.0
 
 
 class AccessLinks:
-    """Keeps a stream to each name server. Lives on the event loop on which `start` was called.
-
-    Args:
-        nameservers: HOST:PORT of each.
-        shared: the document of this broker.
-        security: of the connections.
-    """
+    """Keeps a stream to each name server. Lives on the event loop on which `start` was called."""
 
     def __init__(self, nameservers: Sequence[str], shared: SharedAccess, security: ChannelSecurity) -> None:
         self._nameservers = nameservers

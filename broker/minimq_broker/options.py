@@ -400,7 +400,6 @@ class BrokerOptions:
 
 
 def _memory_bytes(limit: Path) -> int:
-    """Return the memory of the machine, or the limit in a file if that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(machine, int(limit.read_text("ascii")))

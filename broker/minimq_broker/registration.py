@@ -54,16 +54,7 @@ class Registration:
         timeout_s: float = 5.0,
         security: ChannelSecurity = PLAIN,
     ) -> None:
-        """Prepare; nothing is sent before `start`.
-
-        Args:
-            nameservers: HOST:PORT of each.
-            describe: returns the whole table of the broker as it is now, with its data version.
-            version: returns the data version alone; it has to be cheap.
-            heartbeat_s: seconds between two heartbeats, or less: a third of the silence that the name server bears.
-            timeout_s: seconds after which a name server that does not answer counts as lost.
-            security: of the connections.
-        """
+        """Prepare; nothing is sent before `start`."""
         self._links = [
             _Link(address, describe, version, _Times(heartbeat_s, timeout_s), security) for address in nameservers
         ]
@@ -163,7 +154,6 @@ class _Link:
                     await _wait(self._leaving, retry_s)
 
     async def _hold(self, stream: _Stream) -> None:
-        """Keep one stream going. Returns when asked to leave; raises when the stream breaks."""
         answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
         # Read all the time, not only for an answer: a broken stream is reopened at once.
         reading = asyncio.create_task(self._read(stream, answers), name=f"register-read-{self.address}")

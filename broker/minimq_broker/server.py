@@ -119,13 +119,7 @@ class Broker:
         return self._metrics_address
 
     async def start(self) -> None:
-        """Open the store, serve, and register, in this order: nobody finds a broker that is not ready.
-
-        Raises:
-            InvalidArgument: the secrets cannot be used.
-            StoreError: the data directory cannot be used, or is another broker's.
-            CannotListen: the port is taken, or the host is not this machine's.
-        """
+        """Open the store, serve, and register, in this order: nobody finds a broker that is not ready."""
         options = self._options
         self._secrets = secrets_of(options.secrets, options.client_certificates)
         clock = self._new_clock(options)
@@ -170,7 +164,6 @@ class Broker:
         self._begin_to_look(engine, self._standard)
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
-        """Publish what is decided, and what is due, from now on."""
         self._transactions = TransactionService(
             engine.handle,
             engine.writes,
@@ -201,7 +194,6 @@ class Broker:
         self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
 
     async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
-        """Take in users and rules, and follow them from now on."""
         self._access = access_of(
             options.secrets, only_reports=options.access_mode == "report", max_age_s=options.access_max_age_s
         )
@@ -220,7 +212,6 @@ class Broker:
     def _add_services(
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
     ) -> StandardServices:
-        """Let a server serve all calls: if there are keys, those of callers that are known alone."""
         if self._access is not None and self._secrets is not None:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
             control.start()
@@ -278,7 +269,6 @@ class Broker:
         return self._engine.newest_ms() if self._engine is not None else None
 
     def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
-        """Open the store. Raises `StoreError`."""
         try:
             return Engine(
                 options.data_dir,
@@ -307,7 +297,6 @@ class Broker:
         await asyncio.to_thread(engine.close)  # it waits for the disk
 
     async def _show_no_more(self) -> None:
-        """Let nobody find this broker any more."""
         if self._looking is not None:
             self._looking.cancel()
         if self._standard is not None:
@@ -353,7 +342,6 @@ class Broker:
             await self._roles.stop()
 
     def _role_changed(self) -> None:
-        """Let clients and name servers know another broker."""
         if self._service is not None:
             self._service.begin()
             if self._dispatcher is not None:
@@ -407,7 +395,6 @@ class Broker:
 
 
 async def _look_after_health(engine: Engine, standard: StandardServices) -> None:
-    """Let the health say when the store has failed: whoever looks after the process restarts it then."""
     while True:
         if engine.handle.log_status.has_failed:
             standard.failing()
@@ -417,5 +404,4 @@ async def _look_after_health(engine: Engine, standard: StandardServices) -> None
 
 
 def _left(until: float) -> float:
-    """Return what calls under way get of the time until then, in seconds."""
     return min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0))

@@ -23,13 +23,7 @@ def check_message_type(message: object) -> None:
 
 
 def check_iterable(name: str, values: Iterable[T], of: str) -> Iterable[T]:
-    """Return an iterable. Raises `InvalidArgument` if it is none, such as a single value where several are wanted.
-
-    Args:
-        name: of the argument.
-        values: what was given.
-        of: the values in plural.
-    """
+    """Return an iterable. Raises `InvalidArgument` if it is none, such as a single value where several are wanted."""
     if not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} is {kind_of(values)}: give an iterable of {of}")
     return values
@@ -85,11 +79,7 @@ def check_plain_function(name: str, value: object) -> None:
 
 
 def waiting_s(value: object, name: str = "timeout") -> float:
-    """Return the seconds to wait for: 0 for a number below it, such as what is left until a deadline that has passed.
-
-    Raises:
-        InvalidArgument: it is no number, or one that cannot be waited for.
-    """
+    """Return the seconds to wait for: 0 for a number below it."""
     if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _LONGEST_S):
         raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_LONGEST_S}")
     return max(value, 0)

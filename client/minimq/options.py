@@ -36,16 +36,7 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..., object] | None = None) -> Options:
-    """Return a copy of options with some of them changed by name.
-
-    Args:
-        options: the options to copy.
-        changes: new values by name.
-        made: the class that accepts the names; the error suggests its other arguments as well.
-
-    Raises:
-        InvalidArgument: there is no such option; the text suggests similar ones, or lists all.
-    """
+    """Return a copy of options with some of them changed by name."""
     if not hasattr(options, "__dataclass_fields__"):
         raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
     names = [field.name for field in dataclasses.fields(options)]
@@ -60,12 +51,7 @@ class NoOthers(TypedDict):
 
 
 def refuse_others(unknown: Mapping[str, object], made: type) -> None:
-    """Raise `InvalidArgument` for arguments that a class does not have; the text names the nearest, or lists all.
-
-    Args:
-        unknown: those that were given beyond its parameters.
-        made: the class.
-    """
+    """Raise `InvalidArgument` for arguments that a class does not have; the text names the nearest, or lists all."""
     if unknown:
         parameters = inspect.signature(made).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -73,13 +59,7 @@ def refuse_others(unknown: Mapping[str, object], made: type) -> None:
 
 
 def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
-    """Raise `InvalidArgument` if an unknown option was given.
-
-    Args:
-        unknown: the names that were given.
-        names: those that exist; the error suggests the nearest.
-        otherwise: said when none is near.
-    """
+    """Raise `InvalidArgument` if an unknown option was given."""
     if unknown:
         import difflib  # noqa: PLC0415 - for who mistypes an option
 

@@ -337,7 +337,6 @@ class RecordBatch:
         return [data[start:end] for start, end in pairwise(bounds)]
 
     def _ascending(self, offsets: Section, first: int = 0) -> list[int]:
-        """Return a column of offsets from record number `first` on; `[0]` when it is empty. Raises `CorruptBatch`."""
         section = self.section(offsets)
         if not section:
             return [0]
@@ -353,7 +352,6 @@ class RecordBatch:
         return bounds
 
     def _check_shape(self) -> None:
-        """Raise `CorruptBatch` unless the columns have the lengths that the count of records demands."""
         count = self.remaining
         self._check_span(Section.BODY_OFFSETS, count, len(self.section(Section.BODIES)))
         if self.has(Section.KEY_OFFSETS) or self.has(Section.KEYS):
@@ -380,7 +378,6 @@ class RecordBatch:
             raise CorruptBatch(f"a tag of a batch is not UTF-8: {error.reason}") from None
 
     def _check_span(self, offsets: Section, count: int, end: int) -> None:
-        """Raise `CorruptBatch` unless a column has `count` + 1 offsets, from 0 to `end`."""
         section = self.section(offsets)
         if len(section) != 4 * (count + 1):
             raise CorruptBatch(f"a batch of {count} records has {len(section)} bytes of {offsets.name}")
@@ -388,7 +385,6 @@ class RecordBatch:
             raise CorruptBatch(f"the {offsets.name} of a batch do not lead from 0 to {end}")
 
     def _check_text(self, values: Section, ends: list[int]) -> None:
-        """Raise `CorruptBatch` unless a column of text is UTF-8, each value by itself."""
         section = self.section(values)
         try:
             is_ascii = len(str(section, "utf-8")) == len(section)
@@ -399,7 +395,6 @@ class RecordBatch:
             raise CorruptBatch(f"the {values.name} of a batch are cut inside of a character")
 
     def _texts(self, offsets: Section, values: Section, first: int, last: int) -> list[str]:
-        """Return some values of a column that was checked; decoded together where that is possible."""
         place, at = self._bounds[offsets] + 4 * first, self._bounds[values] - self._bases[offsets]
         if last == first + 1:  # the usual case is worth it
             begin, end = _TWO_OFFSETS.unpack_from(self._content, place)
@@ -413,7 +408,6 @@ class RecordBatch:
         return [data[start - begin : end - begin].decode() for start, end in pairwise(ends)]
 
     def _numbers(self, which: Section) -> memoryview | array[int] | None:
-        """Return a column of small numbers, or None when all are 0."""
         section = self.section(which)
         width = len(section) // max(self.remaining, 1)
         if width == 0:

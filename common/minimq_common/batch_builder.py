@@ -32,13 +32,6 @@ class BatchBuilder:
 
     Messages are let go as soon as their columns are taken, so that they never leave the processor's cache, nor grow
     old enough to burden the garbage collector.
-
-    Args:
-        max_body_bytes: largest body that is let through.
-        compression: of the batch; None for none.
-        message_group: that of all messages, for a FIFO topic; what the messages themselves say is not looked at.
-        is_compacted: True for a compacted topic, in which only tombstones have an empty body; False for one that
-            takes no tombstones; None if that was checked, or the topic takes copies of all messages.
     """
 
     def __init__(
@@ -74,34 +67,14 @@ class BatchBuilder:
         return self.size + self._beside + MESSAGE_BYTES * len(self._bodies)
 
     def add(self, messages: Sequence[Message], lengths: list[int] | None = None) -> None:
-        """Take messages in; their topic is not looked at. After an error the builder must not be used.
-
-        Args:
-            messages: one or more.
-            lengths: of their bodies, if they are known.
-
-        Raises:
-            InvalidArgument: a body is not bytes or must not be empty, or a tag, key or property is not text or has a
-                NUL.
-            MessageTooLarge: a body is over the limit.
-        """
+        """Take messages in; their topic is not looked at. After an error the builder must not be used."""
         try:
             self._add(messages, lengths)
         except (TypeError, AttributeError) as error:
             raise InvalidArgument(wrong_message(messages) or f"a message has a wrong field: {error}") from None
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch, compressed where that was asked for and is worth it.
-
-        Args:
-            born_ms: when the messages were handed in, in ms since 1970: one time for all, or one for each.
-            producer_id: 64 random bits of the producer.
-            sequence: number of the batch at that producer. Both together are the id of the batch.
-            unsettled: how many sequence numbers just before this one may still be sent again.
-
-        Raises:
-            InvalidArgument: a tag, key or property is not text, or has a NUL.
-        """
+        """Return the batch, compressed where that was asked for and is worth it."""
         sections = [b""] * len(Section)
         sections[Section.BODY_OFFSETS] = _offsets(self._lengths)
         try:
@@ -124,11 +97,7 @@ class BatchBuilder:
         return columns.build(born_ms, producer_id, sequence, unsettled)
 
     def split(self, count: int) -> list[BatchBuilder]:
-        """Return the messages in so many builders, at most as many as there are messages, as even as can be.
-
-        Raises:
-            InvalidArgument: a key has a NUL.
-        """
+        """Return the messages in so many builders, at most as many as there are messages, as even as can be."""
         if sum([keys.count(SEPARATOR) for keys in self._keys]) != self._separators:
             raise InvalidArgument("a key has a NUL character")
         ends = [len(self) * part // count for part in range(1, count + 1)]
@@ -265,7 +234,6 @@ def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | N
 
 
 def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
-    """Return offsets and bytes of a column of text."""
     text = "".join(strings)
     if text.isascii():
         return _offsets(map(len, strings)), text.encode()

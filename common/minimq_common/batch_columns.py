@@ -148,7 +148,6 @@ def narrow(numbers: Sequence[int], largest: int) -> bytes:
 
 
 def _encode_born(born_ms: int | Sequence[int]) -> tuple[bytes, int, int]:
-    """Return the section of born times, and the first and the last of them."""
     if isinstance(born_ms, int):
         return b"", born_ms, born_ms
     first, last = min(born_ms), max(born_ms)

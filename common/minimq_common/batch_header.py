@@ -178,12 +178,7 @@ def flags_of(data: bytes | memoryview) -> int:
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format.
-
-    Raises:
-        CorruptBatch: this cannot be a header.
-        InvalidArgument: the batch has a newer format.
-    """
+    """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format."""
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
@@ -221,9 +216,6 @@ def check_header(header: Header, data: bytes) -> None:
     """Refuse a header that promises what a batch of this size and codec cannot hold. Does not open the batch.
 
     A broker calls this before it stores a batch: offsets are given by the count in the header.
-
-    Raises:
-        CorruptBatch: the count, the codec, the tags, a time or the largest body is not possible.
     """
     check_ranges(header)
     content = len(data) - header.size - CRC_BYTES

@@ -18,11 +18,7 @@ from minimq_common.replica_set import ReplicaReport, ReplicaSet
 
 
 class Bootstrap:
-    """The reports of the replicas of one set, until an authority has a record of the set.
-
-    Args:
-        lease_s: length of the lease of the first master; reports are collected for as long when there are logs.
-    """
+    """The reports of the replicas of one set, until an authority has a record of the set."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s

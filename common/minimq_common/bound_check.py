@@ -58,11 +58,9 @@ def check_bounds(message: _Message) -> None:
 
 
 def check_answer(answer: Answer, peer: str) -> Answer:
-    """Return what a peer has answered. Raises `InternalError` when a value is out of its bounds: the peer is no server.
+    """Return what a peer has answered.
 
-    Args:
-        answer: a message.
-        peer: who sent it, for the text: "broker 127.0.0.1:10911".
+    Raises `InternalError` when a value is out of its bounds: the peer is no server.
     """
     try:
         check_bounds(answer)
@@ -72,7 +70,6 @@ def check_answer(answer: Answer, peer: str) -> Answer:
 
 
 def _compile(descriptor: _Descriptor) -> _Check | None:
-    """Return what checks messages of a type: of the fields that may break a bound, and of no others."""
     name = descriptor.full_name
     if name not in _checks:
         bounds = ALL_BOUNDS[descriptor.name] if name.startswith(PACKAGE) else {}
@@ -93,7 +90,6 @@ def _run(steps: tuple[_Check, ...]) -> _Check:
 
 
 def _step(field: _Descriptor, bound: Bound | None) -> _Check | None:
-    """Return what checks one field; None when there is nothing to look at."""
     match bound:
         case Text(most) | Octets(most):
             return _length(field.name, most, bound) if most < MAX_FRAME_BYTES else None

@@ -25,15 +25,10 @@ class Range(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Most items of a list.
-
-    Attributes:
-        most: that number.
-        each: the bound of each item that is a text or bytes; messages have bounds of their own.
-        walked: whether messages in the list are looked at; otherwise their reader checks them.
-    """
+    """Most items of a list."""
 
     most: int
+    #: The bound of each item that is a text or bytes; messages have bounds of their own.
     each: Text | Octets | Range | None = None
     walked: bool = True
 

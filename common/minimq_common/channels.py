@@ -43,7 +43,6 @@ NAMESERVER_OPTIONS: Mapping[str, int] = {
 
 
 def _is_number(host: str) -> bool:
-    """Say whether a host is an IP address, which nothing else resolves to."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -57,11 +56,6 @@ class Channels(Generic[Stub]):
     A channel is made when its address is first asked for, and another one when certificates have changed since, or when
     a channel that is not connected has a name that resolves to another host by now: gRPC would try the former one for
     many seconds.
-
-    Args:
-        make_stub: makes the stub of a channel.
-        options: of the channels.
-        security: of the channels.
     """
 
     def __init__(
@@ -81,11 +75,7 @@ class Channels(Generic[Stub]):
         self._former: list[grpc.aio.Channel] = []
 
     def stub(self, address: str) -> Stub:
-        """Return the stub that calls a server.
-
-        Args:
-            address: HOST:PORT.
-        """
+        """Return the stub that calls a server."""
         trust = self._security.trust()
         known = self._channels.get(address)
         if known is not None and known[2] is trust:
@@ -106,17 +96,7 @@ class Channels(Generic[Stub]):
         request: Request,
         timeout_s: float,
     ) -> Response:
-        """Return the answer to a call, which is repeated if it was refused for credentials that were replaced since.
-
-        Args:
-            address: HOST:PORT.
-            method: picks the method of a stub.
-            request: of the call.
-            timeout_s: seconds that one try may take.
-
-        Raises:
-            grpc.aio.AioRpcError: as gRPC does.
-        """
+        """Return the answer to a call, which is repeated if it was refused for credentials that were replaced since."""
         while True:
             stub = self.stub(address)
             try:
@@ -126,17 +106,11 @@ class Channels(Generic[Stub]):
                     raise
 
     def is_outdated(self, address: str, stub: Stub) -> bool:
-        """Return whether the next `stub` for an address has newer credentials than one that was refused.
-
-        Args:
-            address: HOST:PORT.
-            stub: of the refused call. Another call may have opened the newer channel since.
-        """
+        """Return whether the next `stub` for an address has newer credentials than one that was refused."""
         known = self._channels.get(address)
         return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
 
     def _look_up(self, address: str, channel: grpc.aio.Channel, *, is_new: bool = False) -> None:
-        """Look the name of a server up that is not connected, in the background; see the class."""
         host, now = address.rpartition(":")[0].strip("[]"), asyncio.get_running_loop().time()
         hosts, at = self._hosts.get(address, (None, -math.inf))
         if _is_number(host) or now - at < _LOOK_UP_S or not (is_new or channel.get_state() in _SEEKING):

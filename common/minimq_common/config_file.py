@@ -25,16 +25,7 @@ _WORDS: Mapping[object, str] = types.MappingProxyType(
 
 
 def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Unit] = NO_UNITS) -> dict[str, Any]:
-    """Return what a file sets, by key, as values of the options.
-
-    Args:
-        path: the file.
-        kinds: the type of each key's value, as an options class declares it. An empty string stands for None.
-        units: how to read text that stands for a number with a unit, such as "3d", by key.
-
-    Raises:
-        InvalidArgument: the file cannot be read, is not TOML, has an unknown key, or a value of another type.
-    """
+    """Return what a file sets, by key, as values of the options."""
     import tomllib  # noqa: PLC0415 - for who has such a file
 
     try:
@@ -62,7 +53,6 @@ def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Uni
 
 
 def _without_unit(value: object, unit: Unit | None) -> object:
-    """Return the number that text with a unit stands for, anything else as it is."""
     number = unit.read(value) if unit is not None and isinstance(value, str) else None
     return value if number is None else number
 
@@ -77,14 +67,12 @@ def without_none(annotation: object) -> object:
 
 
 def _path(kind: type, value: object) -> Path:
-    """Make what msgspec does not know."""
     if kind is not Path or not isinstance(value, str):
         raise TypeError
     return Path(value)
 
 
 def _wanted(kind: Any) -> str:  # noqa: ANN401 - a type
-    """Say in words what a value has to be."""
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         members = get_args(kind) if get_origin(kind) is Literal else [member.value for member in kind]
         return "one of " + ", ".join(map(json.dumps, members))
@@ -102,12 +90,7 @@ def _nearest(key: str, known: Mapping[str, object]) -> str:
 
 
 def example_config(command: str, options: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield the lines of a file that has every option of a command at its default, each commented out.
-
-    Args:
-        command: whose options they are.
-        options: for each key the sentence that describes it, and its default.
-    """
+    """Yield the lines of a file that has every option of a command at its default, each commented out."""
     yield f"# Configuration of {command}: remove the # before an option to set it. Flags and variables win over it."
     for key, (sentence, default) in options.items():
         yield ""

@@ -53,7 +53,6 @@ def cut(addresses: Collection[str]) -> list[str]:
 
 
 def _end(descriptor: int, address: str) -> bool:
-    """End a connection; False when it has ended already. Raises `OSError` when nothing more may be opened."""
     try:
         own = os.dup(descriptor)
     except OSError as error:
@@ -93,7 +92,6 @@ def _traffic(descriptor: int) -> tuple[int, int] | None:
 
 
 def _connections() -> Iterator[tuple[int, str]]:
-    """Yield each connection, and the address of its other end. It may end at any time."""
     for path in _OPEN_FILES.iterdir():
         descriptor = int(path.name)
         if (address := _peer(descriptor)) is not None:
@@ -106,7 +104,6 @@ def _peer(descriptor: int) -> str | None:
 
 
 def _name(ask: Callable[..., int], descriptor: int) -> tuple[str, int] | None:
-    """Return host and port of an end of a connection; None when it is none."""
     name, size = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_uint(_NAME_BYTES)
     if ask(descriptor, name, ctypes.byref(size)):
         return None

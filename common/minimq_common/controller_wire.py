@@ -30,11 +30,7 @@ def replica_set_to_wire(replica_set: ReplicaSet) -> controller_pb2.ReplicaSet:
 
 
 def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
-    """Return the value for a record.
-
-    Raises:
-        InvalidArgument: a value breaks a rule that the text names.
-    """
+    """Return the value for a record."""
     record = ReplicaSet(
         cluster=message.cluster,
         broker_name=message.broker_name,
@@ -79,11 +75,7 @@ def report_to_wire(report: ReplicaReport, wait_s: float) -> controller_pb2.Repor
 
 
 def report_from_wire(message: controller_pb2.ReportRequest) -> ReplicaReport:
-    """Return the value for a report.
-
-    Raises:
-        InvalidArgument: a value breaks a rule that the text names.
-    """
+    """Return the value for a report."""
     return ReplicaReport(
         cluster=message.cluster,
         broker_name=message.broker_name,

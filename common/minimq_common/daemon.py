@@ -64,16 +64,6 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
 
     A second signal of the same kind ends the process at once. (Not one of the other kind: Ctrl-C in a terminal
     reaches a whole group of processes, whose parent then sends SIGTERM as well.)
-
-    Args:
-        role: what serves, one word: "nameserver".
-        server: not yet started.
-        log_level: least severe level that is logged.
-        log_format: what a log record looks like.
-
-    Raises:
-        SystemExit: with status 1, after `error: ...` on stderr, when the server raised a `MiniMQError`. With JSON
-            that line is a log record, as all others are.
     """
     set_up_logging(log_level, log_format)
     _open_more_files()
@@ -91,7 +81,6 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
 
 
 def _open_more_files() -> None:
-    """Let this process have as many files and connections open as the system allows it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -60,32 +60,25 @@ _Caller = KnownCaller | UnknownToken | MiniMQError | None
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits on streams and requests.
+    """Limits on streams and requests."""
 
-    Attributes:
-        max_streams: streams of one method that may be open at once; None: any number.
-        option: by which that is set, for the text of the error.
-        user_streams: streams of one method that all users together have; one user may have half of them.
-        first_request_s: time in which the first request of a stream has to come, in seconds; None: any time.
-        call_bytes: of the largest request of a call that is no stream.
-        opened_bytes: larger requests of streams are handed on as they came, for their handler to decode in parts.
-        calls_at_once: requests of calls that are received at once, see `AwaitedRequests`; None: any number.
-        streams_at_once: first requests of streams of one method that are received at once; None: any number.
-        largest: bytes of the largest request of methods for which it is another one; infinite for streams that carry
-            batches, whose requests may be as large as the server takes.
-        large: bytes from which on requests of a method are opened one by one, where it is not `LARGE_BYTES`.
-        opening: streams whose handlers take a `LargeRequest`, and open it when it is its turn.
-    """
-
+    #: Streams of one method that may be open at once; None: any number.
     max_streams: int | None = None
     option: str = ""
+    #: Streams of one method that all users together have; one user may have half of them.
     user_streams: float = math.inf
+    #: Time in which the first request of a stream has to come, in seconds; None: any time.
     first_request_s: float | None = None
     call_bytes: int = MAX_REQUEST_BYTES
     opened_bytes: float = math.inf
+    #: Requests of calls that are received at once, see `AwaitedRequests`; None: any number.
     calls_at_once: int | None = None
+    #: First requests of streams of one method that are received at once; None: any number.
     streams_at_once: int | None = None
+    #: Bytes of the largest request of methods for which it is another one; infinite for streams that carry batches,
+    #: whose requests may be as large as the server takes.
     largest: Mapping[str, float] = field(default_factory=dict)
+    #: Bytes from which on requests of a method are opened one by one, where it is not `LARGE_BYTES`.
     large: Mapping[str, int] = field(default_factory=dict)
     opening: Collection[str] = ()
 
@@ -109,15 +102,6 @@ class Dispatcher(grpc.GenericRpcHandler):
 
     All requests are read from the context of their call: of a call that is no stream gRPC keeps the request until it
     ends, and its iterator over a stream keeps each of them until the next one has come. Answers may be encoded already.
-
-    Args:
-        limits: of streams and requests.
-        control: knows the callers; None: everybody may call.
-        in_band: streams that answer a refused request in their own way, and go on: their handlers check bounds and
-            rights themselves. By full method name: "/minimq.v1.Broker/Append".
-        translate: knows the exceptions of the libraries that the server is built on.
-        note: called with the name of the method and each error that ends a call.
-        intake: counts what was taken in.
     """
 
     def __init__(
@@ -143,16 +127,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._stream_ended = asyncio.Event()
 
     def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
-        """Serve methods of a service from now on; calls that are under way keep their former handlers.
-
-        Args:
-            service: as in the .proto file.
-            handlers: by method. Each is a coroutine that takes the request, or the requests of a stream, and the
-                context. It returns the answer, or writes those of a stream to the context.
-
-        Raises:
-            RuntimeError: there is a method for whose requests no right is decided.
-        """
+        """Serve methods of a service from now on; calls that are under way keep their former handlers."""
         for name, serve in handlers.items():
             method = service.methods_by_name[name]
             full_name, request = f"/{service.full_name}/{name}", method.input_type
@@ -241,7 +216,6 @@ class Dispatcher(grpc.GenericRpcHandler):
 
     @contextmanager
     def _streaming(self, method: _Method, decoder: Decoder, met: _Caller, context: Any) -> Iterator[Any]:  # noqa: ANN401
-        """Count a stream while it is open, and give its requests."""
         with self._entered(method.name):
             caller = self._admit(method, met, context)
             decoder.count_for(self._intake, context.peer())
@@ -306,7 +280,6 @@ class Dispatcher(grpc.GenericRpcHandler):
         return met
 
     def _counted(self, method: str, caller: KnownCaller | None) -> AbstractContextManager[None]:
-        """Count the present task as a stream of its caller, who ends it when the caller loses access."""
         if caller is None:
             return contextlib.nullcontext()
         return caller.streaming(method, math.inf if isinstance(caller, ServerCaller) else self._most_of_user)
@@ -342,14 +315,7 @@ class Dispatcher(grpc.GenericRpcHandler):
 
 
 class _Requests:
-    """Requests of a call, which ends at one that is too large.
-
-    Args:
-        read: returns the next one.
-        line: in which large ones are opened; None: they are handed on as they are.
-        caller: who has to have the rights that each takes; None: nobody is asked.
-        checks_bounds: end the call at one that is out of its bounds.
-    """
+    """Requests of a call, which ends at one that is too large."""
 
     def __init__(
         self,
@@ -395,7 +361,6 @@ def _check_kind(caller: KnownCaller, kind: CallerKind) -> None:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Let go of the frames that an error and those before it came through."""
     each: BaseException | None = error
     while each is not None:
         each.__traceback__ = None

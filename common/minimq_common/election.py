@@ -28,7 +28,6 @@ def takeover_after(lease_s: float) -> float:
 
 
 def _wait_after(lease_s: float) -> float:
-    """Return how long the confirmations of a former master may last, in seconds, rounded up to milliseconds."""
     return math.ceil(1000 * takeover_after(lease_s)) / 1000
 
 
@@ -68,15 +67,6 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
     """Return the record with a replica that shall be the next master; the same one when it is the master already.
 
     From then on the lease of the master is renewed no more; once it is over, `elect` ends the promotion.
-
-    Args:
-        replica_set: the record as it is.
-        replica_id: the replica that is promoted.
-        unclean: also when it is not in sync: what it does not have is lost.
-
-    Raises:
-        NotInSync: it is not in sync, and `unclean` is not given.
-        ReplicaSetChanged: another replica is being promoted at this moment.
     """
     if replica_id == (replica_set.master_id if replica_set.successor is None else replica_set.successor):
         return replica_set
@@ -98,11 +88,7 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
 
 
 def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
-    """Check how the promotion of a replica ended.
-
-    Raises:
-        ReplicaSetChanged: another one was elected.
-    """
+    """Check how the promotion of a replica ended."""
     if replica_set.master_id != replica_id:
         raise ReplicaSetChanged(
             f"replica {replica_id} of {replica_set} was not elected: it stopped reporting, and replica "
@@ -134,12 +120,6 @@ def elect(
     The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
     one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the
     present master is over.
-
-    Args:
-        replica_set: the record as it is.
-        alive: the latest report of each replica that has been heard of lately.
-        lease_s: the length of leases from now on, if it is another.
-        has_stopped: the present master had begun its term, and has said that it serves no more.
     """
     reports = {report.replica_id: report for report in alive if not report.resigns}
     winner = None if replica_set.successor is None else reports.get(replica_set.successor)

@@ -13,12 +13,7 @@ _STAND_INS = 1 << 11
 
 
 def first_epoch(term: int, stand_in: int | None = None) -> int:
-    """Return the epoch behind which the grants of a master are numbered, or those of a slave in its place.
-
-    Args:
-        term: of the master, or of the one that is missing.
-        stand_in: how many times the slave has served groups, this one included; None for the master.
-    """
+    """Return the epoch behind which the grants of a master are numbered, or those of a slave in its place."""
     first = term << _TERM_BITS
     return first if stand_in is None else first + _OF_SLAVES + ((stand_in % _STAND_INS) << _COUNT_BITS)
 

@@ -27,14 +27,7 @@ _Waiting = dict[str, deque[asyncio.Future[None]]]
 
 
 class Begun:
-    """Requests of a stream, the first of which has to come soon. The others are handed on as they are.
-
-    Args:
-        requests: as gRPC gives them.
-        method: the name of the stream, for texts.
-        first_s: time that the first one may take, in seconds.
-        turns: streams whose first request is received at the same time; others wait. None: any number.
-    """
+    """Requests of a stream, the first of which has to come soon. The others are handed on as they are."""
 
     def __init__(
         self, requests: AsyncIterator[Any], method: str, first_s: float, turns: asyncio.Semaphore | None = None
@@ -69,10 +62,6 @@ class AwaitedRequests:
     Further calls wait, in turn by connection: those of one that makes many wait for each other. While somebody waits,
     a request has to come soon. Half of the places are for connections whose latest request came soon and was not
     too large: they do not wait for those of others.
-
-    Args:
-        most: how many are received at once.
-        patience_s: time for which a request may keep others waiting, in seconds.
     """
 
     def __init__(self, most: int, patience_s: float = _PATIENCE_S) -> None:
@@ -87,12 +76,7 @@ class AwaitedRequests:
         self._timer: asyncio.TimerHandle | None = None
 
     async def receive(self, requests: AsyncIterator[Any], method: str, peer: str) -> Any:  # noqa: ANN401 - of any call
-        """Return the only request of a call of a peer when all of it is there.
-
-        Raises:
-            SystemBusy: others wait, and it is not there yet.
-            InvalidArgument: the call came without.
-        """
+        """Return the only request of a call of a peer when all of it is there."""
         await self._turn(peer)
         loop = asyncio.get_running_loop()
         gives_way: asyncio.Future[None] = loop.create_future()
@@ -152,7 +136,6 @@ class AwaitedRequests:
                 waiter.set_result(None)
 
     def _next(self) -> _Waiting | None:
-        """Return the waiting callers of which one may enter now; if both kinds may, they take turns."""
         others, prompt = self._waiting
         if others and self._free > self._kept_free:
             self._is_odd = not self._is_odd
@@ -160,7 +143,6 @@ class AwaitedRequests:
         return prompt if self._free else None
 
     def _look_at_oldest(self) -> None:
-        """See to it that the oldest gives way in time, if others wait."""
         if self._timer is None and any(self._waiting) and self._receiving:
             began = next(iter(self._receiving.values()))
             loop = asyncio.get_running_loop()

@@ -25,11 +25,6 @@ class FreedMemory:
     The C library keeps what it was given back, more of it with each part of a flood, since threads of gRPC have heaps
     of their own. But whatever is returned while frames of a MiB pass comes back page by page, each of them cleared
     first: a broker that has to send much, and returns what it has sent, spends most of its time on that.
-
-    Args:
-        freed: returns how many bytes there are of it.
-        give_back: returns them to the system.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -45,11 +40,7 @@ class FreedMemory:
         self._again_at = -math.inf
 
     def look(self, memory: int) -> None:
-        """Return it if it is time for that. Looks follow each other until `pause`.
-
-        Args:
-            memory: bytes that this process has, without the pages of files.
-        """
+        """Return it if it is time for that. Looks follow each other until `pause`."""
         began = self._clock()
         if self._freed() <= _KEPT_BYTES:
             self._unused_since = began

@@ -15,11 +15,7 @@ BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 
 
 class Histogram:
-    """Values by size. One thread adds, any thread looks: it may see a value counted whose sum is still to come.
-
-    Args:
-        bounds: the largest value of each class, ascending; a last class without bound is added.
-    """
+    """Values by size. One thread adds, any thread looks: it may see a value counted whose sum is still to come."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)

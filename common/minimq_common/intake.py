@@ -53,16 +53,14 @@ class Taken:
     """The bytes of one connection that have become requests.
 
     The event loop adds to `bytes`; all else belongs to `Intake`.
-
-    Attributes:
-        since: when `bytes` was seen first and has not changed from then on.
-        missed: looks in a row that did not find the connection.
     """
 
     address: str = ""
     bytes: int = 0
     seen_bytes: int = -1
+    #: When `bytes` was seen first and has not changed from then on.
     since: float = 0.0
+    #: Looks in a row that did not find the connection.
     missed: int = 0
 
 
@@ -71,15 +69,6 @@ class Intake:
 
     It looks in a thread of its own, so that a flood which keeps the event loop busy does not keep it from looking.
     Requests are counted on one event loop.
-
-    Args:
-        limit: bytes in all.
-        traffic: returns the traffic of all connections that came to a port of this process.
-        cut: ends connections by their addresses.
-
-    Attributes:
-        bytes: what was held at the latest look.
-        ended: connections that were ended.
     """
 
     def __init__(
@@ -142,7 +131,6 @@ class Intake:
                 )
 
     def _look(self) -> bool:
-        """Look once. Returns whether this process has more memory than a while ago."""
         now = time.monotonic()
         fields = os.pread(self._statm, _STATM_BYTES, 0).split()
         memory = (int(fields[1]) - int(fields[2])) * _PAGE_BYTES  # without the pages of files
@@ -161,7 +149,6 @@ class Intake:
         return has_grown
 
     def _has_grown(self, memory: int, now: float) -> bool:
-        """Tell whether this process has more memory than a while ago."""
         forgotten = int(_FORGOTTEN_BYTES_PER_S * (now - self._memory_at))
         self._memory = min(memory, self._memory + forgotten) if self._memory else memory
         self._memory_at = now

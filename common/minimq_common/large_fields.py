@@ -12,12 +12,7 @@ _LENGTH_DELIMITED = 2
 
 
 def field_head(number: int, size: int) -> bytes:
-    """Return what stands ahead of the content of a field that holds bytes, or a message.
-
-    Args:
-        number: of the field.
-        size: of its content, in bytes.
-    """
+    """Return what stands ahead of the content of a field that holds bytes, or a message."""
     head = bytearray()
     for value in (number << 3 | _LENGTH_DELIMITED, size):
         rest = value

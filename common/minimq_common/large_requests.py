@@ -33,14 +33,7 @@ Serve = Callable[[Any, Any], Awaitable[Any]]
 
 
 class Decoder:
-    """Decodes the requests of one call but for large ones, and counts their bytes for its connection.
-
-    Args:
-        decode: decodes one; None leaves it as it is.
-        most: bytes of the largest one.
-        opened: larger ones are returned as they are, in bytes.
-        large: bytes from which on one is large.
-    """
+    """Decodes the requests of one call but for large ones, and counts their bytes for its connection."""
 
     def __init__(
         self,
@@ -90,12 +83,7 @@ class Decoder:
 
 
 class LargeRequest:
-    """A request that is not opened yet. It counts as taken in once it is, or is given up.
-
-    Attributes:
-        size: bytes of it.
-        refusal: why it is not even to be opened; then nothing of it is kept.
-    """
+    """A request that is not opened yet. It counts as taken in once it is, or is given up."""
 
     __slots__ = ("_data", "_decoder", "_opened_in_s", "refusal", "size")
 
@@ -116,10 +104,6 @@ class LargeRequest:
 
         One with a list that is longer than it may be is opened up to the first item beyond that: it breaks its bound,
         and no more is made of it.
-
-        Raises:
-            MessageTooLarge: it is too large.
-            InvalidArgument: it is no message.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -155,7 +139,6 @@ class LargeRequest:
         await asyncio.sleep(self._opened_in_s * _REST)
 
     def _take(self) -> bytes:
-        """Return what there is, and keep nothing of it."""
         decoder, self._decoder = self._decoder, None
         data, self._data = self._data, b""
         if decoder is not None:
@@ -185,11 +168,7 @@ class Line:
         raise await self._later(request, refusal)
 
     async def open(self, request: LargeRequest) -> Any:  # noqa: ANN401 - of any call
-        """Return what a request says.
-
-        Raises:
-            MessageTooLarge, InvalidArgument: a while later, so that others are served when many come.
-        """
+        """Return what a request says."""
         opened, refusal = await self._try_to_open(request)
         if refusal is not None:
             raise await self._later(request, refusal)

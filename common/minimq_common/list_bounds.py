@@ -27,13 +27,9 @@ _Descriptor = Any
 
 
 class Lists(NamedTuple):
-    """The lists of a type of message.
+    """The lists of a type of message."""
 
-    Attributes:
-        most: items that each of them may have, by the number of its field.
-        inner: those of the messages in it, by the number of their field.
-    """
-
+    #: Items that each of them may have, by the number of its field.
     most: Mapping[int, int]
     inner: Mapping[int, Lists]
 
@@ -72,13 +68,6 @@ class ListCut:
     """One request, whose lists are counted in steps. Lists in the items of lists are not looked at.
 
     What is no message is cut within its first field that is none, so that protobuf refuses it there.
-
-    Args:
-        data: the request.
-        lists: of its type.
-
-    Attributes:
-        kept: what is left of the request once all steps are done.
     """
 
     def __init__(self, data: bytes, lists: Lists) -> None:
@@ -94,7 +83,6 @@ class ListCut:
             self.kept = kept
 
     def _walk(self, start: int, end: int, lists: Lists) -> Generator[None, None, bytes | None]:
-        """Return what is to be left of a message in the request; None for all of it."""
         data, items = self.kept, self._items.setdefault(id(lists), Counter())
         at = start
         while at < end:
@@ -122,7 +110,6 @@ class ListCut:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """Return the number of a field, where its content begins, and where it ends; None if it is none."""
     try:
         tag, at = _varint(data, at)
         match tag & 7:

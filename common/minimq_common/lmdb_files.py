@@ -50,10 +50,9 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 
 
 def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:
-    """Make an LMDB file with named tables, synced. Whatever interrupts it, the file is there as a whole or not at all.
+    """Make an LMDB file with named tables, synced.
 
-    Raises:
-        OSError, lmdb.Error: it cannot be made.
+    Whatever interrupts it, the file is there as a whole or not at all.
     """
     made = path.with_name(f"{path.name}.new")
     try:

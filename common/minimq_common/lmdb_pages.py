@@ -75,15 +75,7 @@ class _Meta(NamedTuple):
 
 
 def check_pages(data: Pages, *, deep: bool = False) -> None:
-    """Verify the pages of an LMDB file.
-
-    Args:
-        data: all bytes of the file; nobody writes to it meanwhile.
-        deep: look at the headers of the pages of long values as well, which are most of a large file.
-
-    Raises:
-        PageDamage: they contradict each other; the text says where.
-    """
+    """Verify the pages of an LMDB file."""
     for _ in walk_pages(data, deep=deep):
         pass
 
@@ -100,9 +92,6 @@ def sound_rows(data: Pages, table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of a table of a damaged file, as far as pages lead to them that are in order.
 
     A row that is damaged itself may be among them.
-
-    Raises:
-        PageDamage: nothing leads to the table.
     """
     try:
         yield from _Walk(data, deep=True).rows_of(table)
@@ -185,7 +174,6 @@ class _Walk:
         return meta
 
     def _meta(self) -> _Meta:
-        """Return the newer one of the two meta pages, verified."""
         if len(self._data) < 512:
             raise PageDamage(f"it is cut off after {len(self._data)} bytes")
         first = _PAGE.size + _META.size
@@ -212,7 +200,6 @@ class _Walk:
             raise PageDamage(f"page {page} is of transaction {freed}, and says that it is of {meta.number}")
 
     def _last_freed(self, free: TableRoot) -> int:
-        """Return the newest transaction that has given up pages."""
         number = free.root
         for _ in range(_MAX_DEPTH):
             page = self._page(number)
@@ -250,7 +237,6 @@ class _Walk:
     # ---- trees --------------------------------------------------------------------------------------
 
     def _tree(self, name: str, table: TableRoot) -> Iterator[None]:
-        """Verify a table and all tables in it."""
         self._counts = [0, 0, 0, 0]
         inner: list[tuple[str, TableRoot]] = []
         pending = [] if table.root == _NO_ROOT else [_Child(table.root, 1, b"", None)]
@@ -278,7 +264,6 @@ class _Walk:
             )
 
     def _claim(self, name: str, number: int, count: int) -> None:
-        """Take note of pages that nobody else may have."""
         if not _META_PAGES <= number <= number + count - 1 <= self._last_page:
             raise PageDamage(f"{name} leads to page {number}, and the last one is {self._last_page}")
         if self._seen.find(1, number, number + count) >= 0:
@@ -286,7 +271,6 @@ class _Walk:
         self._seen[number : number + count] = b"\1" * count
 
     def _open(self, name: str, number: int, kind: int) -> tuple[bytes, tuple[int, ...], int]:
-        """Return a page of a kind, where its nodes begin, and where the first of them may."""
         self._claim(name, number, 1)
         page = self._page(number)
         found, _, flags, lower, upper = _PAGE.unpack_from(page)
@@ -297,7 +281,6 @@ class _Walk:
         return page, struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size), upper
 
     def _branch(self, name: str, parent: _Child) -> list[_Child]:
-        """Return the pages to which a branch leads, the first one last."""
         page, begins, upper = self._open(name, parent.number, _BRANCH)
         self._counts[0] += 1
         keys, numbers, used = [], [], 0
@@ -315,7 +298,6 @@ class _Walk:
         ]
 
     def _leaf(self, name: str, leaf: _Child) -> list[tuple[str, TableRoot]]:
-        """Verify a leaf, and return the tables in it."""
         page, begins, upper = self._open(name, leaf.number, _LEAF)
         keys, tables, used = [], [], 0
         is_free = name == _FREE
@@ -345,7 +327,6 @@ class _Walk:
     def _check_nodes(
         self, name: str, child: _Child, keys: list[bytes], begins: tuple[int, ...], upper: int, used: int
     ) -> None:
-        """Raise `PageDamage` unless the nodes of a page fill its end, and their keys ascend between those around."""
         if min(begins) != upper or used != self._page_bytes - upper:
             raise PageDamage(f"page {child.number} of {name} has rows that overlap")
         is_sorted = keys == sorted(set(keys))
@@ -353,7 +334,6 @@ class _Walk:
             raise PageDamage(f"page {child.number} of {name} has a key in the wrong place")
 
     def _long_value(self, name: str, number: int, size: int, *, wanted: bool) -> bytes:
-        """Verify the pages of a value that has pages of its own, and return it if it is wanted."""
         count = (_PAGE.size - 1 + size) // self._page_bytes + 1
         begin = number * self._page_bytes
         if self._deep or wanted:
@@ -368,7 +348,6 @@ class _Walk:
         return self._data[begin + _OVERFLOW.size : begin + _OVERFLOW.size + size] if wanted else b""
 
     def _free(self, data: bytes) -> None:
-        """Take note of the free pages in a row of their table."""
         [count] = _PAGE_NUMBER.unpack_from(data)
         if len(data) < (count + 1) * _PAGE_NUMBER.size:
             raise PageDamage(f"a list of {count} free pages has {len(data)} bytes")
@@ -377,6 +356,5 @@ class _Walk:
 
 
 def _key_of(name: str, page: bytes, at: int, size: int) -> bytes:
-    """Return the key of a node, so that keys of its table ascend."""
     key = page[at + _NODE.size : at + _NODE.size + size]
     return key[::-1] if name == _FREE else key  # these are numbers, whose last byte counts most

@@ -72,7 +72,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
-    """Return what happened, and to what."""
     text, values = str(record.msg), record.args
     found = [(match[1], match.start()) for match in _VALUE.finditer(text.replace("%%", "  "))]
     first = next((number for number, (name, _) in enumerate(found) if name), len(found))
@@ -88,7 +87,6 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
 
 
 def _bounded_message(record: logging.LogRecord) -> str:
-    """Return the message of a record: each text in it is cut, and so is the whole."""
     text, values = str(record.msg), record.args
     if isinstance(values, tuple) and values:
         text %= tuple(map(_bounded, values))
@@ -98,7 +96,6 @@ def _bounded_message(record: logging.LogRecord) -> str:
 
 
 def _bounded(value: object) -> object:
-    """Return a value as it is formatted: a text, or an object that becomes one, is cut."""
     if isinstance(value, str):
         return _cut(value, _MOST_OF_VALUE)
     if isinstance(value, BaseException):

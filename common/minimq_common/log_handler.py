@@ -35,11 +35,6 @@ class SummingHandler(logging.StreamHandler[TextIO]):
 
     Whatever a client sends again and again neither fills the disk nor holds up others by the time that writing takes.
     Records with `ALWAYS_WRITTEN` are not counted.
-
-    Args:
-        stream: stderr unless given.
-        clock: returns seconds.
-        window_s: seconds for which records of one kind are counted.
     """
 
     def __init__(
@@ -94,7 +89,6 @@ class SummingHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def _start_timer(self, now: float) -> None:
-        """Have the first window that leaves records out ended in time, if there is one."""
         began_at = next((window.began_at for window in self._windows.values() if window.count > _MOST), None)
         if began_at is None:
             return
@@ -111,7 +105,6 @@ class SummingHandler(logging.StreamHandler[TextIO]):
                 self._start_timer(now)
 
     def _sum_up(self, now: float) -> None:
-        """End the windows whose time is over; they are in the order in which they began."""
         while self._windows:
             kind, window = next(iter(self._windows.items()))
             if now - window.began_at < self._window_s:

@@ -11,17 +11,7 @@ _LISTS = (list, tuple)
 
 
 def check_message(message: Message, max_body_bytes: int) -> int:
-    """Return the size of a message: bytes of its body, characters of its keys and properties.
-
-    Args:
-        message: whose topic is not looked at.
-        max_body_bytes: largest body that is let through.
-
-    Raises:
-        InvalidArgument: a body is not bytes, or a tag, key, property or message group is not text, has a NUL
-            or is too long.
-        MessageTooLarge: the body is over the limit.
-    """
+    """Return the size of a message: bytes of its body, characters of its keys and properties."""
     size = plain_size(message, max_body_bytes)
     if size is not None:
         return size

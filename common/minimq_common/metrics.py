@@ -35,12 +35,7 @@ Collect = Callable[[], Iterable[Metric]]
 
 
 class MetricsServer:
-    """Answers scrapes over HTTP, one at a time. Lives on an event loop, which it measures and never blocks.
-
-    Args:
-        collect: called by another thread, once for each scrape; not any more after `stop`.
-        prefix: start of the names of metrics, such as "minimq_broker".
-    """
+    """Answers scrapes over HTTP, one at a time. Lives on an event loop, which it measures and never blocks."""
 
     def __init__(self, collect: Collect, prefix: str) -> None:
         self._collector = _OneAtATime(collect, self._loop_lag, self._certificate, self._access)
@@ -54,16 +49,7 @@ class MetricsServer:
     async def start(
         self, address: str, secrets: ServerSecrets | None = None, control: AccessControl | None = None
     ) -> str:
-        """Serve at HOST:PORT, and return that address with the real port in place of 0.
-
-        Args:
-            address: HOST:PORT.
-            secrets: for HTTPS; None for HTTP.
-            control: knows the callers of the server; None if it asks nobody for a key.
-
-        Raises:
-            CannotListen: the port is taken, or the host is not this machine's.
-        """
+        """Serve at HOST:PORT, and return that address with the real port in place of 0."""
         self._secrets, self._control = secrets, control
         registry = CollectorRegistry()
         registry.register(self._collector)
@@ -103,7 +89,6 @@ class MetricsServer:
         yield histogram(name, "Delay of the event loop, measured twice a second.", self._lag)
 
     def _certificate(self) -> Iterator[Metric]:
-        """Yield what there is to say of the certificate; both metrics have no value without TLS."""
         secrets = [] if self._secrets is None else [self._secrets]
         yield gauges(
             f"{self._prefix}_certificate_expiry_timestamp_seconds",
@@ -119,7 +104,6 @@ class MetricsServer:
         )
 
     def _access(self) -> Iterator[Metric]:
-        """Yield what there is to say of users and rules; these metrics have no value without."""
         controls = [] if self._control is None else [self._control]
         yield gauges(
             f"{self._prefix}_access_version",
@@ -187,11 +171,7 @@ class _OneAtATime(Collector):
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
-    """Call a function on an event loop from another thread, for what only the loop may look at.
-
-    Raises:
-        TimeoutError: the loop does not come to it.
-    """
+    """Call a function on an event loop from another thread, for what only the loop may look at."""
 
     async def calling() -> T:
         return function()

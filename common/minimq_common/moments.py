@@ -108,7 +108,6 @@ def _of_datetime(when: datetime, shown: str, remedy: str, name: str) -> int:
 
 
 def _spelled(when: datetime) -> str:
-    """Return how to write a time with a time zone: in UTC, and as local time of this machine."""
     text = when.isoformat()
     try:
         local = f", or {when.astimezone().isoformat()} for the local time of this machine"

@@ -66,27 +66,14 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> T:
-    """Declare a field of an options class.
-
-    Args:
-        default: the value of an option that is not given.
-        sentence: says what the option does, for the help.
-        metavar: what stands for the value in the help; by default it follows from the type, or from the unit.
-        flag: the flag where the name of the field does not serve, such as "--id" for `broker_id`.
-        minimum: smallest number that `check_limits` lets pass.
-        maximum: largest number that `check_limits` lets pass.
-    """
+    """Declare a field of an options class."""
     about = _About(sentence, metavar, flag, minimum, maximum)
     # At run time a field; its declared type is that of the default, which is what an instance will hold.
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 
 def check_limits(options: object) -> None:
-    """Check every number of an options instance; for its `__post_init__`.
-
-    Raises:
-        InvalidArgument: a number is outside its limits, infinite, or not a number.
-    """
+    """Check every number of an options instance; for its `__post_init__`."""
     for field in dataclasses.fields(cast(Any, options)):
         about = field.metadata.get(_KEY)
         value = getattr(options, field.name)
@@ -108,10 +95,6 @@ def from_command_line(
 
     The command is called with the instance as its first argument. An `InvalidArgument` from constructing it is
     wrong usage: click prints the text and exits with status 2.
-
-    Args:
-        options_class: a dataclass whose fields are made by `option`.
-        env_prefix: start of the names of the environment variables, such as "MINIMQ_BROKER".
     """
     fields = [field for field in dataclasses.fields(cast(Any, options_class)) if _KEY in field.metadata]
 
@@ -184,7 +167,6 @@ def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated
 def _with_sources(
     fields: list[dataclasses.Field[Any]], values: Mapping[str, object], message: str, env_prefix: str
 ) -> str:
-    """Return a message that also says which options it is about, and where they were set other than by flags."""
     context = click.get_current_context()
     source = context.get_parameter_source
     named = [field for field in fields if f"{_flag(field)} " in message]
@@ -201,7 +183,6 @@ def _key(field: dataclasses.Field[Any]) -> str:
 
 
 def _sentence(field: dataclasses.Field[Any]) -> str:
-    """Return what describes a field where its name does not show the unit."""
     unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
     about: _About = field.metadata[_KEY]
     return about.sentence + unit.get(_metavar(field.name, None) or "", "")
@@ -241,7 +222,6 @@ def _click_option(
 
 
 def _unit(name: str) -> Unit | None:
-    """Return the unit in which the option of a field may be given as text, too."""
     if name.endswith("_s"):
         return SECONDS
     return BYTES if name.endswith("_bytes") else None

@@ -21,10 +21,6 @@ class OutageLog:
     The first failure of each kind is logged; those that follow are counted, and a line a minute tells how many there
     were. The first success is logged with the length of the outage, at the highest level that was used during it, so
     that whoever saw the beginning sees the end.
-
-    Args:
-        log: gets the lines.
-        clock: returns seconds.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,25 +40,11 @@ class OutageLog:
         kind: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a failure, unless one of its kind was logged during this outage, less than a minute ago.
-
-        Args:
-            message: what failed, as `logging` takes it: "not registered nameserver=%s".
-            values: of the message.
-            cause: the error. Its code, or else its class, is the kind of the failure.
-            kind: tells a failure without a cause from others. A text that contains numbers would be new each time.
-            level: of the line.
-        """
+        """Log a failure, unless one of its kind was logged during this outage, less than a minute ago."""
         self._failed(message, values, kind or _kind_of(cause), level)
 
     def crashed(self, message: str, *values: object, cause: BaseException) -> None:
-        """Log a failure that nobody expects, as an error: like `failed`, with the traceback of the first of its kind.
-
-        Args:
-            message: what failed, as `logging` takes it.
-            values: of the message.
-            cause: the error.
-        """
+        """Log an unexpected failure as an error: as `failed`, with the traceback of the first of its kind."""
         self._failed(message, values, _kind_of(cause), logging.ERROR, cause)
 
     def _failed(
@@ -87,12 +69,7 @@ class OutageLog:
             self._log.log(level, f"{message} failures=%d outage_s=%.1f", *values, failures, outage_s, exc_info=shown)
 
     def worked(self, message: str, *values: object) -> bool:
-        """Log the end of the outage. Returns False, and logs nothing, when there was none.
-
-        Args:
-            message: what works again, as `logging` takes it: "registered nameserver=%s".
-            values: of the message.
-        """
+        """Log the end of the outage. Returns False, and logs nothing, when there was none."""
         with self._lock:
             if not self._kinds:
                 return False
@@ -108,7 +85,6 @@ class OutageLog:
 
 
 def _kind_of(cause: BaseException | None) -> str:
-    """Return the code of an error of minimq, the class of any other one."""
     if cause is None:
         return ""
     return cause.code if isinstance(cause, MiniMQError) else type(cause).__name__

@@ -27,14 +27,7 @@ _STATUS_LOST: Final = "Internal error from Core"
 
 
 async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MiniMQError:
-    """Return what a failed call means. A server that does not know the call is asked for its role.
-
-    Args:
-        failure: of the call.
-        wanted: the role that the server is to have.
-        address: HOST:PORT.
-        trust: with which it was called.
-    """
+    """Return what a failed call means. A server that does not know the call is asked for its role."""
     error = rpc.from_rpc_error(failure, f"{wanted} {address}")
     status, details = rpc.status_of(failure)
     is_unknown = status is grpc.StatusCode.UNIMPLEMENTED
@@ -51,7 +44,6 @@ async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: T
 
 
 async def _role(address: str, trust: Trust | None) -> Role | None:
-    """Return the role of a server, by its health, for which nobody needs a key."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415 - for who has a wrong address
 
     async with rpc.open_aio_channel(address, trust) as channel:

@@ -42,16 +42,11 @@ def size_text(size: int) -> str:
 
 
 class Unit(NamedTuple):
-    """The unit of an option whose value is a number, or text with a unit.
-
-    Attributes:
-        name: of what a number counts.
-        example: text that is accepted instead.
-        read: returns the number that a text stands for, None when it has no such unit.
-    """
+    """The unit of an option whose value is a number, or text with a unit."""
 
     name: str
     example: str
+    #: Returns the number that a text stands for, None when it has no such unit.
     read: Callable[[str], float | None]
 
 

@@ -120,17 +120,7 @@ class RecordOrigins:
 
 
 def directory_place(content: bytes | memoryview, start: int, header: RecordCounts, flags: int) -> int:
-    """Return where the directory of a compacted batch begins, behind these columns, which are not looked at.
-
-    Args:
-        content: what has them, or the beginning of it.
-        start: where they begin in it.
-        header: of the batch.
-        flags: of the batch.
-
-    Raises:
-        struct.error: the content ends before that can be told.
-    """
+    """Return where the directory of a compacted batch begins, behind these columns, which are not looked at."""
     listed = header.count - header.remaining if flags & LISTS_REMOVED else header.remaining
     if not flags & HAS_ORIGINS:
         return start + 4 * listed
@@ -139,18 +129,7 @@ def directory_place(content: bytes | memoryview, start: int, header: RecordCount
 
 
 def read_origins(content: bytes, start: int, end: int, header: RecordCounts, flags: int) -> tuple[RecordOrigins, int]:
-    """Return the origins of the records of a compacted batch, and where its directory begins.
-
-    Args:
-        content: what has them.
-        start: where they begin in it.
-        end: where it ends.
-        header: of the batch.
-        flags: of the batch.
-
-    Raises:
-        CorruptBatch: they contradict each other or the counts.
-    """
+    """Return the origins of the records of a compacted batch, and where its directory begins."""
     count, remaining = header.count, header.remaining
     many = 0
     if flags & HAS_ORIGINS:
@@ -185,6 +164,5 @@ def read_origins(content: bytes, start: int, end: int, header: RecordCounts, fla
 
 
 def _check_ascending(numbers: list[int], what: str, count: int) -> None:
-    """Raise `CorruptBatch` unless each number is larger than the one before, and all are below the count."""
     if numbers and (numbers[-1] >= count or not all(map(lt, numbers, numbers[1:]))):
         raise CorruptBatch(f"the {what} of a compacted batch do not ascend to below {count}")

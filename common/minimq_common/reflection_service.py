@@ -16,13 +16,7 @@ from minimq_common.dispatcher import Dispatcher, methods_of
 
 
 def add_reflection(dispatcher: Dispatcher, services: Sequence[str], stopped: asyncio.Event) -> None:
-    """Let tools ask what the services of a server are, until it stops.
-
-    Args:
-        dispatcher: of the server.
-        services: full names of its services.
-        stopped: set when it stops.
-    """
+    """Let tools ask what the services of a server are, until it stops."""
     service: Any = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
     dispatcher.add(service, methods_of(service, _Reflection((*services, reflection.SERVICE_NAME), stopped)))
 
@@ -42,7 +36,6 @@ class _Reflection:
 
 
 async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yield requests until there are no more or the event is set."""
     incoming, stop = aiter(requests), asyncio.create_task(stopped.wait())
     try:
         while True:
@@ -62,6 +55,5 @@ async def _until(stopped: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncI
 
 
 def _seen(request: asyncio.Future[Any]) -> None:
-    """Take note of how a request has ended, which asyncio complains of when nobody does."""
     if not request.cancelled():
         request.exception()

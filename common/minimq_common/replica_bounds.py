@@ -86,12 +86,7 @@ def check_in_sync(what: str, in_sync: frozenset[int]) -> None:
 
 
 def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
-    """Raise `InvalidArgument` when a report claims a term that no controller can have given.
-
-    Args:
-        record: what the controller has recorded; None when it has recorded nothing, or has lost it.
-        report: the report.
-    """
+    """Raise `InvalidArgument` when a report claims a term that no controller can have given."""
     given = record.term if record is not None else 0
     claimed = max(report.last_term, report.known.term if report.known is not None else 0)
     if claimed > given + MAX_TERM_GAP:

@@ -16,18 +16,12 @@ from minimq_common.replica_set import ReplicaReport, ReplicaSet, leads_term, ren
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The latest report of a replica.
-
-    Attributes:
-        report: that report.
-        at: when it came.
-        since: since when that run reports without a break.
-        has_all: its log goes at least as far as the master had said, by then, that every member's goes.
-    """
+    """The latest report of a replica."""
 
     report: ReplicaReport
     at: float
     since: float
+    #: Its log goes at least as far as the master had said, by then, that every member's goes.
     has_all: bool
 
 
@@ -39,10 +33,6 @@ class ReplicaLiveness:
     The master says with each report up to where every member has the log. A member whose log ends before that is an old
     copy of what the member was, and is not elected. Each report is measured when it comes, by what the master had said
     until then: it is no fault that the log has grown since.
-
-    Args:
-        replica_set: the record.
-        now: the time.
     """
 
     def __init__(self, replica_set: ReplicaSet, now: float) -> None:
@@ -76,11 +66,7 @@ class ReplicaLiveness:
         return replace(changed, common_end=0 if is_open else self._common_end)
 
     def check_alone(self, report: ReplicaReport, now: float) -> None:
-        """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it.
-
-        Raises:
-            BrokerConflict: another one reported lately, and did not resign.
-        """
+        """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it."""
         known = self._heard.get(report.replica_id)
         if known is not None and self._is_recent(known, now):
             check_same(known.report, report)
@@ -132,11 +118,6 @@ class ReplicaLiveness:
         Not before the lease of the present master is over. After that at once if every member of the in-sync set is
         there, or has said that it stops, or if a candidate has been there for the time of a lease: when all of them
         come back after a failure of everything, the one with the longest log is to win, not the quickest.
-
-        Args:
-            replica_set: the record as it is.
-            now: the time.
-            lease_s: the length of leases from now on.
         """
         if now < self._lease_over_at:
             return None
@@ -169,11 +150,7 @@ class ReplicaLiveness:
 
 
 def check_same(known: ReplicaReport, report: ReplicaReport) -> None:
-    """Check that the one who reports is the one who reported lately, or comes after it.
-
-    Raises:
-        BrokerConflict: it is another process with the same id.
-    """
+    """Check that the one who reports is the one who reported lately, or comes after it."""
     if known.run != report.run and known.address != report.address and not known.resigns:
         raise BrokerConflict(
             f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at {known.address}, "

@@ -48,40 +48,29 @@ class ReplicaReport:
     """The report of a replica to its controller, sent several times during a lease.
 
     Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
-
-    Attributes:
-        cluster: the cluster of its replica set.
-        broker_name: the name that all of its replicas share.
-        replica_id: its own, fixed number.
-        run: drawn at random by each start of its process; above 0.
-        address: HOST:PORT at which it is reached.
-        founds: it may be the first master of a replica set.
-        sync: as a master it acknowledges what all members of the in-sync set have on disk.
-        min_in_sync: as such, the fewest members with which it accepts anything.
-        last_term: the latest term that its log knows; 0 when it knows none.
-        log_end: the position behind its last entry on disk.
-        log_id: what tells its log from those of other replica sets; "" when it is not known.
-        resigns: it stops: if it is the master, it has acknowledged its last send already.
-        common_end: as the master, up to where every member of the in-sync set has the log on disk; None: says nothing.
-        known: the latest record that it was told; None when it was told none.
-
-    Raises:
-        InvalidArgument: a value breaks a rule that the text names.
     """
 
     cluster: str
+    #: The name that all of its replicas share.
     broker_name: str
     replica_id: int
+    #: Drawn at random by each start of its process; above 0.
     run: int
     address: str
+    #: It may be the first master of a replica set.
     founds: bool = True
     sync: bool = False
     min_in_sync: int = 1
+    #: The latest term that its log knows; 0 when it knows none.
     last_term: int = 0
     log_end: int = 0
+    #: What tells its log from those of other replica sets; "" when it is not known.
     log_id: str = ""
+    #: It stops: if it is the master, it has acknowledged its last send already.
     resigns: bool = False
+    #: As the master, up to where every member of the in-sync set has the log on disk; None: says nothing.
     common_end: int | None = None
+    #: The latest record that it was told; None when it was told none.
     known: ReplicaSet | None = None
 
     def __post_init__(self) -> None:
@@ -98,44 +87,34 @@ class ReplicaSet:
     """The decisions about the replicas of one broker name. Immutable: every decision makes a new record.
 
     Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
-
-    Attributes:
-        cluster: the cluster.
-        broker_name: the name that all of the replicas share.
-        term: grows with every master.
-        master_id: the replica id of the master.
-        master_run: the run of the master; another run of the same replica is not the master. 0: nobody leads before the
-            next election.
-        in_sync: the replica ids that have all that is confirmed, the master's among them; only these are elected.
-        version: grows with every change of the record.
-        sync: whether the master waits for all of the in-sync set before it acknowledges.
-        min_in_sync: the fewest members of it with which it accepts anything then.
-        lease_s: how long the master holds a lease in this term, in seconds.
-        addresses: where each replica was last reached, by replica id.
-        log_term: the latest term that the log of the master knew when it was elected.
-        log_id: what tells the log of the set from those of others; "" until a master has said it.
-        successor: the replica that was promoted by hand and becomes the master once the lease has run out; the lease
-            is renewed no more.
-        common_end: up to where every member has the log, as the master had said when the record changed last.
-        wait_s: for how long the master confirms no older term before it serves, in seconds, since a former master may
-            be serving with such confirmations; 0 if none can be.
     """
 
     cluster: str
+    #: The name that all of the replicas share.
     broker_name: str
     term: int
     master_id: int
+    #: The run of the master; another run of the same replica is not the master. 0: nobody leads before the next
+    #: election.
     master_run: int
+    #: The replica ids that have all that is confirmed, the master's among them; only these are elected.
     in_sync: frozenset[int]
     version: int
+    #: Whether the master waits for all of the in-sync set before it acknowledges.
     sync: bool
     min_in_sync: int
+    #: How long the master holds a lease in this term, in seconds.
     lease_s: float
     addresses: Mapping[int, str] = field(default_factory=dict)
     log_term: int = 0
+    #: What tells the log of the set from those of others; "" until a master has said it.
     log_id: str = ""
+    #: The replica that was promoted by hand and becomes the master once the lease has run out; the lease is renewed
+    #: no more.
     successor: int | None = None
     common_end: int = 0
+    #: For how long the master confirms no older term before it serves, in seconds, since a former master may be
+    #: serving with such confirmations; 0 if none can be.
     wait_s: float = 0.0
 
     @property
@@ -168,14 +147,11 @@ class ReplicaSet:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of an authority to a report.
+    """The answer of an authority to a report."""
 
-    Attributes:
-        record: the record; None when there is none and the reporter founds none.
-        master_lives: the lease of its master may not be over yet.
-    """
-
+    #: The record; None when there is none and the reporter founds none.
     record: ReplicaSet | None
+    #: The lease of its master may not be over yet.
     master_lives: bool = False
 
 
@@ -188,9 +164,6 @@ def renew(replica_set: ReplicaSet, report: ReplicaReport) -> ReplicaSet:
     """Return the record after a report: the same one, or one with what it tells anew.
 
     That is the address of the reporter and, once the master has begun its term, the identity of the log.
-
-    Raises:
-        InvalidArgument: there are as many replicas as a set may have, and this is another one.
     """
     check_place(replica_set, report)
     leads = leads_term(replica_set, report)
@@ -213,11 +186,7 @@ def renews_lease(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
 
 
 def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
-    """Check what a reporter may be answered with: a master takes the record for a renewal of its lease.
-
-    Raises:
-        TermEnding: it is the master, but another replica was promoted.
-    """
+    """Check what a reporter may be answered with: a master takes the record for a renewal of its lease."""
     if replica_set.successor is not None and replica_set.is_master(report.replica_id, report.run):
         raise TermEnding(
             f"the term {replica_set.term} of replica {report.replica_id} of {replica_set} is not renewed: "
@@ -246,9 +215,6 @@ def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSe
 
     If the record knows this very leadership, its master just goes on. Otherwise nobody knows who else was given a
     lease, here or there, so nobody leads until they are all over: the next election gives out a new term.
-
-    Raises:
-        InvalidArgument: the replica claims a term that was never given.
     """
     check_terms(replica_set, report)
     told = report.known
@@ -282,16 +248,6 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
 
     A set that is that already is recorded anew, so that no earlier question of the master, which may be on its way
     still, is carried out after this one.
-
-    Args:
-        replica_set: the record as it is.
-        known: the record that the master knew when it asked.
-        in_sync: the new set.
-
-    Raises:
-        StaleTerm: the master that asks is no longer the master.
-        ReplicaSetChanged: something else has changed since; the master may look and ask again.
-        InvalidArgument: the master itself is not in the set.
     """
     wanted = frozenset(in_sync)
     check_in_sync(f"the set asked for {replica_set}", wanted)

@@ -29,14 +29,7 @@ def inbox_of(key: bytes) -> bytes:
 
 
 class ReplyTo(NamedTuple):
-    """Where a request is answered, as its property `REPLY_TO` says: "broker/inbox/correlation id/ms".
-
-    Attributes:
-        broker_name: the broker at which the requester attends.
-        inbox: address of its inbox there.
-        correlation_id: of the request; as hard to guess as the address, so that nobody answers requests of others.
-        wait_ms: how long the requester waits, from when it has made the message.
-    """
+    """Where a request is answered, as its property `REPLY_TO` says: "broker/inbox/correlation id/ms"."""
 
     broker_name: str
     inbox: bytes

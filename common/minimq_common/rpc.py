@@ -182,14 +182,7 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
 
 
 def open_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.Channel:
-    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads.
-
-    Args:
-        address: HOST:PORT.
-        trust: of the peer, whose certificate is verified always, and the key that is sent with each call; None for a
-            channel without TLS, on which no key is ever sent.
-        options: of the channel.
-    """
+    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads."""
     if trust is None:
         return grpc.insecure_channel(address, options=options)
     channel = grpc.secure_channel(address, trust.channel_credentials(), options=options)
@@ -205,16 +198,7 @@ def open_aio_channel(address: str, trust: Trust | None = None, options: Options 
 
 
 async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | None = None) -> str:
-    """Let a server listen at HOST:PORT, and return that address with the real port in place of 0.
-
-    Args:
-        server: of gRPC.
-        address: HOST:PORT.
-        secrets: for TLS; None for a port without.
-
-    Raises:
-        CannotListen: the port is taken, or the host is not an address of this machine.
-    """
+    """Let a server listen at HOST:PORT, and return that address with the real port in place of 0."""
     host, _, port = address.rpartition(":")
     await _probe(host.strip("[]"), int(port), address)
     try:
@@ -282,12 +266,7 @@ def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
 
 
 async def write(context: Any, message: object) -> None:  # noqa: ANN401 - the context of any stream
-    """Write a message to a stream of a server.
-
-    Raises:
-        asyncio.CancelledError: the peer has left. gRPC cancels the call for that, but a write that is under way then
-            fails first, with an error that looks like a fault of the server.
-    """
+    """Write a message to a stream of a server."""
     try:
         await context.write(message)
     except grpc.aio.InternalError:
@@ -311,12 +290,7 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
-    """Return what a failed call means.
-
-    Args:
-        error: as gRPC raised it.
-        peer: the role and the address that were called, for the text: "broker 127.0.0.1:10911".
-    """
+    """Return what a failed call means."""
     if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
     metadata = dict(iter(error.trailing_metadata() or ()))  # grpcio 1.66 has mappings whose keys are pairs
@@ -362,5 +336,4 @@ def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
 
 
 def _whole(text: str) -> int:
-    """Return a whole number that another process has written; 0 when it is none, or a long one."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0

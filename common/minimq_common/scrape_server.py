@@ -101,14 +101,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def serve(host: str, port: int, registry: CollectorRegistry, secrets: ServerSecrets | None = None) -> ScrapeServer:
-    """Start to serve the metrics of a registry, on a thread of its own. Raises `OSError`.
-
-    Args:
-        host: name or address to listen at, of IPv4 or IPv6.
-        port: 0 takes a free one.
-        registry: what is collected at each scrape.
-        secrets: for HTTPS; None for HTTP.
-    """
+    """Start to serve the metrics of a registry, on a thread of its own. Raises `OSError`."""
     family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family, "secrets": secrets})
     server: ScrapeServer = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)

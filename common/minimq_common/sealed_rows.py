@@ -44,9 +44,6 @@ def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
     """Yield keys and values of all rows of a table as stored, without their sum, and verify that.
 
     A table of an older release has no sum.
-
-    Raises:
-        RowDamage: a row is damaged, or rows are missing.
     """
     count = total = 0
     found: bytes | None = None
@@ -81,11 +78,7 @@ def sum_up(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -
 
 
 def change(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-    """Put rows as `seal` returned them in the place of the former ones, and keep the sum right; None deletes a row.
-
-    Raises:
-        RowDamage: the sum is not there, or damaged.
-    """
+    """Put rows as `seal` returned them in the place of the former ones, and keep the sum right; None deletes a row."""
     stored_sum = transaction.get(SUM_KEY)
     if stored_sum is None:
         raise RowDamage("the sum of all rows is missing")

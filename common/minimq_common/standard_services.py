@@ -29,11 +29,6 @@ class StandardServices:
 
     The health is NOT_SERVING until `serving` is called, from `failing` on until it is called again, and from `stopping`
     on. It is the same for each service of the server and for the server as a whole, whose name is "".
-
-    Args:
-        dispatcher: of the server, which is not yet started.
-        services: full names of its services, such as "minimq.v1.Broker".
-        with_reflection: let tools ask what these services are.
     """
 
     def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:

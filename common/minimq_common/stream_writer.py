@@ -28,11 +28,6 @@ class StreamWriter(Generic[Message]):
     ends. So a write goes on when the task that began it is cancelled, and whoever ends the call calls `drained` first.
 
     Messages are handed to gRPC encoded, which the server allows by its `Dispatcher`: so they are held once less.
-
-    Args:
-        context: of the call.
-        unsent: has room for what is written.
-        rate: each write waits for its turn there, and counts; None for a stream that has no bound.
     """
 
     def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:  # noqa: ANN401 - the context of any stream
@@ -45,16 +40,7 @@ class StreamWriter(Generic[Message]):
     async def write(
         self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
     ) -> bool:
-        """Wait for the turn and for room, then make a message and write it.
-
-        Args:
-            make: called when it is this message's turn, so that it takes no memory before; None writes nothing. One
-                that goes to many streams may be encoded already.
-            expected: returns how large it will be, about, in bytes; small by default.
-
-        Returns:
-            Whether there was a message.
-        """
+        """Wait for the turn and for room, then make a message and write it."""
         await self._turn.acquire()
         try:
             if self._rate is not None:
@@ -81,10 +67,6 @@ class StreamWriter(Generic[Message]):
         """Write a message as the only task that writes to this stream, and that leaves it when it is cancelled.
 
         It costs less than `write`.
-
-        Args:
-            make: as for `write`.
-            expected: as for `write`.
         """
         if self._rate is not None:
             await self._rate.turn()

@@ -47,16 +47,7 @@ class Write:
 
 
 class Unsent:
-    """Room for unsent messages of all streams of a server. Lives on one event loop.
-
-    Args:
-        limit: bytes of messages; the last one that is made may overshoot it. gRPC holds each of them twice.
-        cut: ends connections by their addresses, as `connections.cut` does.
-
-    Attributes:
-        bytes: those of messages that are being written.
-        ended: connections that were ended because somebody else needed the room.
-    """
+    """Room for unsent messages of all streams of a server. Lives on one event loop."""
 
     def __init__(self, limit: int, cut: Callable[[Collection[str]], object] = connections.cut) -> None:
         self._limit = limit
@@ -87,11 +78,7 @@ class Unsent:
         return len(self._small) + len(self._large)
 
     async def room(self, expected: int) -> None:
-        """Wait until a message may be made. It has to be made, and to `begin`, before anything else is waited for.
-
-        Args:
-            expected: its size in bytes, about.
-        """
+        """Wait until a message may be made. It has to be made, and to `begin`, before anything else is waited for."""
         waiting = self._small if expected <= SMALL_BYTES else self._large
         while not self.has_room(expected):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -140,7 +127,6 @@ class Unsent:
     # ---- clients that do not read ---------------------------------------------------------------
 
     async def _look(self) -> None:
-        """End connections that are stuck for as long as somebody waits."""
         try:
             while self.waiting:
                 await asyncio.sleep(_LOOK_S)

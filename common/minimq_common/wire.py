@@ -31,11 +31,7 @@ def broker_to_wire(broker: BrokerData) -> nameserver_pb2.BrokerData:
 
 
 def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
-    """Return the value for one broker name, its addresses sorted by broker id.
-
-    Raises:
-        InvalidArgument: a name or an address is none, or it has more replicas than can be.
-    """
+    """Return the value for one broker name, its addresses sorted by broker id."""
     check_bounds(message)
     check_broker(message.broker_name)
     check_cluster(message.cluster)
@@ -88,12 +84,7 @@ def queue_data(
 
 
 def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
-    """Return the value for the route of one topic, its queue data sorted by broker name.
-
-    Raises:
-        InvalidArgument: a name or an address is none, a broker is named twice, or there are more brokers or queues than
-            can be.
-    """
+    """Return the value for the route of one topic, its queue data sorted by broker name."""
     check_bounds(message)
     check_topic(message.topic)
     queues = [

@@ -25,43 +25,27 @@ Progress = Callable[[str], None]
 
 
 class ActionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of an action, told before it is done.
-
-    Attributes:
-        sentences: what will happen, with the figures of the cluster as it is.
-        warnings: sentences about what one may not want.
-        button: in a few words, on the button that confirms it; that of the action if it is empty.
-        typed: a name that is to be typed before it is done; empty if none is.
-        carried: further parameters of what is confirmed, such as the moment at which it was described.
-    """
+    """The effect of an action, told before it is done."""
 
     sentences: tuple[str, ...]
+    #: Sentences about what one may not want.
     warnings: tuple[str, ...] = ()
+    #: In a few words, on the button that confirms it; that of the action if it is empty.
     button: str = ""
+    #: A name that is to be typed before it is done; empty if none is.
     typed: str = ""
     carried: Mapping[str, str] = {}
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """The end of an action that was done.
-
-    Attributes:
-        said: a sentence about what has happened.
-        to: address of the page that shows the effect.
-    """
+    """The end of an action that was done."""
 
     said: str
     to: str
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """An action that a visitor may use, on a page about what it changes.
-
-    Attributes:
-        action: its name.
-        label: in a few words.
-        address: of its form.
-    """
+    """An action that a visitor may use, on a page about what it changes."""
 
     action: str
     label: str
@@ -75,53 +59,31 @@ def no_fields(_visit: Visit) -> Sequence[FormField]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Action:
-    """A change of the cluster.
-
-    Attributes:
-        name: in logs, and of the elements of pages: "delete-topic".
-        path: of its address, such as "/topics/{topic}/delete".
-        page: path of the page that leads to it.
-        title: of its form, with the names of the path: "Delete topic {topic}".
-        label: in a few words, on that page, and on the button that confirms it unless its plan has other ones.
-        needs: the rights that it takes, by the names of the path and what is filled in.
-        plan: returns what it will do. It runs in a thread of its own and makes calls with `Visit.ask` only.
-        run: does it, with `Visit.observer.changer`, in a thread of its own.
-        fields: of its form.
-        private: names of the fields of which logs tell the length only.
-    """
+    """A change of the cluster."""
 
     name: str
     path: str
     page: str
     title: str
+    #: In a few words, on that page, and on the button that confirms it unless its plan has other ones.
     label: str
     needs: Callable[[Parameters], Sequence[Need]]
+    #: Returns what it will do. It runs in a thread of its own and makes calls with `Visit.ask` only.
     plan: Callable[[Visit], ActionPlan]
+    #: Does it, with `Visit.observer.changer`, in a thread of its own.
     run: Callable[[Visit, Progress], ActionResult]
     fields: Callable[[Visit], Sequence[FormField]] = no_fields
+    #: Names of the fields of which logs tell the length only.
     private: frozenset[str] = frozenset()
 
     def on(self, query: Mapping[str, str] | None = None, label: str = "", **names: str) -> ActionTarget:
-        """Return the action on one thing.
-
-        Args:
-            query: what is filled in already; then the address leads to what will happen.
-            label: in place of that of the action.
-            **names: those of the path.
-        """
+        """Return the action on one thing."""
         return ActionTarget(self, tuple(names.items()), tuple((query or {}).items()), label or self.label)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionTarget:
-    """An action on one thing.
-
-    Attributes:
-        action: which one.
-        names: those of its path.
-        query: what is filled in already.
-        label: in a few words.
-    """
+    """An action on one thing."""
 
     action: Action
     names: tuple[tuple[str, str], ...]

@@ -65,40 +65,24 @@ class FieldRow(msgspec.Struct, frozen=True):
 
 
 class ActionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The form of an action, or what it will do.
-
-    Attributes:
-        action: its name.
-        title: of the form.
-        label: of the button that confirms it.
-        back: address of the page that leads to it.
-        fields: of the form.
-        plan: what it will do; None while the form is filled in.
-        confirm: with which it is confirmed; empty without a plan.
-        problem: what is wrong with what was filled in, or why it was not done; None if nothing is.
-        token: of the forms of this browser.
-    """
+    """The form of an action, or what it will do."""
 
     action: str
     title: str
     label: str
     back: str
     fields: tuple[FieldRow, ...]
+    #: What it will do; None while the form is filled in.
     plan: ActionPlan | None
+    #: With which it is confirmed; empty without a plan.
     confirm: str = ""
+    #: What is wrong with what was filled in, or why it was not done; None if nothing is.
     problem: str | None = None
     token: str = ""
 
 
 class ActionFaces:
-    """Answers requests for one action. Used on the event loop.
-
-    Args:
-        action: the action.
-        surroundings: what all pages share.
-        tokens: of forms.
-        runs: what was described and confirmed.
-    """
+    """Answers requests for one action. Used on the event loop."""
 
     def __init__(self, action: Action, surroundings: Surroundings, tokens: FormTokens, runs: ActionRuns) -> None:
         self._action = action
@@ -128,18 +112,6 @@ class ActionFaces:
     async def _show(
         self, request: Request, given: Parameters, step: str = "", error: MiniMQError | None = None
     ) -> Response:
-        """Return the form with what was given, or what will happen if that is asked for.
-
-        Args:
-            request: asks for it.
-            given: what is filled in.
-            step: in place of the one that was given.
-            error: why it was not done just now; None if it was not tried.
-
-        Raises:
-            AccessDenied: the visitor may not use it.
-            MiniMQError: the cluster does not answer, or there is no such thing.
-        """
         wants_plan = (step or given.choice(STEP, STEPS, "fill")) == "check"
         found = await self._in_thread(self._describe, request.state.visitor, given, wants_plan)
         page, problem = self._remembered(found[0], request, given), error or found[1]
@@ -153,7 +125,6 @@ class ActionFaces:
         return Response(html, status, HEADERS, "text/html")
 
     def _describe(self, visitor: Visitor, given: Parameters, wants_plan: bool) -> tuple[ActionPage, MiniMQError | None]:
-        """Return the page, and what is wrong with what was given; runs in a thread."""
         self._check_rights(visitor, given)
         visit = self._visit(visitor, given)
         fields, plan, problem = self._action.fields(visit), None, None
@@ -176,7 +147,6 @@ class ActionFaces:
         return page, problem
 
     def _remembered(self, page: ActionPage, request: Request, given: Parameters) -> ActionPage:
-        """Return the page with the token of the browser, and remember what it describes."""
         token, browser = request.state.form_token, request.state.browser
         if page.plan is None:
             return msgspec.structs.replace(page, token=token)
@@ -189,7 +159,6 @@ class ActionFaces:
     # ---- Doing ----------------------------------------------------------------------------------
 
     async def _do(self, request: Request, form: Parameters, log: ActionLog) -> Response:
-        """Do what a form confirms, and return the way to the page that says what has happened."""
         visitor, browser, now_s = request.state.visitor, request.state.browser, time.monotonic()
         log.given = {name: form.given(name) or "" for name in form.query if name not in _ABOUT_THE_FORM}
         await self._in_thread(self._check_rights, visitor, form)
@@ -216,15 +185,12 @@ class ActionFaces:
         return RedirectResponse(place, 303, HEADERS)
 
     async def _show_again(self, request: Request, form: Parameters, step: str, error: MiniMQError) -> Response:
-        """Return a step again, with the reason why it was not done; the reason alone if there is no form any more."""
         try:
             return await self._show(request, form, step, error)
         except MiniMQError:
             return failure_response(self._surroundings, request, failure_of(error))
 
     def _run(self, run: ActionRun, visitor: Visitor, form: Parameters, log: ActionLog) -> None:
-        """Do it; runs in a thread of its own, and outlasts the request."""
-
         def tell(sentence: str) -> None:
             run.said = sentence
 
@@ -249,7 +215,6 @@ class ActionFaces:
     # ---- Both -----------------------------------------------------------------------------------
 
     def _check_rights(self, visitor: Visitor, given: Parameters) -> None:
-        """Raise `AccessDenied` unless the visitor may use the action; asks the cluster."""
         if not self._surroundings.allow_changes:
             raise AccessDenied("this console only reads: start it with --allow-changes to use its actions")
         needs = frozenset(self._action.needs(given))

@@ -18,15 +18,7 @@ _MOST_VALUE, _MOST_SAID = 100, 1_000
 
 
 class ActionLog:
-    """Writes one line about one request. Used by one thread at a time.
-
-    Args:
-        action: that is asked for.
-        request: asks for it.
-
-    Attributes:
-        given: what is filled in, once that is known.
-    """
+    """Writes one line about one request. Used by one thread at a time."""
 
     def __init__(self, action: Action, request: Request) -> None:
         self._action = action

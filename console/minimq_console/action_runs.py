@@ -28,34 +28,25 @@ class MistypedName(InvalidArgument):
 
 @dataclass(eq=False, slots=True)
 class ActionRun:
-    """One action that was described, and is done once when it is confirmed.
-
-    Attributes:
-        number: random, by which the form and the page of its end name it.
-        browser: that it was described to. No `repr` shows it.
-        digest: of all that was filled in.
-        typed: the name that is typed to confirm it; empty if none is.
-        title: of the action.
-        form: address of the form.
-        state: "waiting" for the confirmation, "under way", "done" or "failed".
-        said: a sentence about where it is; empty before there is one.
-        to: address of the page that shows the effect, once it is done.
-        error: why it failed.
-        seen_s: when it was described, or ended.
-        task: is done at its end; None before it begins.
-    """
+    """One action that was described, and is done once when it is confirmed."""
 
     number: str
     browser: str = field(repr=False)
     digest: bytes = field(repr=False)
+    #: The name that is typed to confirm it; empty if none is.
     typed: str
     title: str
     form: str
+    #: When it was described, or ended.
     seen_s: float
+    #: "waiting" for the confirmation, "under way", "done" or "failed".
     state: str = "waiting"
+    #: A sentence about where it is; empty before there is one.
     said: str = ""
+    #: Address of the page that shows the effect, once it is done.
     to: str = ""
     error: Exception | None = None
+    #: Is done at its end; None before it begins.
     task: Awaitable[None] | None = None
 
     def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
@@ -96,13 +87,7 @@ class ActionRuns:
         return run if is_known else None
 
     def confirm(self, number: str, browser: str, digest: bytes, typed: str, now_s: float) -> tuple[ActionRun, bool]:
-        """Return what is confirmed, and whether it is to be begun now: that is so once.
-
-        Raises:
-            MistypedName: another name was typed than the one that confirms it.
-            InvalidArgument: it was not described to this browser, or is forgotten, or something else was filled in.
-            SystemBusy: too many are under way.
-        """
+        """Return what is confirmed, and whether it is to be begun now: that is so once."""
         run = self.find(number, browser, now_s)
         if run is None or not compare_digest(run.digest, digest):
             raise InvalidArgument(
@@ -120,10 +105,5 @@ class ActionRuns:
 
 
 def digest_of(address: str, values: Mapping[str, str]) -> bytes:
-    """Return the digest of what was filled in.
-
-    Args:
-        address: path of the action.
-        values: all parameters.
-    """
+    """Return the digest of what was filled in."""
     return hashlib.sha256(msgspec.json.encode([address, sorted(values.items())])).digest()

@@ -50,18 +50,7 @@ def make_app(  # noqa: PLR0913 - by name
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
 ) -> Starlette:
-    """Return the console; its state `surroundings` is what all pages share.
-
-    Args:
-        reception: knows the visitors.
-        nameservers: their addresses, which each page shows.
-        hosts: the names by which the console may be called.
-        allow_changes: offer the actions, which change the cluster.
-        is_secure: browsers reach it by HTTPS alone.
-        decode: decodes bodies that name a schema; None without a schema registry.
-        pages: all pages.
-        actions: all actions.
-    """
+    """Return the console; its state `surroundings` is what all pages share."""
     rendering = Rendering(
         {
             "navigation": [page for page in pages if page.label is not None],

@@ -18,14 +18,7 @@ PATIENCE_S = 1.8
 
 
 class Asked(Generic[Value]):
-    """One call that is under way. Used by one thread.
-
-    Args:
-        what: names the value in sentences: "the groups".
-        future: of the value.
-        give_up: when it is waited for no longer, in seconds of the monotonic clock.
-        missing: receives a sentence if the value does not come.
-    """
+    """One call that is under way. Used by one thread."""
 
     def __init__(self, what: str, future: Future[Value], give_up: float, missing: list[str]) -> None:
         self._what = what
@@ -34,12 +27,7 @@ class Asked(Generic[Value]):
         self._missing = missing
 
     def required(self) -> Value:
-        """Return the value.
-
-        Raises:
-            DeadlineExceeded: it does not come in time.
-            MiniMQError: as the call.
-        """
+        """Return the value."""
         try:
             return self._future.result(max(self._give_up - time.monotonic(), 0))
         except LateError:
@@ -59,15 +47,7 @@ class Asked(Generic[Value]):
 
 
 class Asking:
-    """The calls of one page. Used by one thread.
-
-    Args:
-        threads: make the calls.
-        patience_s: seconds that all of them may take.
-
-    Attributes:
-        missing: sentences about what did not come.
-    """
+    """The calls of one page. Used by one thread."""
 
     def __init__(self, threads: Executor, patience_s: float = PATIENCE_S) -> None:
         self._threads = threads
@@ -80,10 +60,5 @@ class Asking:
         return max(self._give_up - time.monotonic(), 0.0)
 
     def ask(self, what: str, call: Callable[[], Value]) -> Asked[Value]:
-        """Begin a call.
-
-        Args:
-            what: names the value in sentences: "the groups".
-            call: returns it, or raises `MiniMQError`.
-        """
+        """Begin a call."""
         return Asked(what, self._threads.submit(call), self._give_up, self.missing)

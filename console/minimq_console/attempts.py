@@ -23,12 +23,7 @@ class Attempts:
         self._by_address: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str, now_s: float) -> None:
-        """Raise `SystemBusy` unless somebody at an address may try now; the attempt counts at once.
-
-        Args:
-            address: of the visitor, without the port.
-            now_s: the time in seconds.
-        """
+        """Raise `SystemBusy` unless somebody at an address may try now; the attempt counts at once."""
         own = self._by_address.setdefault(address, deque())
         self._by_address.move_to_end(address)
         if len(self._by_address) > _MOST_ADDRESSES:

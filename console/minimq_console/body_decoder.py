@@ -13,12 +13,7 @@ from minimq_common.errors import MalformedBody
 
 
 class DecodedBody(NamedTuple):
-    """A body that was decoded.
-
-    Attributes:
-        json: its value.
-        schema: which schema it was decoded by, for people.
-    """
+    """A body that was decoded."""
 
     json: bytes
     schema: str
@@ -28,14 +23,7 @@ Decode = Callable[[ReceivedMessage], DecodedBody | None]
 
 
 def decoder(url: str) -> Decode:
-    """Return the function that decodes messages by a registry; it returns None for bodies that name no schema.
-
-    Args:
-        url: of the registry; a user and a password may stand before the host.
-
-    Raises:
-        InvalidArgument: it is no such URL, or the libraries are missing.
-    """
+    """Return the function that decodes messages by a registry; it returns None for bodies that name no schema."""
     from minimq.schemas import SchemaRegistry  # noqa: PLC0415 - the libraries of an extra
     from minimq.schemas.plain_reader import PlainReader  # noqa: PLC0415
 

@@ -28,13 +28,7 @@ def preview(body: bytes) -> str:
 
 
 def shown(body: bytes, way: str) -> tuple[str, str]:
-    """Return how a body is shown, "text", "json" or "hex", and the text.
-
-    Args:
-        body: of the message.
-        way: "auto" chooses JSON where it is JSON, text where it is UTF-8, else digits. JSON that cannot be is shown as
-            text.
-    """
+    """Return how a body is shown, "text", "json" or "hex", and the text."""
     cut = body[:SHOWN_BYTES]
     if way in ("auto", "json"):
         formatted = _formatted(body)
@@ -59,7 +53,6 @@ def _escape(character: str) -> str:
 
 
 def _formatted(body: bytes) -> str | None:
-    """Return JSON with its structure in lines; None if it is none, or too large or deep for that."""
     if len(body) > SHOWN_BYTES or body.lstrip()[:1] not in (b"{", b"[") or _depth(body) > _DEEPEST:
         return None
     try:
@@ -70,7 +63,6 @@ def _formatted(body: bytes) -> str | None:
 
 
 def _depth(body: bytes) -> int:
-    """Return how deep brackets are within brackets, at the most."""
     depth = deepest = 0
     for byte in body:
         if byte in b"[{":
@@ -82,7 +74,6 @@ def _depth(body: bytes) -> int:
 
 
 def _is_text(cut: bytes) -> bool:
-    """Return whether bytes are UTF-8 without control characters; the cut may go through a character."""
     for end in range(len(cut), max(len(cut) - 4, -1), -1):
         try:
             text = cut[:end].decode()
@@ -93,7 +84,6 @@ def _is_text(cut: bytes) -> bool:
 
 
 def _digits(cut: bytes) -> str:
-    """Return lines of an offset, the bytes in hexadecimal digits, and those that are ASCII as characters."""
     lines = []
     for start in range(0, len(cut), _IN_LINE):
         line = cut[start : start + _IN_LINE]

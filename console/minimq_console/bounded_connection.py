@@ -28,6 +28,5 @@ class BoundedConnection(H11Protocol):
         self.loop.call_later(HEAD_S, self._close_unless_asked, last)
 
     def _close_unless_asked(self, last: RequestResponseCycle | None) -> None:
-        """Close the connection if no request has come after the last one."""
         if self.cycle is last and not self.transport.is_closing():
             self.transport.close()

@@ -20,28 +20,19 @@ _FEWEST = 30
 
 
 class ChartLine(msgspec.Struct, frozen=True):
-    """A line without a gap.
-
-    Attributes:
-        points: of the line, as SVG wants them.
-        area: of the area between the line and the zero.
-    """
+    """A line without a gap."""
 
     points: str
     area: str
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A figure over the last hour.
-
-    Attributes:
-        title: names the figure.
-        unit: of its values, "messages/s" or "messages".
-        values: one for each ten seconds, the oldest first; None where it is not known.
-    """
+    """A figure over the last hour."""
 
     title: str
+    #: Of its values, "messages/s" or "messages".
     unit: str
+    #: One for each ten seconds, the oldest first; None where it is not known.
     values: tuple[float | None, ...]
 
     @property
@@ -85,12 +76,7 @@ def scale_of(highest: float) -> float:
 
 
 def lines_of(values: Sequence[float | None], top: float) -> list[ChartLine]:
-    """Return the lines, each at least two points long, in a picture of `WIDTH` and `HEIGHT`.
-
-    Args:
-        values: one for each slot.
-        top: the value at the upper edge.
-    """
+    """Return the lines, each at least two points long, in a picture of `WIDTH` and `HEIGHT`."""
     step = WIDTH / max(len(values) - 1, 1)
     lines: list[list[tuple[float, float]]] = []
     before: int | None = None

@@ -20,18 +20,7 @@ from minimq_console.server import ConsoleServer, serving
 def open_console(
     nameserver: str | Sequence[str] | None, options: ConsoleOptions, credentials: CredentialsArgument | None = None
 ) -> Iterator[ConsoleServer]:
-    """Serve the console of a cluster within the block.
-
-    Args:
-        nameserver: the name servers; None for those of the credentials.
-        options: how it is served.
-        credentials: of a secured cluster: whom to trust. Visitors sign in with keys of their own, and the one in there
-            is not used. None for those of the environment.
-
-    Raises:
-        InvalidArgument: an argument breaks a rule, or would be unsafe.
-        CannotListen: the address cannot be listened on.
-    """
+    """Serve the console of a cluster within the block."""
     secured = open_credentials(credentials)
     options.check(asks_for_keys=secured is not None)
     with Cluster(nameserver, credentials=credentials) as cluster:  # connects nowhere

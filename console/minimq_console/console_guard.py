@@ -37,12 +37,6 @@ class ConsoleGuard:
 
     Whoever is behind it finds in the state of the request the `visitor`, None before a sign-in, the id of the
     `browser`, and the `form_token` of its forms.
-
-    Args:
-        app: answers the requests.
-        reception: knows the visitors.
-        hosts: the names by which the console may be called.
-        is_secure: browsers reach the console by HTTPS alone.
     """
 
     def __init__(self, app: ASGIApp, reception: Reception, hosts: AllowedHosts, *, is_secure: bool = False) -> None:
@@ -87,7 +81,6 @@ class ConsoleGuard:
             await self._app(scope, receive, send_on)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the text with which a request is refused; None if it is not."""
         host = headers.get("host", "")
         if not self._hosts.allows(host):
             return 421, (
@@ -105,7 +98,6 @@ class ConsoleGuard:
 
 
 def _note(scope: Scope, headers: Headers, why: str) -> None:
-    """Write down that a request to change something was refused before its visitor was known."""
     text = "console: a request was refused from=%s path=%r origin=%r said=%r"
     _audit.warning(
         text, address_of(scope), str(scope["path"])[:_MOST_NOTED], headers.get("origin", "")[:_MOST_NOTED], why
@@ -130,7 +122,6 @@ def address_of(scope: Scope) -> str:
 
 
 def _browser_of(scope: Scope, cookie: str) -> tuple[str, bool]:
-    """Return the id of a browser, and whether it is a new one."""
     # Other servers of the same host set cookies, too, and some are none by the rules: those hide none of ours.
     found = HTTPConnection(scope).cookies.get(cookie, "")
     return (found, False) if found else (new_id(), True)
@@ -141,7 +132,6 @@ def _is_open(path: str) -> bool:
 
 
 async def _ask_to_sign_in(scope: Scope, send: Send, headers: Headers) -> None:
-    """Answer somebody who has to sign in, in the face that was asked for."""
     accepted, path = headers.get("accept", ""), str(scope["path"])
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     if "text/event-stream" in accepted:

@@ -21,11 +21,7 @@ BODY_PATH = f"{PATH}/body"
 
 
 class Downloads:
-    """Answers requests for bodies. Used on the event loop.
-
-    Args:
-        surroundings: what all pages share.
-    """
+    """Answers requests for bodies. Used on the event loop."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings

@@ -30,12 +30,7 @@ _AGAIN_MS = 2_000
 
 
 class Faces:
-    """Answers requests for one page. Used on the event loop.
-
-    Args:
-        page: the page.
-        surroundings: what all pages share.
-    """
+    """Answers requests for one page. Used on the event loop."""
 
     def __init__(self, page: Page, surroundings: Surroundings) -> None:
         self._page = page
@@ -68,7 +63,6 @@ class Faces:
             return failure_response(self._surroundings, request, failure_of(error))
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> PageData:
-        """Return the struct of the page, gathered in a thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._surroundings.gathering, self._gather_now, visitor, parameters
         )
@@ -98,7 +92,6 @@ class Faces:
     async def _live_parts(
         self, context: Mapping[str, object], visitor: Visitor, parameters: Parameters
     ) -> AsyncIterator[str]:
-        """Yield the live part as events, again whenever it has changed, until the console ends."""
         try:
             with self._surroundings.stream():
                 yield f"retry: {_AGAIN_MS}\n\n"
@@ -119,7 +112,6 @@ class Faces:
             yield event_of(self._failure_part(error))
 
     async def _new_rows(self, follow: Callable[[Visit], AsyncIterator[PageData]], visit: Visit) -> AsyncIterator[str]:
-        """Yield rows as events, until the console ends."""
         rendering = self._surroundings.rendering
         try:
             with self._surroundings.stream():
@@ -186,7 +178,6 @@ def event_of(html: str, name: str = "part") -> str:
 
 
 def _is_part(request: Request) -> bool:
-    """Return whether only the live part is asked for, which takes the place of the former one."""
     target: str | None = request.headers.get("hx-target")
     return target == "live"
 

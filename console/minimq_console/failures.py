@@ -49,18 +49,12 @@ _BUSY = "Too much is asked at once"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A few sentences in place of a page.
-
-    Attributes:
-        status: of HTTP.
-        heading: in a few words.
-        message: cause and remedy.
-        code: of the error of minimq; empty for others.
-    """
+    """A few sentences in place of a page."""
 
     status: int
     heading: str
     message: str
+    #: Of the error of minimq; empty for others.
     code: str = ""
 
     def as_json(self) -> dict[str, object]:

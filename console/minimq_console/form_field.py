@@ -14,30 +14,21 @@ FieldKind = Literal["text", "number", "lines", "choice", "switch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """A field of the form of an action.
-
-    Attributes:
-        name: of the parameter.
-        label: what stands beside it.
-        kind: a line of text, a whole number, several lines, one of some values, or something that is on or off.
-        default: what it holds before anybody fills it in.
-        hint: a sentence below it.
-        choices: of a choice: its values, and what is shown for each.
-        low: of a number: the least, and `high` the most.
-        high: see `low`.
-        most: of a text: its characters at most.
-        is_required: it may not be left empty.
-    """
+    """A field of the form of an action."""
 
     name: str
     label: str
+    #: A line of text, a whole number, several lines, one of some values, or something that is on or off.
     kind: FieldKind = "text"
+    #: What it holds before anybody fills it in.
     default: str = ""
     hint: str = ""
     choices: Sequence[tuple[str, str]] = ()
     low: int = 0
     high: int = (1 << 63) - 1
+    #: Of a text: its characters at most.
     most: int = 255
+    #: It may not be left empty.
     is_required: bool = False
 
     def given(self, parameters: Parameters) -> str:

@@ -13,9 +13,6 @@ class FormTokens:
     """Makes and checks tokens. Immutable.
 
     A token is of one browser: of the random id in its cookie. So nothing is stored for those who only look.
-
-    Args:
-        secret: random bytes, others at each start.
     """
 
     def __init__(self, secret: bytes) -> None:

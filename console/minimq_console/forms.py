@@ -19,12 +19,7 @@ _WHOLE_S = 10.0
 
 
 async def form_of(request: Request, tokens: FormTokens) -> Parameters:
-    """Return what a form says; `ConsoleGuard` has bounded its size.
-
-    Raises:
-        AccessDenied: the token of the browser is not in it.
-        InvalidArgument: it is no form, has too many fields, or does not come as a whole.
-    """
+    """Return what a form says; `ConsoleGuard` has bounded its size."""
     try:
         async with asyncio.timeout(_WHOLE_S):
             body = await request.body()

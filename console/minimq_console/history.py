@@ -25,13 +25,7 @@ class History:
         self._series: dict[Hashable, tuple[array[float], list[int]]] = {}
 
     def add(self, key: Hashable, value: float | None, at: float) -> None:
-        """Add what a figure was.
-
-        Args:
-            key: of the figure.
-            value: what it was; None changes nothing.
-            at: the time, in seconds.
-        """
+        """Add what a figure was."""
         if value is None:
             return
         if key not in self._series:
@@ -62,7 +56,6 @@ class History:
 
     @staticmethod
     def _forget(values: array[float], newest: list[int], slot: int) -> None:
-        """Empty the slots between the newest one and a newer one."""
         for passed in range(max(newest[0] + 1, slot - SLOTS + 1), slot + 1):
             values[passed % SLOTS] = _EMPTY
         newest[0] = max(newest[0], slot)

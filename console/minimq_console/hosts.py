@@ -20,15 +20,7 @@ _MOST_CHARACTERS = 300
 
 
 class AllowedHosts:
-    """The names by which browsers may call the console. Immutable.
-
-    Args:
-        bound: name or IP address that it listens on.
-        others: further ones, without a port.
-
-    Raises:
-        InvalidArgument: one of the others is no host.
-    """
+    """The names by which browsers may call the console. Immutable."""
 
     def __init__(self, bound: str, others: Iterable[str] = ()) -> None:
         hosts = [*_LOCAL]
@@ -62,9 +54,6 @@ def is_of_this_site(headers: Mapping[str, str]) -> bool:
     """Return whether a request that may change something comes from a page of the console.
 
     Browsers say where a request comes from; whoever says nothing is no browser, and has to show the token of a form.
-
-    Args:
-        headers: of the request, by their names in small letters.
     """
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False

@@ -23,12 +23,7 @@ _RESERVE_S = 0.3
 
 
 class Looking:
-    """Reads messages within the time that a page has. Used by one thread.
-
-    Args:
-        visit: of the page.
-        most: how many messages are wanted.
-    """
+    """Reads messages within the time that a page has. Used by one thread."""
 
     def __init__(self, visit: Visit, most: int) -> None:
         self._visit = visit
@@ -73,7 +68,6 @@ class Looking:
     def _of_queue(
         self, reader: RangeReader, span: tuple[MessageQueue, int, int], tags: Sequence[str], room: int, *, last: bool
     ) -> list[ReceivedMessage]:
-        """Return messages of one queue: the first ones, or the last ones, as many as are wanted and have room."""
         queue, start, end = span
         found: list[ReceivedMessage] = []
         batches = reader.read(queue, start, end, tags)

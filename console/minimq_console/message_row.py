@@ -15,22 +15,7 @@ _MOST_KEYS = 20
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """One message.
-
-    Attributes:
-        topic: its topic, as the following two part of the name of its queue.
-        broker: the broker name.
-        queue_id: the number of the queue there.
-        offset: its offset.
-        message_id: its id.
-        stored_at: when the broker stored it.
-        tag: its tag; None without one.
-        keys: its first keys.
-        size: bytes of its body.
-        preview: the beginning of its body.
-        is_tombstone: it deletes its key from a compacted topic.
-        damaged: why its keys cannot be read; None if they can.
-    """
+    """One message."""
 
     topic: str
     broker: str
@@ -43,6 +28,7 @@ class MessageRow(msgspec.Struct, frozen=True):
     size: int
     preview: str
     is_tombstone: bool = False
+    #: Why its keys cannot be read; None if they can.
     damaged: str | None = None
 
 

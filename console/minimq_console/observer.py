@@ -18,23 +18,7 @@ _ACTION_CALL_S = 10.0
 
 
 class Observer:
-    """Sees a cluster as one user may. Thread-safe.
-
-    Args:
-        nameserver: the name servers; None for those of the credentials.
-        credentials: of the user; None for those of the environment.
-        interval_s: seconds between two looks at everything.
-
-    Attributes:
-        cluster: the connection.
-        admin: answers what a page asks.
-        changer: makes the calls of actions.
-        reader: reads messages, without a group.
-        sampler: remembers the last hour.
-
-    Raises:
-        InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.
-    """
+    """Sees a cluster as one user may. Thread-safe."""
 
     def __init__(
         self,

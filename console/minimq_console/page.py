@@ -24,14 +24,11 @@ from minimq_console.visitor import Visitor
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
-    """The struct of a page; each page has one of its own.
+    """The struct of a page; each page has one of its own."""
 
-    Attributes:
-        missing: sentences about what could not be found out in time: the rest is shown without it.
-        actions: those that the visitor may use on what the page is about.
-    """
-
+    #: Sentences about what could not be found out in time: the rest is shown without it.
     missing: tuple[str, ...] = ()
+    #: Those that the visitor may use on what the page is about.
     actions: tuple[Offer, ...] = ()
 
     @property
@@ -42,22 +39,14 @@ class PageData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One look at a page.
-
-    Attributes:
-        visitor: looks.
-        parameters: those of the address.
-        asking: the calls that the page makes.
-        now: the time.
-        allow_changes: the console offers actions.
-        decode: decodes bodies that name a schema; None without a schema registry.
-    """
+    """One look at a page."""
 
     visitor: Visitor
     parameters: Parameters
     asking: Asking
     now: datetime
     allow_changes: bool
+    #: Decodes bodies that name a schema; None without a schema registry.
     decode: Decode | None = None
 
     @classmethod
@@ -83,11 +72,7 @@ class Visit:
         return self.asking.ask(what, call)
 
     def sample(self) -> Sample:
-        """Return the last sample of the cluster; says what is wrong with it among what is missing.
-
-        Raises:
-            NotAuthenticated: the cluster does not know the visitor any more, who sees nothing of the former samples.
-        """
+        """Return the last sample of the cluster; says what is wrong with it among what is missing."""
         sample = self.observer.sampler.first_sample(self.asking.left_s)
         if sample.is_refused:
             raise NotAuthenticated(sample.error or "")
@@ -114,26 +99,19 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the console.
-
-    Attributes:
-        path: of its address, such as "/topics/{topic}".
-        template: name of its file in `templates`; its block "live" is what events bring anew.
-        gather: returns the struct. It runs in a thread of its own and makes calls with `Visit.ask` only.
-        title: of the page.
-        label: in the navigation; None for pages that others lead to.
-        live_s: seconds between two looks while somebody watches; None for a page that stays as it is.
-        follow: yields structs of what is new, at least every second; for pages to which rows are added. Else None.
-        rows_template: makes the rows of such a struct.
-        has_form: its template shows what is wrong with a parameter, `wrong`, at the field of that name.
-    """
+    """A page of the console."""
 
     path: str
+    #: Name of its file in `templates`; its block "live" is what events bring anew.
     template: str
+    #: Returns the struct. It runs in a thread of its own and makes calls with `Visit.ask` only.
     gather: Callable[[Visit], PageData]
     title: str
+    #: In the navigation; None for pages that others lead to.
     label: str | None = None
+    #: Seconds between two looks while somebody watches; None for a page that stays as it is.
     live_s: float | None = 2.0
+    #: Yields structs of what is new, at least every second; for pages to which rows are added. Else None.
     follow: Callable[[Visit], AsyncIterator[PageData]] | None = None
     rows_template: str = ""
     has_form: bool = False

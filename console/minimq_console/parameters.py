@@ -18,11 +18,7 @@ _MOST_SKIPPED = 10_000_000
 
 
 class WrongParameter(InvalidArgument):
-    """A parameter has a wrong value: a page with a field of that name shows it there.
-
-    Attributes:
-        name: of the parameter.
-    """
+    """A parameter has a wrong value: a page with a field of that name shows it there."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -30,15 +26,7 @@ class WrongParameter(InvalidArgument):
 
 
 class Parameters:
-    """The part of an address behind the question mark, and the names in its path. Immutable.
-
-    Args:
-        query: names and values, in their order.
-        path: the parts of the path that are names.
-
-    Raises:
-        InvalidArgument: a parameter is given twice.
-    """
+    """The part of an address behind the question mark, and the names in its path. Immutable."""
 
     def __init__(self, query: Sequence[tuple[str, str]], path: Mapping[str, str] | None = None) -> None:
         self._values = dict(query)

@@ -27,17 +27,7 @@ _UNKNOWN = "no user of this cluster has this name and this key: look at both, an
 
 
 class Reception:
-    """Knows visitors. Used on the event loop.
-
-    Args:
-        everybody: what all visitors see the cluster with; None where they sign in.
-        credentials: whom to trust, for those who sign in. The key in it is not used.
-        open_observer: opens an observer, which is not started yet, with the credentials of a user.
-        clock: returns seconds.
-
-    Attributes:
-        tokens: of forms.
-    """
+    """Knows visitors. Used on the event loop."""
 
     def __init__(
         self,
@@ -81,18 +71,7 @@ class Reception:
             self._sign_ins.end_request(sign_in, self._clock())
 
     async def sign_in(self, name: str, key: str, address: str) -> str:
-        """Let a user in, and return the id for the cookie of the browser.
-
-        Args:
-            name: of the user.
-            key: of the user.
-            address: of the browser, without the port.
-
-        Raises:
-            NotAuthenticated: no user has this name and this key.
-            SystemBusy: there are too many attempts, or sign-ins.
-            MiniMQError: the cluster does not answer.
-        """
+        """Let a user in, and return the id for the cookie of the browser."""
         now_s = self._clock()
         self._attempts.check(address, now_s)
         observer = await asyncio.to_thread(self._let_in, name, key)
@@ -162,7 +141,6 @@ class Reception:
             self._close_ended()
 
     def _close_ended(self) -> None:
-        """Close what visitors had whose sign-in has ended, beside the event loop."""
         for each in self._sign_ins.take_ended():
             task = asyncio.create_task(asyncio.to_thread(each.view.close))
             self._closing.add(task)

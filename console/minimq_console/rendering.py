@@ -33,9 +33,6 @@ class Rendering:
     """The templates. Thread-safe.
 
     Everything that a template inserts is escaped, and a name that does not exist is an error.
-
-    Args:
-        shared: values that all templates have, such as those of the navigation.
     """
 
     def __init__(self, shared: Mapping[str, object]) -> None:
@@ -50,13 +47,7 @@ class Rendering:
         self._templates.globals.update(with_query=texts.with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
 
     def page(self, page: Page, data: PageData, context: Mapping[str, object]) -> str:
-        """Return a whole page.
-
-        Args:
-            page: which one.
-            data: its struct, which the template knows as `page`.
-            context: what the template knows besides.
-        """
+        """Return a whole page."""
         template = self._templates.get_template(page.template)
         is_live = page.live_s is not None and not data.stays and not context["wrong"]
         html: str = template.render(**context, page=data, title=page.title, is_live=is_live)
@@ -80,7 +71,6 @@ def to_json(value: object) -> bytes:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - what JSON can hold
-    """Return a value with permissions replaced by their names, which JSON would have as numbers."""
     if isinstance(value, Permission):
         return permission_name(value)
     if isinstance(value, msgspec.Struct):

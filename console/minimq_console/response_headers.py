@@ -35,12 +35,7 @@ _PAGES = b"no-store"
 
 
 def with_headers(headers: Iterable[Header], path: str) -> list[Header]:
-    """Return the headers of a response with those that each one has; what it says by itself stays.
-
-    Args:
-        headers: those that it has, by their names in small letters.
-        path: of its address.
-    """
+    """Return the headers of a response with those that each one has; what it says by itself stays."""
     found = [*headers]
     own = {name for name, _ in found}
     defaults = {**_ALWAYS, b"cache-control": _FILES if path.startswith("/static/") else _PAGES}

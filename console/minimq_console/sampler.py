@@ -28,20 +28,15 @@ OLD_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster as the last look found it.
-
-    Attributes:
-        number: of the look; it grows with each, also with those that fail.
-        activity: what was found last; None before the first time.
-        at: when that was.
-        error: why the last look failed; None if it did not.
-        is_refused: the cluster does not know the visitor any more.
-    """
+    """The cluster as the last look found it."""
 
     number: int
+    #: What was found last; None before the first time.
     activity: ClusterActivity | None
     at: datetime | None
+    #: Why the last look failed; None if it did not.
     error: str | None
+    #: The cluster does not know the visitor any more.
     is_refused: bool = False
 
     def problems(self, now: datetime) -> tuple[str, ...]:
@@ -55,13 +50,7 @@ class Sample:
 
 
 class Sampler:
-    """A thread that looks at a cluster. Thread-safe.
-
-    Args:
-        source: an `Admin`, whose timeout bounds how long a server that hangs holds a look up.
-        interval_s: seconds between two looks. A look at very much makes the pauses longer.
-        clock: returns seconds.
-    """
+    """A thread that looks at a cluster. Thread-safe."""
 
     def __init__(
         self, source: ActivitySource, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic

@@ -25,18 +25,7 @@ _MOST_CONNECTIONS = 200
 
 
 class ConsoleServer:
-    """One console at one address, served by a thread. Used by one thread.
-
-    Args:
-        app: the console.
-        host: name or IP address to listen on.
-        port: its port; 0 chooses a free one.
-        tls: paths of a certificate and its key, to serve HTTPS; None for HTTP.
-
-    Raises:
-        InvalidArgument: the port is none, or the certificate cannot be used.
-        CannotListen: the address cannot be listened on.
-    """
+    """One console at one address, served by a thread. Used by one thread."""
 
     def __init__(self, app: Starlette, host: str, port: int, tls: tuple[str, str] | None = None) -> None:
         if tls is not None:

@@ -17,21 +17,13 @@ IDLE_S, LONGEST_S = 1_800.0, 43_200.0
 
 @dataclass(eq=False, slots=True)
 class SignIn(Generic[View]):
-    """One visitor who has signed in.
-
-    Attributes:
-        token: random, by which a cookie names it. No `repr` shows it.
-        user: the name.
-        view: what the visitor sees the cluster with.
-        began_s: when the visitor signed in.
-        seen_s: when the last request of it ended, or began.
-        requests: those that are under way, such as streams of pages that are open.
-    """
+    """One visitor who has signed in."""
 
     token: str = field(repr=False)
     user: str
     view: View
     began_s: float
+    #: When the last request of it ended, or began.
     seen_s: float
     requests: int = 0
 

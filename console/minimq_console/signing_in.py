@@ -26,13 +26,7 @@ _SECRETS, _LEAST_SECRET = ("mq_", "eyJ"), 40
 
 
 class SigningIn:
-    """Answers requests to sign in and out. Used on the event loop.
-
-    Args:
-        surroundings: what all pages share.
-        reception: knows the visitors.
-        is_secure: browsers reach the console by HTTPS alone.
-    """
+    """Answers requests to sign in and out. Used on the event loop."""
 
     def __init__(self, surroundings: Surroundings, reception: Reception, *, is_secure: bool = False) -> None:
         self._surroundings = surroundings
@@ -106,11 +100,9 @@ class SigningIn:
 
 
 def _is_secret(name: str) -> bool:
-    """Return whether a key or a token, also a mistyped one, stands where the name belongs."""
     return len(name) >= _LEAST_SECRET and name.lstrip().startswith(_SECRETS)
 
 
 def _place(text: str) -> str:
-    """Return where a visitor goes on: a page of the console, and nothing else."""
     is_page = text.startswith("/") and not text.startswith(("//", "/\\", SIGN_IN_PATH)) and text.isprintable()
     return text if is_page else "/"

@@ -19,18 +19,7 @@ MOST_STREAMS = 40
 
 
 class Surroundings:
-    """Things that the pages of one console share. Used on the event loop, but for the threads.
-
-    Args:
-        rendering: the templates.
-        allow_changes: the console offers actions.
-        decode: decodes bodies that name a schema; None without a schema registry.
-
-    Attributes:
-        gathering: threads for `Page.gather`.
-        calling: threads for the calls of pages.
-        acting: threads for `Action.run`.
-    """
+    """Things that the pages of one console share. Used on the event loop, but for the threads."""
 
     def __init__(self, rendering: Rendering, *, allow_changes: bool = False, decode: Decode | None = None) -> None:
         self.rendering = rendering

@@ -11,18 +11,13 @@ Row = TypeVar("Row")
 
 
 class TablePart(msgspec.Struct, frozen=True):
-    """The place of the rows that are shown in their table.
+    """The place of the rows that are shown in their table."""
 
-    Attributes:
-        skipped: number of rows before them.
-        shown: their number.
-        total: number of all rows.
-        rows: how many a page has at most.
-    """
-
+    #: Number of rows before them.
     skipped: int
     shown: int
     total: int
+    #: How many a page has at most.
     rows: int
 
     @property
@@ -38,12 +33,7 @@ class TablePart(msgspec.Struct, frozen=True):
 
 
 def part_of(rows: Sequence[Row], bounds: tuple[int, int]) -> tuple[Sequence[Row], TablePart]:
-    """Return the rows of a part, and the part.
-
-    Args:
-        rows: all of them.
-        bounds: how many are skipped, and how many follow, as `Parameters.rows` returns them.
-    """
+    """Return the rows of a part, and the part."""
     skip, count = bounds
     shown = rows[skip : skip + count]
     return shown, TablePart(min(skip, len(rows)), len(shown), len(rows), count)

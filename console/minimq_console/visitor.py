@@ -11,16 +11,11 @@ from minimq_console.observer import Observer
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person who looks at the console.
+    """A person who looks at the console."""
 
-    Attributes:
-        browser: random id in the cookie of the browser; empty if it has none yet. No `repr` shows it.
-        user: with whose credentials the cluster is asked; empty on a cluster without access control.
-        observer: sees the cluster with the rights of that user.
-        address: of the browser, for logs: HOST:PORT.
-    """
-
+    #: Random id in the cookie of the browser; empty if it has none yet. No `repr` shows it.
     browser: str = field(repr=False)
+    #: With whose credentials the cluster is asked; empty on a cluster without access control.
     user: str
     observer: Observer
     address: str

@@ -14,17 +14,11 @@ from minimq_nameserver.bounds import MAX_AWAY_TOPICS
 
 @dataclass(frozen=True, slots=True)
 class RememberedBroker:
-    """A broker name none of whose replicas is registered any more, or only with fewer topics than before.
-
-    Attributes:
-        broker: its cluster, its name, and the addresses at which replicas were reached last.
-        topics: the queues that it carried last, by topic; without those that one of that name carries again.
-        since: when its last replica was gone, in seconds of the caller's clock.
-        stopped: that replica said goodbye; otherwise it was lost.
-    """
+    """A broker name none of whose replicas is registered any more, or only with fewer topics than before."""
 
     broker: BrokerData
     topics: Mapping[str, QueueData]
+    #: When its last replica was gone, in seconds of the caller's clock.
     since: float
     stopped: bool
 
@@ -39,12 +33,7 @@ class RememberedBroker:
 
 
 class AwayBrokers:
-    """The brokers that went last, by name. Not thread-safe.
-
-    Args:
-        keep_s: seconds for which a broker is remembered; 0 remembers none.
-        most: how many are remembered; of more, the latest. All together have a bounded number of topics, too.
-    """
+    """The brokers that went last, by name. Not thread-safe."""
 
     def __init__(self, keep_s: float, most: int) -> None:
         self._keep_s = keep_s

@@ -12,27 +12,17 @@ from minimq_common.names import check_address, check_broker, check_cluster
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """Everything one broker tells about itself.
-
-    Attributes:
-        cluster: the cluster it belongs to.
-        broker_name: the name it shares with its replicas.
-        broker_id: 0 for the master, larger for a slave.
-        address: HOST:PORT at which clients reach it.
-        data_version: grows with every change of what it tells.
-        permission: what may be done with all of its topics.
-        topics: queue data by topic; checked by who reads them, since there may be many. Never changed afterwards.
-
-    Raises:
-        InvalidArgument: a name, the address or the id breaks a rule that the text names.
-    """
+    """Everything one broker tells about itself."""
 
     cluster: str
     broker_name: str
+    #: 0 for the master, larger for a slave.
     broker_id: int
     address: str
     data_version: int
+    #: What may be done with all of its topics.
     permission: Permission
+    #: Queue data by topic; checked by who reads them, since there may be many. Never changed afterwards.
     topics: Mapping[str, QueueData]
 
     def __post_init__(self) -> None:

@@ -16,12 +16,7 @@ from minimq_proto.v1 import nameserver_pb2
 
 
 class ClusterAnswers:
-    """Answers to `GetCluster`. The larger part is made once for each edition of the table.
-
-    Args:
-        table: has the brokers.
-        clock: that of the table.
-    """
+    """Answers to `GetCluster`. The larger part is made once for each edition of the table."""
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self._table = table
@@ -31,12 +26,7 @@ class ClusterAnswers:
         self._latest: tuple[int, bytes] | None = None  # the brokers of that edition of the table
 
     def get(self, access: SharedAccess | None, *, settled: bool) -> bytes:
-        """Return the encoded answer, as the present caller may see it.
-
-        Args:
-            access: users and rules of this name server, if it has any.
-            settled: whether a topic that is not in the table does not exist.
-        """
+        """Return the encoded answer, as the present caller may see it."""
         if self._latest is None or self._latest[0] != self._table.edition:
             brokers = nameserver_pb2.GetClusterResponse(
                 brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
@@ -82,6 +72,5 @@ class ClusterAnswers:
         )
 
     def _time_of_day_ms(self, moment: float) -> int:
-        """Return a moment of the clock in ms since 1970: the same at each call."""
         began, began_at = self._began
         return round((began_at + moment - began) * 1000)

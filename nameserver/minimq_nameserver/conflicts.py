@@ -18,19 +18,7 @@ KEPT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One broker that was refused, or replaced by another.
-
-    Attributes:
-        cluster: of the broker without a place, as the following three.
-        broker_name: its name.
-        broker_id: its id.
-        address: its HOST:PORT.
-        holder_address: HOST:PORT of the broker that has the place.
-        reason: why, and what can be done about it.
-        first_at: when it was seen first, in seconds of the caller's clock.
-        last_at: when it was seen last.
-        times: how often it was seen.
-    """
+    """One broker that was refused, or replaced by another."""
 
     cluster: str
     broker_name: str
@@ -38,6 +26,7 @@ class Conflict:
     address: str
     holder_address: str
     reason: str
+    #: When it was seen first, in seconds of the caller's clock.
     first_at: float
     last_at: float
     times: int

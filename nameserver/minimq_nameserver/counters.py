@@ -7,18 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CallCounters:
-    """Counted on the event loop; any thread looks.
-
-    Attributes:
-        registrations: tables of brokers that were taken in; heartbeats are none.
-        refusals: registrations that were refused.
-        removals: brokers that lost their place, by silence or to another one.
-        look_ups: questions where a topic is.
-        unknown_look_ups: those among them that found no route.
-    """
+    """Counted on the event loop; any thread looks."""
 
     registrations: int = 0
     refusals: int = 0
+    #: Brokers that lost their place, by silence or to another one.
     removals: int = 0
     look_ups: int = 0
     unknown_look_ups: int = 0

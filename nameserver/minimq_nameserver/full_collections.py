@@ -20,9 +20,6 @@ class FullCollections:
 
     With the calls of thousands of clients under way one takes a tenth of a second, and the more of them come and go,
     the more often it is due. What ends young is collected meanwhile as ever, which takes little time.
-
-    Args:
-        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -16,11 +16,7 @@ _COPIED_BYTES_PER_S = 400 << 20
 
 
 class LargeAnswers:
-    """Hands answers out. Lives on one event loop.
-
-    Args:
-        unsent: bounds the answers that are not taken yet.
-    """
+    """Hands answers out. Lives on one event loop."""
 
     def __init__(self, unsent: Unsent) -> None:
         self._unsent = unsent
@@ -32,10 +28,6 @@ class LargeAnswers:
         """Return an answer to the call of the present task: a large one when there is room, one after the other.
 
         It takes its room until the task has ended.
-
-        Args:
-            make: makes the answer.
-            context: of the call.
         """
         answer = await make()
         if len(answer) <= SMALL_BYTES:

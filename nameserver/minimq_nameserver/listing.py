@@ -37,15 +37,7 @@ class TopicLists:
         self._latest: tuple[tuple[int, bool], bytes] | None = None
 
     async def get(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:
-        """Return the encoded answer: names or routes of all topics, sorted; each route as it was at some moment.
-
-        Args:
-            names_only: whether routes are left out.
-            sees: returns whether a topic is to be in it; None for all.
-
-        Raises:
-            InvalidArgument: the routes are more than a client takes.
-        """
+        """Return the encoded answer: names or routes of all topics, sorted; each route as it was at some moment."""
         async with self._share:
             # Looked at when it is our turn: nobody gets a list that is older than the question.
             make = self._names if names_only else self._routes

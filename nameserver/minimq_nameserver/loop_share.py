@@ -65,7 +65,6 @@ class LoopShare:
             self._lock.release()
 
     def _is_over(self) -> bool:
-        """Count the time since the last look; True once that of a slice is used up, and the next one begins."""
         now = time.perf_counter()
         self._used_s += now - self._since
         self._since = now

@@ -34,15 +34,7 @@ class RegistrationReader:
         self._share = LoopShare()
 
     async def read(self, request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
-        """Return what a broker tells.
-
-        Args:
-            request: the whole table of the broker.
-            known_topics: names that need no further check.
-
-        Raises:
-            InvalidArgument: a name, the address or a number breaks a rule that the text names.
-        """
+        """Return what a broker tells."""
         topics: dict[str, QueueData] = {}
         if len(request.topics) <= _SLICE:
             _read_topics(topics, request.broker_name, request.topics, known_topics)
@@ -90,9 +82,6 @@ def _parts(request: bytes) -> Iterator[nameserver_pb2.RegisterRequest]:
     """Yield an encoded request in parts with some hundred fields.
 
     Fields one after the other are a message of their own, wherever it is cut between two of them.
-
-    Raises:
-        InvalidArgument: it is no message, or has more topics than a broker may have.
     """
     start = at = fields = 0
     while at < len(request):

@@ -24,14 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Registrations:
-    """Keeps brokers in the route table for as long as their streams last. Lives on one event loop.
-
-    Args:
-        table: which only this changes.
-        clock: seconds that never go back.
-        counters: of registrations, refusals and removals.
-        changed: called with the topics whose routes have changed.
-    """
+    """Keeps brokers in the route table for as long as their streams last. Lives on one event loop."""
 
     def __init__(
         self,
@@ -107,7 +100,6 @@ class Registrations:
     async def _register(
         self, session: int, request: nameserver_pb2.RegisterRequest | bytes
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
-        """Take in what a broker tells; return the answer, and whether it stops."""
         if isinstance(request, bytes):
             state = await self._reader.read_encoded(request, self._table.known_topics())
             await self._changes.step(lambda: self._enter(session, state))
@@ -139,7 +131,6 @@ class Registrations:
         )
 
     def _was_told(self, error: MiniMQError) -> bool:
-        """Say whether a conflict is known: a refused broker tries again every second."""
         return any(conflict.times > 1 and conflict.reason == error.message for conflict in self.conflicts())
 
     def _leave(self, session: int, *, stopped: bool) -> None:

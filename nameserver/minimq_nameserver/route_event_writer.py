@@ -21,10 +21,6 @@ class RouteEventWriter:
 
     It takes a slice of each round of the loop, however many watchers there are. A watcher whose client does not read
     has one event on its way and takes no time. Large events wait for room.
-
-    Args:
-        describe: returns the event with the route of a topic, as it is written.
-        unsent: has room for large events.
     """
 
     def __init__(self, describe: Callable[[str], bytes], unsent: Unsent) -> None:
@@ -105,7 +101,6 @@ class RouteEventWriter:
         writing.add_done_callback(written)
 
     async def _let_in(self, expected: int) -> None:
-        """Wait until there is room, and let those try again who found none."""
         await self._unsent.room(expected)
         self._letting_in = None
         waiting, self._without_room = self._without_room, []

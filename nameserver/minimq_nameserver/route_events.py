@@ -20,27 +20,17 @@ AwayToWire = Callable[[RememberedBroker, int], nameserver_pb2.AwayBroker]
 
 
 class RouteEvent(NamedTuple):
-    """The route of a topic.
+    """The route of a topic."""
 
-    Attributes:
-        encoded: a `RouteEvent`, and at the same time a `GetRouteResponse`, and a `ListTopicsResponse` with that route
-            alone: in all of them the route has the number 1.
-        queues: whether brokers carry the topic.
-        away: whether brokers are away that carried it.
-    """
-
+    #: A `RouteEvent`, and at the same time a `GetRouteResponse`, and a `ListTopicsResponse` with that route alone: in
+    #: all of them the route has the number 1.
     encoded: bytes
     queues: bool
     away: bool
 
 
 class RouteEvents:
-    """The events of a route table; those that are asked for often are kept. Lives on one event loop.
-
-    Args:
-        table: has the routes.
-        away_to_wire: returns the message for a broker that is away, with a number of queues.
-    """
+    """The events of a route table; those that are asked for often are kept. Lives on one event loop."""
 
     def __init__(self, table: RouteTable, away_to_wire: AwayToWire) -> None:
         self._table = table

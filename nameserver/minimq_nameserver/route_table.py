@@ -24,13 +24,9 @@ _BUSY_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes that one call has made.
+    """The changes that one call has made."""
 
-    Attributes:
-        topics: topics whose route is another one now, or is gone.
-        ended: sessions that have lost their place in the table, each with the reason.
-    """
-
+    #: Topics whose route is another one now, or is gone.
     topics: Set[str] = frozenset()
     ended: tuple[tuple[int, str], ...] = ()
 
@@ -54,15 +50,6 @@ class RouteTable:
     name whose last replica has gone, until its topics are registered again: see `away`. No route leads there.
 
     Not thread-safe: all calls come from one thread.
-
-    Args:
-        expire_after_s: seconds of silence after which a broker is removed.
-        remember_away_s: seconds for which a broker that has gone is remembered; 0 remembers none.
-        remember_away: how many of them are remembered.
-
-    Attributes:
-        expire_after_s: as above.
-        edition: grows with every change of what the table says.
     """
 
     def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
@@ -85,16 +72,6 @@ class RouteTable:
         The address is the identity: a broker that comes back with another id was promoted or demoted and loses its
         former id. Two addresses under one name and id are a conflict, which the larger data version wins; with equal
         versions the one that was there first stays, so that two brokers set up alike do not take turns.
-
-        Args:
-            session: the stream over which it came; a stream serves one broker.
-            state: the whole table of the broker.
-            now: the time.
-
-        Raises:
-            BrokerConflict: a live broker has the place; the table is as before.
-            SystemBusy: the table is full; it is as before.
-            InvalidArgument: the stream was used by another broker before.
         """
         self._check_place(session, state, now)
         former = self._by_address.get(state.address)
@@ -129,13 +106,7 @@ class RouteTable:
         return True
 
     def unregister(self, session: int, now: float, *, stopped: bool = False) -> Change:
-        """Remove the broker that registered over a stream. Nothing happens when it has registered anew over another.
-
-        Args:
-            session: the stream, which has ended.
-            now: the time.
-            stopped: the broker ended it in good order, because it stops.
-        """
+        """Remove the broker that registered over a stream. Nothing happens when it has registered anew over another."""
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
@@ -167,9 +138,6 @@ class RouteTable:
         """Forget a broker that is away, since it will not come back; None when there is nothing to forget.
 
         Of one that is registered with fewer topics than before, those that it lacks are forgotten.
-
-        Raises:
-            InvalidArgument: it is registered and lacks nothing.
         """
         topics = self._away.remove(broker_name)
         if topics is None and broker_name in self._told:
@@ -272,7 +240,6 @@ class RouteTable:
             raise BrokerConflict(reason)
 
     def _check_room(self, state: BrokerState, former: _Registration | None) -> None:
-        """Check that the table does not grow beyond its bounds; who is in it may always say the same again."""
         known = former.state.topics if former is not None else {}
         added = state.topics.keys() - known.keys() if known else state.topics.keys()
         if former is not None and not added:
@@ -289,7 +256,6 @@ class RouteTable:
             raise _full(state, f"there are {len(topics)} topics, and the limit is {MAX_ROUTED_TOPICS}")
 
     def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
-        """Yield the brokers that do not leave a place for one, each with what it has and what can be done."""
         former = self._by_address.get(state.address)
         if former is not None and former.state.broker_name != state.broker_name:
             yield former.state, "has that address; give each broker an address of its own with --advertise"
@@ -310,7 +276,6 @@ class RouteTable:
             )
 
     def _tell(self, name: str) -> RouteFact | None:
-        """Return what routes say of a broker name, computed anew; None when it has no broker."""
         replicas = self._brokers.get(name)
         if not replicas:
             return None
@@ -330,7 +295,6 @@ class RouteTable:
             del self._brokers[state.broker_name]
 
     def _gone(self, name: str, since: float, *, stopped: bool) -> Set[str]:
-        """Bring everything up to date after replicas of a name were removed. Returns the topics that have changed."""
         told = self._told.get(name)
         changed = self._reindex(name)
         if told is None or name in self._told:
@@ -338,7 +302,6 @@ class RouteTable:
         return _both(changed, self._away.add(RememberedBroker(told.broker, told.topics, since, stopped)))
 
     def _reindex(self, name: str) -> Set[str]:
-        """Bring what follows from the brokers up to date with one name. Returns the topics whose route has changed."""
         told, telling = self._told.pop(name, None), self._tell(name)
         if telling is not None:
             self._told[name] = telling
@@ -361,7 +324,6 @@ class RouteTable:
 
 
 def _both(some: Set[str], others: Set[str]) -> Set[str]:
-    """Return both together; copies nothing when there are no others."""
     return some | others if others else some
 
 

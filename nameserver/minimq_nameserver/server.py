@@ -98,13 +98,7 @@ class NameServer:
         return self._metrics_address
 
     async def start(self) -> None:
-        """Return when requests are served.
-
-        Raises:
-            InvalidArgument: the secrets cannot be used.
-            CannotListen: the port is taken, or the host is not this machine's.
-            StoreError: the directory of the controller cannot be used.
-        """
+        """Return when requests are served."""
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
         self._access = access_of(
             self._options.secrets,
@@ -168,7 +162,6 @@ class NameServer:
             await controller.close()
 
     def _make_dispatcher(self, secrets: ServerSecrets | None) -> Dispatcher:
-        """Return what serves all calls: if there are keys, those of callers that are known alone."""
         if self._access is not None and secrets is not None:
             self._control = AccessControl(secrets.keys, self._access.shared, self._options.secrets)
             self._control.start()

@@ -163,7 +163,6 @@ class NameServerService:
         return route.encoded
 
     def _unknown(self, topic: str, *, knows_away: bool) -> MiniMQError:
-        """Return why there is no route for a topic."""
         if not self._settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
             return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)

@@ -12,9 +12,6 @@ class TopicIndex:
 
     What a broker name carries no more is cleared bit by bit, by `tidy`: that a broker with 50,000 topics goes takes no
     time. So there may be more in it than is carried, and never less.
-
-    Args:
-        carries: says whether a broker name carries a topic.
     """
 
     def __init__(self, carries: Callable[[str, str], bool]) -> None:

@@ -86,9 +86,6 @@ class Watchers:
 
     Until `release` is called nobody is told anything; the news adds up meanwhile. What concerns many topics is done in
     slices.
-
-    Args:
-        ready: called with a watcher that has news.
     """
 
     def __init__(self, ready: Callable[[Watcher], None]) -> None:
@@ -119,11 +116,7 @@ class Watchers:
                 self._ready(watcher)
 
     def add(self, watcher: Watcher) -> None:
-        """Begin to tell a watcher about its topics.
-
-        Raises:
-            SystemBusy: there are too many.
-        """
+        """Begin to tell a watcher about its topics."""
         if len(self._all) >= MAX_WATCHERS:
             raise SystemBusy(f"{MAX_WATCHERS} clients watch routes, which is the limit", retry_after_s=_BUSY_RETRY_S)
         self._all.add(watcher)
@@ -135,11 +128,9 @@ class Watchers:
             self._in_background(self._clear(watcher))
 
     async def follow(self, watcher: Watcher, request: WatchRoutesRequest | bytes) -> None:
-        """Set what a watcher watches, as its client says, maybe encoded. The topics that are new to it count as news.
+        """Set what a watcher watches, as its client says, maybe encoded.
 
-        Raises:
-            InvalidArgument: a name cannot be that of a topic, or there are more than one client may watch.
-            SystemBusy: all together watch too many.
+        The topics that are new to it count as news.
         """
         if isinstance(request, bytes) and len(request) > MAX_WATCHED_BY_ONE * _TOPIC_BYTES:
             raise _too_many()

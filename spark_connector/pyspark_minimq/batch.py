@@ -29,12 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class MinimqBatchReader(SentToWorkers, DataSourceReader):
-    """Plans in one process and reads in others, so it holds nothing but values.
-
-    Args:
-        options: of the query.
-        schema: the columns to read.
-    """
+    """Plans in one process and reads in others, so it holds nothing but values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -42,12 +37,7 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
 
     @without_traceback
     def partitions(self) -> list[reading.RangePartition]:
-        """Return what the tasks read. Where the topics end is looked up now, and holds for this data frame for good.
-
-        Raises:
-            MinimqSparkError: an offset is not stored, or a topic is not readable.
-            MiniMQError: a topic does not exist; or a server does not answer, or is away, for as long as is waited.
-        """
+        """Return what the tasks read. Where the topics end is looked up now, and holds for this data frame for good."""
         options = self._options
         spare_collector()
         with closing(queue_finder(options.connection, options.timeout_s)) as finder:
@@ -66,16 +56,11 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
         return parts
 
     def _check_compacted(self, queues: Iterable[QueueName]) -> None:
-        """Raise `MinimqSparkError` unless all topics are compacted: elsewhere a key has many queues."""
         reader = range_reader(self._options.connection, self._options.timeout_s)
         others = sorted(topic for topic in {queue.topic for queue in queues} if not reader.is_compacted(topic))
         if others:
             raise MinimqSparkError(f"newest is true, and topic {others[0]} is not compacted: leave the option out")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition as Arrow batches.
-
-        Raises:
-            MiniMQError: messages are no longer stored or damaged, or their broker is gone.
-        """
+        """Yield the messages of a partition as Arrow batches."""
         return reading.read(self._options, self._schema, partition)

@@ -79,7 +79,6 @@ def from_confluent_avro(
 
 
 def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
-    """Return the arguments of a registry as JSON, in which they travel to the executors. Raises `InvalidArgument`."""
     import inspect
 
     from minimq.errors import InvalidArgument
@@ -105,17 +104,12 @@ def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
 
 
 def spark_type(schema: str) -> DataType:
-    """Return the type of a column with the values of an Avro schema.
-
-    Raises:
-        InvalidArgument: Spark has none, as for unions of several types and records that contain themselves.
-    """
+    """Return the type of a column with the values of an Avro schema."""
     return _TypeOf().of(json.loads(schema), ())[0]
 
 
 @lru_cache(_KEPT)
 def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
-    """Return what makes a value of a body; once for each worker, which then keeps the schemas of the registry."""
     import msgspec
 
     from minimq import Message
@@ -136,7 +130,6 @@ def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:
-    """Return the type of Arrow for a type of Spark, as the function has to return it."""
     import pyarrow as pa
     from pyspark.sql import types
 
@@ -183,7 +176,6 @@ def _place(places: Sequence[pa.Array], row: int) -> str:
 
 
 def _plain_types() -> tuple[type, ...]:
-    """Return the types that Arrow takes as they are; a UUID and a time of day become text."""
     from datetime import date, datetime
     from decimal import Decimal
 
@@ -224,13 +216,7 @@ class _TypeOf:
         self._named: dict[str, Plain] = {}
 
     def of(self, schema: Plain, above: tuple[str, ...], namespace: str = "") -> tuple[DataType, bool]:
-        """Return the type of a part, and whether it may be null.
-
-        Args:
-            schema: the part.
-            above: full names of the records around it.
-            namespace: that of the definition around it.
-        """
+        """Return the type of a part, and whether it may be null."""
         from pyspark.sql.types import ArrayType, MapType, StringType
 
         if isinstance(schema, list):
@@ -277,7 +263,6 @@ class _TypeOf:
         )
 
     def _define(self, schema: Plain, namespace: str) -> str:
-        """Note a definition, and return its full name."""
         name = _full_name(schema["name"], schema.get("namespace", namespace))
         self._named[name] = schema
         return name
@@ -306,5 +291,4 @@ class _TypeOf:
 
 
 def _full_name(name: str, namespace: str | None) -> str:
-    """Return the full name of a name that is used within a namespace."""
     return name if "." in name or not namespace or name in _SIMPLE else f"{namespace}.{name}"

@@ -25,11 +25,7 @@ class ConnectionOptions:
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection that options say.
-
-    Raises:
-        MinimqSparkError: credentials are given twice, or the address is none.
-    """
+    """Return the connection that options say."""
     path = values.get("credentials", lambda _, text: Credentials(path=text))
     # Spark shows no value of an option with "secret" in its name.
     secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))

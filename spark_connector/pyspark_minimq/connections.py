@@ -21,27 +21,14 @@ _kept: dict[Hashable, object] = {}
 
 
 def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader:
-    """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it.
-
-    Args:
-        connection: the cluster, and the user that asks it.
-        timeout_s: seconds without any progress after which a read fails.
-
-    Raises:
-        minimq.MiniMQError: an address is not HOST:PORT.
-    """
+    """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it."""
     answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
     options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
     return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
 
 
 def queue_finder(connection: ConnectionOptions, timeout_s: float) -> QueueFinder:
-    """Return a new finder for a plan; raises as for a reader.
-
-    Args:
-        connection: the cluster, and the user that asks it.
-        timeout_s: seconds that a plan waits in all: one broker may take no longer.
-    """
+    """Return a new finder for a plan; raises as for a reader."""
     answer_timeout_s = min(_FINDER_TIMEOUT_S, timeout_s)
     return QueueFinder(connection.nameserver, timeout_s=answer_timeout_s, credentials=connection.credentials)
 

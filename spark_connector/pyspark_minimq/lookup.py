@@ -28,13 +28,7 @@ T = TypeVar("T")
 
 
 class Lookup:
-    """Looks at the queues of a subscription. Not thread-safe.
-
-    Args:
-        finder: asks the brokers.
-        subscription: the topics or queues to read.
-        timeout_s: seconds to wait for servers that are away.
-    """
+    """Looks at the queues of a subscription. Not thread-safe."""
 
     def __init__(self, finder: QueueFinder, subscription: Subscription, timeout_s: float) -> None:
         self._finder = finder
@@ -46,16 +40,7 @@ class Lookup:
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
     def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> LookupResult:
-        """Return what brokers tell of topics, as far as they answer.
-
-        Args:
-            topics: their names.
-            known: carriers to report in any case.
-
-        Raises:
-            MinimqSparkError: a topic may not be read.
-            MiniMQError: no name server answers, or a broker refuses to.
-        """
+        """Return what brokers tell of topics, as far as they answer."""
         found = self._finder.find(topics, known)
         for (topic, broker), error in found.failures.items():
             if not error.retriable:
@@ -91,17 +76,7 @@ class Lookup:
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
     def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
-        """Return the bounds of all queues to read.
-
-        Args:
-            partial: whether those of brokers that are away, or silent for `readTimeout`, may be missing, and chosen
-                queues that do not exist; it warns.
-
-        Raises:
-            MinimqSparkError: a topic may not be read, or a queue that was chosen does not exist.
-            TopicNotFound: a topic does not exist.
-            MiniMQError: a server does not answer, or is away, for `readTimeout`.
-        """
+        """Return the bounds of all queues to read."""
         try:
             return self.with_retries(lambda: self._whole(without_away=partial))
         except errors.Unavailable:
@@ -137,12 +112,7 @@ class Lookup:
     def offsets_at(
         self, position: Position, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
     ) -> Offsets:
-        """Turn moments into offsets; what is an offset already stays as it is.
-
-        Raises:
-            MinimqSparkError: there is no moment for a queue, or one for a queue that there is not.
-            MiniMQError: a server does not answer.
-        """
+        """Turn moments into offsets; what is an offset already stays as it is."""
         if isinstance(position, datetime):
             moments = dict.fromkeys(bounds, position)
         elif isinstance(position, TimesByQueue):
@@ -158,11 +128,7 @@ class Lookup:
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
     def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
-        """Publish progress under the name of a group. Returns what could not be recorded, with the reason.
-
-        Raises:
-            MinimqSparkError: no group can have that name.
-        """
+        """Publish progress under the name of a group. Returns what could not be recorded, with the reason."""
         try:
             return self._finder.publish(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
         except errors.InvalidArgument as error:

@@ -45,15 +45,7 @@ _GUESSED_BYTES = 1024.0
 
 
 class MicroBatchPlanner:
-    """Plans the micro-batches of one query. Not thread-safe.
-
-    Args:
-        options: of the query.
-
-    Attributes:
-        finder: asks the brokers.
-        report: where the queues end, and how much of that is beyond the latest micro-batch; None before the first look.
-    """
+    """Plans the micro-batches of one query. Not thread-safe."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -94,9 +86,6 @@ class MicroBatchPlanner:
         """Take no notice of what comes after this moment.
 
         Brokers that are away or silent are waited for; what they have is for the next run, if they do not come.
-
-        Raises:
-            MiniMQError: no name server answers for `readTimeout`.
         """
         try:
             self._frozen = self._lookup.with_retries(partial(self._look_at_all, partly=False))
@@ -112,14 +101,6 @@ class MicroBatchPlanner:
         """Return how far the next micro-batch goes; None when there is none yet.
 
         The first one is planned even if it is empty: it records in the checkpoint where the query has begun.
-
-        Args:
-            done: how far the micro-batches go that are done.
-            limits: how much the next one may hold.
-
-        Raises:
-            MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
-            MiniMQError: no server has answered for a while.
         """
         sight = self._sight({queue.carrier for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
@@ -146,7 +127,6 @@ class MicroBatchPlanner:
     # ---- Looking --------------------------------------------------------------------------------
 
     def _sight(self, read: Set[Carrier]) -> LookupResult:
-        """Return what brokers tell; a while after the last time if that brought nothing new."""
         if self._frozen is not None:
             untold = read - self._frozen.told  # nobody knew of these when it was frozen
             if untold:
@@ -166,11 +146,6 @@ class MicroBatchPlanner:
         return sight
 
     def _still_answering(self, frozen: LookupResult) -> LookupResult:
-        """Leave brokers that have stopped answering for `readTimeout` to the next run.
-
-        Raises:
-            MiniMQError: no broker answers.
-        """
         carriers = {queue.carrier for queue in frozen.bounds}
         give_up_at = time.monotonic() + self._timeout_s
         while True:
@@ -188,7 +163,6 @@ class MicroBatchPlanner:
         return left
 
     def _look_if_possible(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
-        """Return what brokers tell, and why none does: then the queues that have been read stay where they are."""
         try:
             sight = self._look(read)
         except MiniMQError as error:
@@ -201,7 +175,6 @@ class MicroBatchPlanner:
         return sight, errors.Unavailable(f"topic {carrier.topic}: no broker answers: {reason}")
 
     def _look(self, read: Set[Carrier]) -> LookupResult:
-        """Return what brokers tell of the topics that are wanted and of those that have been read."""
         try:
             self._names = self._lookup.names()
         except errors.TransportError:
@@ -213,14 +186,6 @@ class MicroBatchPlanner:
         """Tell of a mistyped name when the query starts. What was read before and is gone is a loss instead.
 
         Without `failOnDataLoss`, a chosen queue that does not exist is logged.
-
-        Args:
-            sight: the first one.
-            done: how far the query is; None when it is new.
-
-        Raises:
-            MinimqSparkError: a queue was chosen that is not there.
-            TopicNotFound: a topic does not exist.
         """
         is_new = done is None or done.start is None
         strict = self._options.read.fail_on_data_loss
@@ -237,7 +202,6 @@ class MicroBatchPlanner:
         self._is_checked = True
 
     def _message_bytes(self, queue: QueueName, offset: int) -> float:
-        """Return how large the messages of a queue are, from the batch that comes next."""
         size, found_at = self._sizes.get(queue, (_GUESSED_BYTES, -_SIZE_S))
         if time.monotonic() - found_at < _SIZE_S:
             return size
@@ -254,7 +218,6 @@ class MicroBatchPlanner:
     # ---- Telling --------------------------------------------------------------------------------
 
     def _tell_away(self, sight: LookupResult) -> None:
-        """Warn of brokers that have gone or do not answer, once each time."""
         away = self._subscription.unseen(sight.unseen)
         for carrier, text in away.items():
             if carrier not in self._away:  # the text changes with time
@@ -274,7 +237,6 @@ class MicroBatchPlanner:
         self.report = {"behind": behind, "end": to_tree(outlook.ends)}
 
     def _publish(self, offsets: Mapping[QueueName, int]) -> None:
-        """Publish where the next micro-batch begins, for monitoring. A failure is no reason to end the query."""
         group = self._options.consumer_group
         if group is None or offsets == self._committed:
             return
@@ -288,6 +250,5 @@ class MicroBatchPlanner:
 
 
 def _pause_s(sight: LookupResult) -> float:
-    """Return after how long brokers may be asked again for all that they were asked for."""
     questions = Counter(carrier.broker_name for carrier in sight.told)
     return min(IDLE_S * max(questions.values(), default=1), LONGEST_IDLE_S)

@@ -30,17 +30,13 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a read or of a write.
-
-    Attributes:
-        name: as in the documentation.
-        batch: default for `spark.read` or `df.write` as a user would write it, "" for none; None where there is no
-            such option.
-        stream: the same for `spark.readStream` or `df.writeStream`.
-    """
+    """An option of a read or of a write."""
 
     name: str
+    #: Default for `spark.read` or `df.write` as a user would write it, "" for none; None where there is no such
+    #: option.
     batch: str | None = ""
+    #: The same for `spark.readStream` or `df.writeStream`.
     stream: str | None = ""
 
     def default(self, mode: Mode) -> str | None:
@@ -49,13 +45,7 @@ class Option:
 
 
 class OptionTable:
-    """The options of reads, or those of writes.
-
-    Args:
-        options: all that there are.
-        batch: how a user calls the way in batches.
-        stream: how a user calls the way in streams.
-    """
+    """The options of reads, or those of writes."""
 
     def __init__(self, options: Sequence[Option], batch: str, stream: str) -> None:
         self._options = options
@@ -63,11 +53,7 @@ class OptionTable:
         self._by_key = {option.name.lower(): option for option in options}
 
     def values(self, given: Mapping[str, str], mode: Mode) -> Values:
-        """Return the values of one way.
-
-        Raises:
-            MinimqSparkError: one that is given is unknown, or is for the other way.
-        """
+        """Return the values of one way."""
         known = {key: option for key, option in self._by_key.items() if option.default(mode) is not None}
         elsewhere = [option.name for key, option in self._by_key.items() if key not in known and _has(given, key)]
         if elsewhere:
@@ -104,12 +90,7 @@ class OptionTable:
 
 
 class Values:
-    """The options that were given, and the defaults of the others.
-
-    Args:
-        given: by name, in any case.
-        defaults: by name in lower case, "" for none.
-    """
+    """The options that were given, and the defaults of the others."""
 
     def __init__(self, given: Mapping[str, str], defaults: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}

@@ -132,7 +132,6 @@ def times(option: str, text: str) -> TimesByQueue:
 
 
 def _by_queue(option: str, text: str, what: str, shape: str) -> Iterator[tuple[QueueName, object]]:
-    """Yield what JSON has for each queue."""
     for topic, brokers in _parsed(option, text, what, shape):
         for broker, queues in _members(option, topic, brokers, shape):
             for queue, value in _members(option, f"{topic}/{broker}", queues, shape):
@@ -175,7 +174,6 @@ def _parsed(option: str, text: str, what: str, shape: str) -> list[tuple[str, ob
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object. Raises `ValueError` when it has a key twice, of which JSON would drop one."""
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -198,7 +196,6 @@ def _cut(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a value as an error shows it, cut when it is long."""
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
 
 

@@ -116,14 +116,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch query.
-
-    Args:
-        options: as Spark hands them on: all values are text, and upper and lower case of the names make no difference.
-
-    Raises:
-        MinimqSparkError: an option is unknown, missing or malformed.
-    """
+    """Return the options of a batch query."""
     read = _common(_TABLE.values(options, Mode.BATCH))
     _refuse(
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
@@ -175,7 +168,6 @@ def _common(values: Values) -> ReadOptions:
 
 
 def _position(values: Values, edge: str, default: int) -> Position:
-    """Return where a read begins or ends; the most general option counts, as with Kafka."""
     moment = values.get(f"{edge}Timestamp", option_values.moment)
     times = values.get(f"{edge}OffsetsByTimestamp", option_values.times)
     offsets = values.get(f"{edge}Offsets", option_values.offsets)

@@ -53,38 +53,27 @@ class TopicId(NamedTuple):
 
 
 class StoredOffsets(NamedTuple):
-    """The offsets that are stored in a queue.
-
-    Attributes:
-        first: first offset that is stored.
-        end: the offset that the next message gets.
-        topic_id: of its topic at its broker.
-        is_shown: whether consumers see it; one that is hidden by now may hold messages all the same.
-        from_slave: whether a slave told, which may not have all.
-        term: of the log of which that was told; 0 when it is not known.
-    """
+    """The offsets that are stored in a queue."""
 
     first: int
     end: int
     topic_id: TopicId = TopicId()
+    #: Whether consumers see it; one that is hidden by now may hold messages all the same.
     is_shown: bool = True
+    #: Whether a slave told, which may not have all.
     from_slave: bool = False
+    #: Of the log of which that was told; 0 when it is not known.
     term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """The answers of brokers that were asked for the queues of some topics.
-
-    Attributes:
-        bounds: of all queues.
-        absent: brokers which say that they do not have the topic any more.
-        silent: brokers that are registered and did not answer, each with a sentence that says why.
-        away: brokers that carry queues and have gone, each with a sentence that says since when, and how many queues.
-    """
+    """The answers of brokers that were asked for the queues of some topics."""
 
     bounds: Mapping[QueueName, StoredOffsets]
+    #: Brokers which say that they do not have the topic any more.
     absent: frozenset[Carrier] = frozenset()
+    #: Brokers that are registered and did not answer, each with a sentence that says why.
     silent: Mapping[Carrier, str] = field(default_factory=dict)
     away: Mapping[Carrier, str] = field(default_factory=dict)
 
@@ -110,13 +99,7 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The choice of topics or queues to read: one of these.
-
-    Attributes:
-        topics: all queues of topics with these names.
-        pattern: all queues of the topics whose whole name matches this expression, also of those that come later.
-        queues: these queues.
-    """
+    """The choice of topics or queues to read: one of these."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -160,20 +143,15 @@ class Subscription:
 
 
 class OffsetRange(NamedTuple):
-    """The offsets of a queue from `start` up to but not including `end`.
-
-    Attributes:
-        queue: of this topic and broker.
-        start: first offset.
-        end: the one after the last.
-        term: of the log in which the range was found; 0: any.
-        topic_id: of the topic in which the range was found; None: any.
-    """
+    """The offsets of a queue from `start` up to but not including `end`."""
 
     queue: QueueName
     start: int
+    #: The one after the last.
     end: int
+    #: Of the log in which the range was found; 0: any.
     term: int = 0
+    #: Of the topic in which the range was found; None: any.
     topic_id: TopicId | None = None
 
     def __len__(self) -> int:
@@ -186,12 +164,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimesByQueue:
-    """A moment for each queue, where a read begins or ends: at the first message stored at or after it.
-
-    Attributes:
-        option: that says so.
-        times: by queue.
-    """
+    """A moment for each queue, where a read begins or ends: at the first message stored at or after it."""
 
     option: str
     times: Mapping[QueueName, datetime]
@@ -222,17 +195,7 @@ def plan_ranges(
     *,
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    """Return the range to read of each queue, sorted, without queues that have nothing to read.
-
-    Args:
-        bounds: of every queue of the topics.
-        starting: first offsets to read.
-        ending: offsets up to which to read.
-        fail_on_data_loss: refuse offsets that are not stored, instead of reading those of them that are.
-
-    Raises:
-        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
-    """
+    """Return the range to read of each queue, sorted, without queues that have nothing to read."""
     starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     ends = resolve("endingOffsets", ending, bounds, fail_on_data_loss=fail_on_data_loss)
     for queue, start in starts.items():
@@ -250,18 +213,7 @@ def plan_ranges(
 def resolve(
     option: str, offsets: Offsets, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
 ) -> dict[QueueName, int]:
-    """Return an offset that is stored, or the end, for each queue.
-
-    Args:
-        option: where the offsets are from.
-        offsets: as they were wished for.
-        bounds: of every queue to read.
-        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is, and queues that
-            do not exist, instead of logging them.
-
-    Raises:
-        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
-    """
+    """Return an offset that is stored, or the end, for each queue."""
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
     remedy = "name every queue that is read, with -2 for the earliest offset and -1 for the latest"
@@ -315,11 +267,6 @@ def split_ranges(
     """Cut ranges into partitions of about the same size, at least one for each range.
 
     Neighbours in the result are of different brokers where that can be: Spark runs neighbours at the same time.
-
-    Args:
-        ranges: not empty, each of another queue.
-        min_partitions: the least number of partitions, as far as there are that many offsets.
-        max_records: most offsets in one partition.
     """
     ordered = sorted(ranges, key=lambda part: (part.queue.topic, part.queue.queue_id, part.queue.broker_name))
     counts = [-(-len(part) // max_records) if max_records else 1 for part in ordered]
@@ -350,13 +297,6 @@ def group_ranges(
     """Let small ranges share a partition, since a task costs as much as reading thousands of messages.
 
     Ranges stay whole and in order, also those of a partition.
-
-    Args:
-        ranges: as `split_ranges` returns them.
-        min_records: ranges with fewer offsets share a partition, until it has about that many.
-        min_partitions: the least number of partitions, as far as there are that many ranges.
-        max_records: most offsets in one partition.
-        cores: so many partitions at least, too, if each of them has `WORTH_A_CORE` offsets.
     """
     small = [index for index, part in enumerate(ranges) if len(part) < min_records]
     groups = [[index] for index, part in enumerate(ranges) if len(part) >= min_records]

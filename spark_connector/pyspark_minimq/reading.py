@@ -35,12 +35,7 @@ MOST_OFFSETS = 1 << 63
 
 
 class RangePartition(InputPartition):
-    """The work of one task.
-
-    Args:
-        ranges: of one queue or of several.
-        routes: of their topics, as far as the plan knows them: the task need not ask a name server.
-    """
+    """The work of one task."""
 
     def __init__(self, ranges: Sequence[OffsetRange], routes: Sequence[TopicRoute] = ()) -> None:
         super().__init__(ranges)
@@ -86,7 +81,6 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
 
 
 def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield of each key of a queue the newest message, in columns of a schema. Memory is that of what is yielded."""
     from minimq.arrow import newest_of_each_key
 
     table = newest_of_each_key(pieces, arrow_schema(with_table_columns(schema)))
@@ -131,7 +125,6 @@ def _warn(part: OffsetRange, what: str, reason: str) -> None:
 
 
 def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
-    """Tell whether the broker itself says that a queue is gone: a route may lack brokers that are away."""
     with closing(queue_finder(options.connection, options.timeout_s)) as finder:
         found = finder.find((), [part.queue.carrier])
     about = found.queues.get(MessageQueue(*part.queue))
@@ -141,12 +134,6 @@ def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
 def _stored_batches(
     reader: RangeReader, part: OffsetRange, options: ReadOptions
 ) -> Generator[ReceivedBatch, None, None]:
-    """Yield the batches of a range that may hold what is wanted.
-
-    Raises:
-        MinimqSparkError: messages are no longer stored, and `failOnDataLoss` is set; otherwise the others are read.
-        MiniMQError: a batch is damaged, or its broker is gone.
-    """
     queue = MessageQueue(*part.queue)
     tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
     start, end, term, topic_id = part.start, part.end, part.term, _topic_id(part)
@@ -170,7 +157,6 @@ def _stored_batches(
 
 
 def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
-    """Return which offsets of a range are stored: all with `failOnDataLoss`. Raises as `_stored_batches` does."""
     queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
@@ -184,7 +170,6 @@ def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tup
 
 
 def _bounds(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
-    """Return the stored offsets of a queue; retries for `readTimeout`."""
     queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     return with_retries(lambda _: reader.bounds(queue, topic_id), options.timeout_s, option="readTimeout")
 

@@ -45,11 +45,7 @@ _NULLABLE = frozenset({"tag"})
 
 
 def checked_projection(schema: StructType) -> StructType:
-    """Return the columns that a user has chosen, which may be any of `MESSAGE_SCHEMA` in any order.
-
-    Raises:
-        MinimqSparkError: there is no such column, or it has another type.
-    """
+    """Return the columns that a user has chosen, which may be any of `MESSAGE_SCHEMA` in any order."""
     if not schema.fields:
         raise MinimqSparkError(f"the schema has no column: choose some of {', '.join(_TYPES)}")
     seen = set()

@@ -47,10 +47,8 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
 
 
 def _has_minimq(python: str) -> bool:
-    """Tell whether another Python finds the package, as when it is installed there, too."""
     return subprocess.run([python, "-c", "import pyspark_minimq"], capture_output=True, check=False).returncode == 0
 
 
 def _is_here(found: object) -> bool:
-    """Tell whether the driver of a session is this process, and not a Connect server."""
     return type(found).__module__ == "pyspark.sql.session"

@@ -38,14 +38,7 @@ _LOOK_S: Final = 1.0
 
 
 def check_topic(options: WriteOptions) -> None:
-    """See to it that the topic of a write is there: in a task, Spark would repeat the error over pages.
-
-    Args:
-        options: of the write. Where rows say the topic, only the tasks know it.
-
-    Raises:
-        MiniMQError: there is no such topic, or the user may not see it.
-    """
+    """See to it that the topic of a write is there: in a task, Spark would repeat the error over pages."""
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
     if not topics:
         return
@@ -61,16 +54,11 @@ def check_topic(options: WriteOptions) -> None:
 
 
 class Advice(NamedTuple):
-    """Advice to the user when a transaction does not end.
-
-    Attributes:
-        behind: a later one of its name is decided.
-        away: a broker that is needed gives no answer.
-        expired: a broker has lost what it had staged, before anything was decided.
-    """
+    """Advice to the user when a transaction does not end."""
 
     behind: str
     away: str
+    #: A broker has lost what it had staged, before anything was decided.
     expired: str
 
 
@@ -103,11 +91,7 @@ _LOST: Final = (
 
 
 class MinimqWriter(SentToWorkers):
-    """The writer of a data frame or a stream; the two differ in their transactions.
-
-    Args:
-        options: of the write.
-    """
+    """The writer of a data frame or a stream; the two differ in their transactions."""
 
     advice: Advice
 
@@ -127,15 +111,7 @@ class MinimqWriter(SentToWorkers):
         return write(self._options, iterator, self.transaction() if self._options.transactional else None)
 
     def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
-        """Publish what the tasks have staged, if they have.
-
-        Args:
-            messages: of the tasks.
-            number: of the transaction.
-
-        Raises:
-            MinimqSparkError: it does not end, or the tasks have written for another one.
-        """
+        """Publish what the tasks have staged, if they have."""
         spare_collector()
         self._report_refused(messages)
         staged = [
@@ -183,7 +159,6 @@ class MinimqWriter(SentToWorkers):
     def _look_at_loss(
         self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
     ) -> None:
-        """Raise `MinimqSparkError` for what a broker has lost, unless that is decided, and to be accepted."""
         committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
         try:
             # It decides nothing, so it shows what is decided.
@@ -199,11 +174,7 @@ class MinimqWriter(SentToWorkers):
 
 
 class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
-    """Writes a data frame. One object is made for it, which is copied to the tasks.
-
-    Args:
-        options: of the write.
-    """
+    """Writes a data frame. One object is made for it, which is copied to the tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)

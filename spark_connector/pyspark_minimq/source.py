@@ -38,11 +38,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def schema(self) -> StructType:
-        """Return the columns of a data frame for which `.schema(...)` chose none.
-
-        Raises:
-            MinimqSparkError: an option is wrong; told here because it is the first thing that Spark asks for.
-        """
+        """Return the columns of a data frame for which `.schema(...)` chose none."""
         from pyspark_minimq.options import check_options
         from pyspark_minimq.schema import MESSAGE_SCHEMA
 
@@ -52,14 +48,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what plans and reads a batch query.
-
-        Args:
-            schema: the columns to read, as `schema` returned them or as the user chose them.
-
-        Raises:
-            MinimqSparkError: an option or a column is wrong.
-        """
+        """Return what plans and reads a batch query."""
         from pyspark_minimq.batch import MinimqBatchReader
         from pyspark_minimq.options import parse_read_options
         from pyspark_minimq.schema import checked_projection
@@ -77,16 +66,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a data frame.
-
-        Args:
-            schema: the columns of the data frame.
-            overwrite: whether what is there should be replaced, which it cannot be.
-
-        Raises:
-            MinimqSparkError: an option, a column or the mode is wrong.
-            MiniMQError: there is no such topic, or the user may not see it.
-        """
+        """Return what writes a data frame."""
         from pyspark_minimq.option_table import Mode
         from pyspark_minimq.sink import MinimqBatchWriter, check_topic
 

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 
 class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one process, which lasts as long as the query, and reads in others.
-
-    Args:
-        options: of the query.
-        schema: the columns to read.
-    """
+    """Plans in one process, which lasts as long as the query, and reads in others."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -54,12 +49,7 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     @without_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins; Spark asks more than once.
-
-        Raises:
-            MinimqSparkError: an offset is not stored, or a topic is not readable.
-            MiniMQError: a topic does not exist, or a server does not answer.
-        """
+        """Return where a new query begins; Spark asks more than once."""
         return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -75,12 +65,7 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next micro-batch goes, or `start` itself when there is none.
-
-        Raises:
-            MinimqSparkError: messages were deleted unread, and `failOnDataLoss` is set.
-            MiniMQError: no server has answered for a while.
-        """
+        """Return how far the next micro-batch goes, or `start` itself when there is none."""
         limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         offset = self._planner.advance(StreamOffset.from_json(start), limits)
         return start if offset is None else offset.to_json()
@@ -102,11 +87,7 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
         return reading.cut(ranges, self._options.read, self._planner.finder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition as Arrow batches.
-
-        Raises:
-            MiniMQError: messages are no longer stored or damaged, or their broker is gone.
-        """
+        """Yield the messages of a partition as Arrow batches."""
         return reading.read(self._options.read, self._schema, partition)
 
     def stop(self) -> None:

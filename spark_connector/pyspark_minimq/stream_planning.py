@@ -31,26 +31,19 @@ class StreamOffset:
 
     It holds where its micro-batch begins as well, although Spark hands that on, too: when the very first micro-batch
     has failed, Spark asks for the initial offset anew, and `latest` is somewhere else by then.
-
-    Attributes:
-        end: the first offset of each queue that is not part of the micro-batch.
-        start: the first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
-        topic_ids: of the topics to whose queues these offsets belong.
-        behind: messages that there were after it when it was planned; None where that is not known.
     """
 
+    #: The first offset of each queue that is not part of the micro-batch.
     end: _ByQueue
+    #: The first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
     start: _ByQueue | None = None
     topic_ids: Mapping[Carrier, TopicId] = field(default_factory=dict)
+    #: Messages that there were after it when it was planned; None where that is not known.
     behind: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the offset that `to_json` wrote.
-
-        Raises:
-            MinimqSparkError: another version has written it, or it is damaged.
-        """
+        """Return the offset that `to_json` wrote."""
         if value.get("v") != _VERSION:
             raise MinimqSparkError(
                 f"the checkpoint holds offsets of version {value.get('v')!r}, this is version {_VERSION}: go on with "
@@ -96,35 +89,24 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of a micro-batch.
-
-    Attributes:
-        max_offsets: most messages.
-        max_bytes: most bytes, about.
-        min_offsets: fewest messages, unless `max_delay_s` is over.
-        max_delay_s: seconds after the last micro-batch.
-    """
+    """The limits of a micro-batch."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
+    #: Fewest messages, unless `max_delay_s` is over.
     min_offsets: int | None = None
+    #: Seconds after the last micro-batch.
     max_delay_s: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableOffsets:
-    """The messages that are there to be read.
-
-    Attributes:
-        starts: where to go on in each queue.
-        ends: where each queue ends.
-        topic_ids: of the topics that are read.
-        losses: what will never be read because it is not stored any more, a sentence each.
-    """
+    """The messages that are there to be read."""
 
     starts: _ByQueue
     ends: _ByQueue
     topic_ids: Mapping[Carrier, TopicId]
+    #: What will never be read because it is not stored any more, a sentence each.
     losses: tuple[str, ...] = ()
 
     @property
@@ -140,16 +122,7 @@ class AvailableOffsets:
 def first_offset(
     bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, *, fail_on_data_loss: bool
 ) -> StreamOffset:
-    """Return where a stream begins.
-
-    Args:
-        bounds: of every queue that is read.
-        starting: first offsets to read.
-        fail_on_data_loss: refuse offsets that are not stored, instead of taking the next one that is.
-
-    Raises:
-        MinimqSparkError: an offset is missing, belongs to no queue, or is not stored.
-    """
+    """Return where a stream begins."""
     at = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
 
@@ -160,11 +133,6 @@ def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscripti
     A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
     A new queue begins with its first message. One that is hidden by now is read to its end. One that the subscription
     does not include any more is dropped, which is a loss.
-
-    Args:
-        done: how far the stream is.
-        sight: of the topics that are wanted and of those that have been read.
-        subscription: the topics or queues to read.
     """
     starts: dict[QueueName, int] = {}
     ends: dict[QueueName, int] = {}
@@ -195,7 +163,6 @@ def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscripti
 
 
 def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
-    """Return where to go on in a queue, where it ends, and what was lost."""
     first, end = bounds.first, bounds.end
     if bounds.from_slave:  # which may lack the newest messages, or know the topic as it was before
         return at, max(at, end) if topic_id == bounds.topic_id else at, []
@@ -217,13 +184,7 @@ def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) 
 
 
 def is_too_little(available: int, limits: BatchLimits, waited_s: float) -> bool:
-    """Tell whether to wait for more before the next micro-batch.
-
-    Args:
-        available: messages that there are.
-        limits: how much a micro-batch holds.
-        waited_s: seconds since the last micro-batch.
-    """
+    """Tell whether to wait for more before the next micro-batch."""
     return available < (limits.min_offsets or 0) and waited_s < limits.max_delay_s
 
 
@@ -232,11 +193,6 @@ def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Ca
 
     Each queue gives its share of what it has, so that none runs ahead in time. A micro-batch holds at least one
     message if there is any.
-
-    Args:
-        outlook: what there is.
-        limits: how much a micro-batch holds.
-        message_bytes: tells how large a message of a queue is on average; asked only when bytes are limited.
     """
     sizes = {queue: end - outlook.starts[queue] for queue, end in outlook.ends.items()}
     if limits.max_bytes is not None:
@@ -251,7 +207,6 @@ def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Ca
 
 
 def _turn(outlook: AvailableOffsets) -> int:
-    """Return a number that grows from one micro-batch to the next."""
     return sum(outlook.starts.values())
 
 
@@ -297,7 +252,6 @@ def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
 
 
 def _whole(value: object) -> int:
-    """Return a value of the checkpoint. Raises `ValueError` when it is no offset, id or number of a queue."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{value!r:.100} is no whole number from 0 on")
     return value

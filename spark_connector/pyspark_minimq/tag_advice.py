@@ -28,10 +28,6 @@ class TagAdvice:
 
     Whether the query has a filter is not known here. So it speaks only where one would spare much: messages with
     different tags are read, tag and all, and there are more of them than one task reads (`maxRecordsPerPartition`).
-
-    Args:
-        options: of the query.
-        schema: the columns that it reads.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -53,7 +49,6 @@ class TagAdvice:
             )
 
     def _has_different_tags(self, part: OffsetRange) -> bool:
-        """Tell whether the first and the last batch of a range have more than one tag; False if they cannot be read."""
         import pyarrow.compute as pc
 
         from minimq.arrow import ArrowColumns

@@ -11,20 +11,15 @@ from minimq.connectors import StagedPart, Transaction
 
 @dataclass(frozen=True, slots=True)
 class TaskCommit(WriterCommitMessage):
-    """The report of a task that has written.
+    """The report of a task that has written."""
 
-    Attributes:
-        transaction: under which it is staged; None when it is there for all to see.
-        topics: where rows went.
-        parts: what is staged; empty without a transaction.
-        decided: whether a broker said that the transaction is decided, by an attempt before this one.
-        refused: number of rows that make no message, and were dropped or sent to the dead-letter topic.
-        first_refusal: why the first of them makes none.
-    """
-
+    #: Under which it is staged; None when it is there for all to see.
     transaction: Transaction | None
     topics: frozenset[str]
+    #: What is staged; empty without a transaction.
     parts: tuple[StagedPart, ...]
+    #: Whether a broker said that the transaction is decided, by an attempt before this one.
     decided: bool = False
+    #: Number of rows that make no message, and were dropped or sent to the dead-letter topic.
     refused: int = 0
     first_refusal: str = ""

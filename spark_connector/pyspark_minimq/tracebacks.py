@@ -20,9 +20,6 @@ def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
     Spark shows the traceback together with the text, so that the text drowns in it. This leaves the one entry that
     Python makes here. Errors that nobody expects keep theirs. All others become a `MinimqSparkError`, also that of a
     missing package.
-
-    Args:
-        function: or a generator function.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -49,7 +46,6 @@ def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _shown(error: Exception) -> Exception:
-    """Return what Spark is to show instead of an error."""
     if isinstance(error, ImportError):
         error = MinimqSparkError(
             f"Python cannot import what minimq needs ({error}): install minimq[spark] for {sys.executable}, or send "

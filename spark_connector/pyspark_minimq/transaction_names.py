@@ -24,15 +24,7 @@ _MOST_OF_APP_ID: Final = 90
 
 
 def of_application(app_id: str, topic: str | None) -> str:
-    """Return the name of the writes of an application.
-
-    Args:
-        app_id: what it calls itself.
-        topic: the one in the options, None when rows say it.
-
-    Raises:
-        MinimqSparkError: it cannot call itself so.
-    """
+    """Return the name of the writes of an application."""
     if len(app_id) > _MOST_OF_APP_ID:
         raise MinimqSparkError(
             f"txnAppId has {len(app_id)} characters, the limit is {_MOST_OF_APP_ID}: {app_id[:40]!r}..."
@@ -46,10 +38,6 @@ def of_query(query: str, topic: str | None) -> str:
     """Return the name of the micro-batches of a query.
 
     With its target: what a copy of its checkpoint has written elsewhere is not what the query itself has to write.
-
-    Args:
-        query: the id that its checkpoint keeps.
-        topic: the one in the options, None when rows say it.
     """
     return f"spark-{query}-{_target(topic)}"
 

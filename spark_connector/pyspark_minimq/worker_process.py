@@ -64,12 +64,10 @@ def spare_collector() -> None:
 
 
 def _is_worker() -> bool:
-    """Tell whether this process is a worker, which Spark uses for one call after the other."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == _DAEMON
 
 
 def _connected() -> list[int]:
-    """Return the file numbers of the TCP connections of this process."""
     found = []
     for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

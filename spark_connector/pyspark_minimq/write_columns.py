@@ -36,15 +36,7 @@ _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """See to it that a data frame can be written.
-
-    Args:
-        schema: of the data frame.
-        topic: the one in the options, None when rows say it.
-
-    Raises:
-        MinimqSparkError: a column is missing, is not one of `WRITE_COLUMNS` or has another type.
-    """
+    """See to it that a data frame can be written."""
     names = [field.name.lower() for field in schema.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

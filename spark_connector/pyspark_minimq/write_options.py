@@ -64,15 +64,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
-    """Return the options of a write.
-
-    Args:
-        options: as Spark hands them on: all values are text, and upper and lower case of the names make no difference.
-        mode: which of the two ways to write it is.
-
-    Raises:
-        MinimqSparkError: an option is unknown or malformed.
-    """
+    """Return the options of a write."""
     values = _TABLE.values({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, mode)
     max_body_bytes = values.required("maxBodyBytes", option_values.size)
     try:

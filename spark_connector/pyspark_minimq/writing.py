@@ -25,16 +25,7 @@ _MOST_SHOWN: Final = 1000
 
 
 def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> TaskCommit:
-    """Write the rows of a partition, and wait until all are acknowledged.
-
-    Args:
-        options: how to.
-        batches: the rows.
-        transaction: under which they are staged; None to publish them at once.
-
-    Raises:
-        MinimqSparkError: a row makes no message, or a batch is not acknowledged.
-    """
+    """Write the rows of a partition, and wait until all are acknowledged."""
     topics: set[str] = set()
     try:
         sender = records_sender(options.connection, options.producer)
@@ -100,7 +91,6 @@ def dead_letter(row: pa.RecordBatch, reason: str, max_body_bytes: int) -> pa.Rec
 
 
 def _bytes(value: pa.Scalar | None) -> bytes:
-    """Return bytes and text as they are, whatever they have, and anything else as its JSON."""
     if value is None or not value.is_valid:
         return b""
     if hasattr(value, "as_buffer"):
@@ -109,7 +99,6 @@ def _bytes(value: pa.Scalar | None) -> bytes:
 
 
 def _readable(value: pa.Scalar) -> object:
-    """Return a value whose texts may be anything but UTF-8, which a refused row may have."""
     if not value.is_valid:
         return None
     if isinstance(value, pa.MapScalar | pa.ListScalar):

@@ -16,24 +16,14 @@ OTHERS = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class TopicDepth:
-    """The messages of a topic, in all of its queues.
-
-    Attributes:
-        stored: the messages that are still there.
-        appended: all that there ever were.
-    """
+    """The messages of a topic, in all of its queues."""
 
     stored: int
     appended: int
 
 
 class Backlog:
-    """Counts messages by the offsets in the state. Used by one thread at a time, of any kind.
-
-    Args:
-        store: returns the store of the broker.
-        most_series: topics, and pairs of a group and a topic, with metrics of their own: those that are older.
-    """
+    """Counts messages by the offsets in the state. Used by one thread at a time, of any kind."""
 
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
@@ -98,7 +88,6 @@ class Backlog:
         return found
 
     def _names(self) -> dict[int, str]:
-        """Return how the topic of each id is called here, the oldest first."""
         topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
         return {
             topic.topic_id: topic.name if number < self._most_series else OTHERS for number, topic in enumerate(topics)

@@ -37,16 +37,7 @@ _STREAMS = ("append", "appendatomic", "attend", "endhalves", "pop", "pull", "rep
 
 
 class BrokerMetrics:
-    """The metrics of one broker. To be made on the event loop of the broker.
-
-    Args:
-        engine: open for as long as metrics are collected.
-        identity: which broker it is.
-        standing: its place among its replicas.
-        clock: for the deletion of old data.
-        control: knows the users; None without.
-        options: of the broker.
-    """
+    """The metrics of one broker. To be made on the event loop of the broker."""
 
     def __init__(
         self,

@@ -13,13 +13,7 @@ _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in br
 
 
 def replication_metrics(prefix: str, status: broker_pb2.ReplicationStatus, log_end: int) -> Iterator[Metric]:
-    """Yield the metrics that apply to the role that a broker has.
-
-    Args:
-        prefix: start of the names.
-        status: as the broker tells it.
-        log_end: up to where it has its log.
-    """
+    """Yield the metrics that apply to the role that a broker has."""
     yield gauges(
         f"{prefix}_role",
         "1 for the role of the broker, 0 for the other roles.",

@@ -35,12 +35,6 @@ class BatchTracer:
     """Makes spans of batches, at most so many in a second, and exports them by a thread of its own.
 
     The variables `OTEL_*` say where to and which; `OTEL_EXPORTER_OTLP_ENDPOINT` is http://localhost:4318 by default.
-
-    Args:
-        broker_name: of the broker.
-        broker_id: number of the replica.
-        most_per_s: batches that get spans, in each second.
-        exporter: gets the spans; None for OTLP over HTTP.
     """
 
     def __init__(self, broker_name: str, broker_id: int, most_per_s: int, exporter: SpanExporter | None = None) -> None:

@@ -11,11 +11,7 @@ from minimq_common.errors import InvalidArgument
 
 
 def start_spans(options: BrokerOptions, ends: AsyncExitStack) -> BatchSpans | None:
-    """Return what makes the spans of a broker, and is to be ended by `ends`; None if there are to be none.
-
-    Raises:
-        InvalidArgument: the library is not installed, or a variable `OTEL_*` cannot be used.
-    """
+    """Return what makes the spans of a broker, and is to be ended by `ends`; None if there are to be none."""
     if not options.otel:
         return None
     try:

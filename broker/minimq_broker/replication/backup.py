@@ -46,12 +46,7 @@ class _Copy:
 
 
 class Snapshots:
-    """Sends copies of the data of a broker. Lives on the loop of the engine.
-
-    Args:
-        handle: has the store that is copied.
-        unsent: bounds what is not read of copies.
-    """
+    """Sends copies of the data of a broker. Lives on the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, unsent: Unsent) -> None:
         self._handle, self._unsent = handle, unsent
@@ -64,12 +59,7 @@ class Snapshots:
         return min((copy.position for copy in self._copies if copy.moved_at > since), default=NOTHING_NEEDED)
 
     async def send(self, context: Any) -> None:  # noqa: ANN401 - the context of the stream
-        """Send all that is confirmed now, from the oldest entry on.
-
-        Raises:
-            CopyNeeded: the copy was stuck, and retention was faster; it has to start over.
-            SystemBusy: the store is not readable now, or too many copies are running.
-        """
+        """Send all that is confirmed now, from the oldest entry on."""
         self._admit()
         copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
         self._copies.append(copy)
@@ -79,7 +69,6 @@ class Snapshots:
             self._copies.remove(copy)
 
     def _admit(self) -> None:
-        """Refuse one more when there are as many as may be; the first that does not move on is ended for the next."""
         if len(self._copies) < MAX_COPIES:
             return
         since = self._loop.time() - _STUCK_S
@@ -132,19 +121,7 @@ async def take_snapshot(
     began: Callable[[int, int], Moved],
     security: ChannelSecurity = PLAIN,
 ) -> tuple[int, int]:
-    """Make a data directory with the current data of a broker. Returns from where to where its log goes.
-
-    Args:
-        address: HOST:PORT of the broker.
-        directory: does not exist, is empty, or holds a copy that was interrupted.
-        segment_bytes: size of its segments.
-        began: called with the range of the log; returns the callback for the progress.
-        security: of the connection.
-
-    Raises:
-        StoreError: the directory holds something else, or cannot be written.
-        MiniMQError: the broker is not reached, or failed.
-    """
+    """Make a data directory with the current data of a broker. Returns from where to where its log goes."""
     await asyncio.to_thread(check_free, directory)  # before the broker begins to send
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))

@@ -28,44 +28,13 @@ class Controller(Protocol):
         record from the moment *before* this was called. Any other answer, and any error, renews nothing.
 
         Several reports in the time of a lease keep it and show that the replica lives.
-
-        Args:
-            report: what the replica says; a record that it was told holds again if it was lost since.
-            wait_s: how long the answer may be held back while the record is the one that it was told. With a sixth of
-                the lease a change is learned at once, and the lease is renewed in time though a report or two are lost.
-
-        Raises:
-            TermEnding: it is the master, but another replica was promoted, and its lease is renewed no more.
-            InvalidArgument: the report breaks a rule that the text names.
         """
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the new record; only for the master, and repeatable.
-
-        Args:
-            known: the latest record that it has got.
-            in_sync: the new set.
-
-        Raises:
-            StaleTerm: it is no longer the master.
-            ReplicaSetChanged: the record has changed otherwise; report, and ask again.
-            InvalidArgument: the set lacks the master, or there is no record.
-        """
+        """Replace the in-sync set and return the new record; only for the master, and repeatable."""
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the new record. Takes about the time of a lease.
-
-        Args:
-            cluster: the cluster.
-            broker_name: the name of the broker.
-            replica_id: one that reports.
-            unclean: also when it is not in sync: entries that it lacks are lost.
-
-        Raises:
-            NotInSync: it is not in sync, and `unclean` is not given.
-            ReplicaSetChanged: it was not elected: it fell silent, or another one was promoted.
-            InvalidArgument: there is no record, or the replica does not report.
-        """
+        """Make a replica the master, and return the new record. Takes about the time of a lease."""
 
     async def close(self) -> None:
         """End the connections; calls in progress fail. Idempotent."""
@@ -78,18 +47,7 @@ def parse(
     security: ChannelSecurity = PLAIN,
     etcd_security: ChannelSecurity = PLAIN,
 ) -> Controller:
-    """Return the controller that an option names; nothing is connected before the first call.
-
-    Args:
-        text: HOST:PORT of a name server that was given a directory for it, or etcd://HOST:PORT[,HOST:PORT];
-            etcds:// for TLS.
-        term_lease_s: length of the leases of masters with etcd; a name server has an option of its own for it.
-        security: of the connection to a name server.
-        etcd_security: of connections to etcd.
-
-    Raises:
-        InvalidArgument: the text is neither, or what etcd needs is not installed.
-    """
+    """Return the controller that an option names; nothing is connected before the first call."""
     if text.startswith((_ETCD, _ETCD_WITH_TLS)):
         addresses = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",")
         return EtcdController([check_address(part.strip()) for part in addresses], term_lease_s, etcd_security)

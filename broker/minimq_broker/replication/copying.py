@@ -30,13 +30,7 @@ class CopyExtent(NamedTuple):
 
 
 def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
-    """Yield the frames that begin a copy: what it is, and all rows of the state.
-
-    Args:
-        snapshot: the state.
-        extent: of the log whose entries will follow.
-        log_id: the identity of the log, for a slave that has one already.
-    """
+    """Yield the frames that begin a copy: what it is, and all rows of the state."""
     copy = replication_pb2.CopyAll(
         start=extent.start, applied=snapshot.position, archived=True, complete_from=extent.complete_from
     )
@@ -55,11 +49,7 @@ def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> It
 async def archive_frames(
     read: Callable[[int], Awaitable[Sequence[tuple[int, bytes]]]],
 ) -> AsyncIterator[replication_pb2.ReplicaFrame]:
-    """Yield the frames that follow those of the state: archived dead letters.
-
-    Args:
-        read: returns some entries from a log position on; none at the end.
-    """
+    """Yield the frames that follow those of the state: archived dead letters."""
     position = 0
     while found := await read(position):
         entries = [replication_pb2.ArchivedEntry(position=at, entry=entry) for at, entry in found]
@@ -69,13 +59,7 @@ async def archive_frames(
 
 
 async def take_copy(handle: StoreHandle, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
-    """Put a copy in the place of all that a store has. Whatever comes in between leaves an empty store.
-
-    Args:
-        handle: has the store that is replaced.
-        first: the frame that begins the copy.
-        next_frame: returns the others; raises when there is none.
-    """
+    """Put a copy in the place of all that a store has. Whatever comes in between leaves an empty store."""
 
     async def make(path: Path, segment_bytes: int) -> None:
         await fill(path, segment_bytes, first, next_frame, until=first.copy.applied, replace=True)
@@ -93,17 +77,7 @@ async def fill(
     replace: bool = False,
     moved: Callable[[int], None] = lambda position: None,
 ) -> int:
-    """Make a data directory of a copy. Returns the log position up to which it goes.
-
-    Args:
-        path: the directory.
-        segment_bytes: size of its segments.
-        first: as for `take_copy`.
-        next_frame: as for `take_copy`.
-        until: log position up to which the copy goes at least.
-        replace: delete existing data.
-        moved: called with the progress of the copy.
-    """
+    """Make a data directory of a copy. Returns the log position up to which it goes."""
     rows: list[tuple[bytes, bytes]] = []
     frame = first
     while not frame.rows_end:

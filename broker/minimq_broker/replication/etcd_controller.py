@@ -18,16 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class EtcdController:
-    """Keeps the record in etcd. See the protocol `Controller` for what its methods promise.
-
-    Args:
-        endpoints: HOST:PORT of each member of etcd.
-        term_lease_s: length of the leases of masters, in terms that begin from now on.
-        security: of the connections.
-
-    Raises:
-        InvalidArgument: the library for etcd is not installed.
-    """
+    """Keeps the record in etcd. See the protocol `Controller` for what its methods promise."""
 
     def __init__(self, endpoints: Sequence[str], term_lease_s: float, security: ChannelSecurity = PLAIN) -> None:
         # A report reaches the last of three members while the lease is good.

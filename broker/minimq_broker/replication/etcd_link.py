@@ -39,16 +39,7 @@ class EtcdResult:
 
 
 class EtcdLink:
-    """Speaks to etcd. Not thread-safe: it lives on one event loop.
-
-    Args:
-        endpoints: HOST:PORT of its members.
-        timeout_s: timeout in seconds of one member before the next one is tried.
-        security: of the connections.
-
-    Raises:
-        InvalidArgument: the library for it is not installed.
-    """
+    """Speaks to etcd. Not thread-safe: it lives on one event loop."""
 
     def __init__(self, endpoints: Sequence[str], timeout_s: float, security: ChannelSecurity = PLAIN) -> None:
         try:
@@ -68,14 +59,6 @@ class EtcdLink:
         """Put values if keys have the expected revisions, and return all keys with a prefix, in one step.
 
         It is as if all transactions were carried out one after the other, this one between its call and its return.
-
-        Args:
-            expected: revision by key; 0 for a key that does not exist.
-            puts: value by key.
-            prefix: what to return.
-
-        Raises:
-            Unavailable: no member answered. It may have been carried out, or may be yet.
         """
         make = self._library.client.transactions
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -117,7 +100,6 @@ class EtcdLink:
         if trust is not None:
 
             async def connect() -> None:
-                """Replace the library's own channel, which does not support TLS."""
                 if client.channel is None:
                     client.channel = rpc.open_aio_channel(endpoint, trust)
                     client.kvstub = self._library.rpc.KVStub(client.channel)

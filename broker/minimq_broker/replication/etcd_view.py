@@ -43,11 +43,6 @@ class EtcdView:
     """The record, its revision, and the replicas whose reports were seen to change.
 
     Not thread-safe: it lives on one event loop.
-
-    Args:
-        link: to etcd.
-        key: cluster and broker name.
-        term_lease_s: length of the leases of masters, in terms that begin from now on.
     """
 
     def __init__(self, link: EtcdLink, key: tuple[str, str], term_lease_s: float) -> None:
@@ -94,11 +89,7 @@ class EtcdView:
         await self._transact({})
 
     async def report(self, own: ReplicaReport) -> None:
-        """Put a report, and bring the view up to date.
-
-        Raises:
-            BrokerConflict: another process with that id has put one lately.
-        """
+        """Put a report, and bring the view up to date."""
         key, value = self.report_key(own.replica_id), msgspec.json.encode(own)
         succeeded = False
         while not succeeded:
@@ -132,7 +123,6 @@ class EtcdView:
         return await self._transact({self._record_key: msgspec.json.encode(record)}, *guards)
 
     async def _transact(self, puts: Mapping[str, bytes], *guards: str) -> bool:
-        """Put values if these keys and the guards are unchanged; process the result, and return whether they were."""
         assert self._seen is not None or not puts
         expected = {key: self._seen.revision(key) for key in (*puts, *guards)} if self._seen is not None else {}
         async with self._turn:
@@ -159,7 +149,6 @@ class EtcdView:
         await self.elect()
 
     def _take(self, outcome: EtcdResult) -> None:
-        """Note what was seen, at the time at which it was seen: whatever it was had happened before."""
         now = time.monotonic()
         if self._seen is not None and outcome.latest < self._seen.latest:
             log.error(
@@ -187,7 +176,6 @@ class EtcdView:
                 self._hear(msgspec.json.decode(stored.value, type=ReplicaReport), now, is_old=before is None)
 
     def _hear(self, report: ReplicaReport, now: float, *, is_old: bool) -> None:
-        """Note a report; what was there at the first look may be old, so it shows nobody alive."""
         if self.record is None or self._liveness is None:
             self._bootstrap.hear(report, now)  # old ones, too: whoever has a log is waited for
         elif is_old:

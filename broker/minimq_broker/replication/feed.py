@@ -53,34 +53,19 @@ class FollowerHello(NamedTuple):
 
 
 class FeedCalls(NamedTuple):
-    """The calls of a feed to its master.
+    """The calls of a feed to its master."""
 
-    Attributes:
-        moved: called when the slave has synced more, has come or has gone.
-        record: records offsets that were kept at the slave.
-        ask: returns the number of the next frame, which the slave has to confirm, in seconds of a clock; None if it has
-            not.
-        confirmed: called with the number that the slave has confirmed.
-    """
-
+    #: Called when the slave has synced more, has come or has gone.
     moved: Callable[[], None]
     record: Callable[[Sequence[Kept]], Awaitable[None]]
+    #: Returns the number of the next frame, which the slave has to confirm, in seconds of a clock; None if it has
+    #: not.
     ask: Callable[[], float | None] = lambda: None
     confirmed: Callable[[float], None] = lambda number: None
 
 
 class Feed:
-    """Feeds one slave. Lives on one event loop.
-
-    Args:
-        store: the store of the streamed log.
-        in_sync: notified of the slave's progress.
-        slave: who it is.
-        position: up to where its log is the same; None when it has to copy everything.
-        calls: what is called.
-        unsent: has room for sent data.
-        lease_s: the lease of the master, in seconds: several frames are sent in that time.
-    """
+    """Feeds one slave. Lives on one event loop."""
 
     def __init__(
         self,
@@ -243,7 +228,6 @@ class Feed:
             await self._write(writer, await self._next_frame(self._position))
 
     async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
-        """Send all rows of the state that was saved last. Returns from where the log follows."""
         snapshot = await uncancellable(asyncio.to_thread(self._store.snapshot))
         start, complete_from = self._store.log.start, self._store.log.complete_from
         self._complete_from = complete_from
@@ -259,7 +243,6 @@ class Feed:
         return start
 
     async def _news(self) -> None:
-        """Return when there is something to send, or after a while."""
         while self._position == self._store.end:
             self._more.clear()
             is_new = self._told != (self._store.confirmed, self._store.end, self._offsets_number)
@@ -288,8 +271,6 @@ class Feed:
     async def _write(
         self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame
     ) -> None:
-        """Write a frame with the confirmed position and the end of the log."""
-
         def latest() -> replication_pb2.ReplicaFrame:
             now = self._loop.time()
             frame.confirmed, frame.end = self._store.confirmed, self._store.end

@@ -44,13 +44,7 @@ _EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError
 
 @dataclass(frozen=True, slots=True)
 class MasterRef:
-    """The master that a slave follows, that of a term of its replica set.
-
-    Attributes:
-        own: the slave itself.
-        term: the term.
-        address: HOST:PORT of the master.
-    """
+    """The master that a slave follows, that of a term of its replica set."""
 
     own: ReplicaIdentity
     term: int
@@ -62,15 +56,7 @@ class _DamageFound(Exception):
 
 
 class Follower:
-    """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine.
-
-    Args:
-        engine: the engine whose store receives the entries.
-        master: the master.
-        confirmations: knows what this replica confirms.
-        outage: logs when there is no master; one that outlasts this one knows when that began.
-        security: of the connection.
-    """
+    """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -147,7 +133,6 @@ class Follower:
                     await asyncio.sleep(pause_s)
 
     def _lost(self, error: BaseException) -> Break:
-        """Note that the stream has ended, and return why."""
         if self.connected:
             self._lost_at = self._loop.time()
         self.connected = False
@@ -166,7 +151,6 @@ class Follower:
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 
     async def _repair(self, stub: ReplicationAsyncStub) -> None:
-        """Repair all damaged segments. Not while following: what is damaged must not count."""
         while reasons := self._engine.store.log.damage.reasons:
             repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
             end = await repair.seal()
@@ -191,7 +175,6 @@ class Follower:
                 stream.cancel()
 
     async def _follow(self, stream: ReplicaStream) -> None:
-        """Follow over one stream until it breaks, which raises."""
         try:
             async with asyncio.timeout(SILENCE_S):
                 await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
@@ -231,7 +214,6 @@ class Follower:
         )
 
     def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
-        """Raise `BrokerConflict` if the log is that of another broker, which must not be truncated."""
         store, term = self._engine.store, frame.go_on.term
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
@@ -249,7 +231,6 @@ class Follower:
             )
 
     async def _cut(self, position: int) -> None:
-        """Truncate entries that the master does not have."""
         store = self._engine.store
         if position > store.end:
             raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
@@ -352,13 +333,11 @@ class _Intake:
         self._news.set()
 
     async def _settle(self) -> None:
-        """Return when nothing is in flight to the disk."""
         while self._pending_bytes:
             self._settled.clear()
             await self._settled.wait()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge the synced position, at once and periodically."""
         while not self._follower.is_ended:
             self._news.clear()
             async with asyncio.timeout(SILENCE_S):
@@ -368,7 +347,6 @@ class _Intake:
                     await self._news.wait()
 
     def _acknowledgement(self) -> replication_pb2.ReplicaRequest:
-        """Return the synced position, and the next offsets to hand over."""
         request = replication_pb2.ReplicaRequest(synced=self._synced)
         follower = self._follower
         if self._asked_at and follower.confirmations.confirm(follower.master.term, self._received_at):
@@ -391,7 +369,6 @@ class _Intake:
 
 @contextlib.asynccontextmanager
 async def _living(stream: ReplicaStream) -> AsyncIterator[None]:
-    """Keep saying that the slave lives, while it has nothing to acknowledge yet."""
     over = asyncio.Event()
 
     async def live() -> None:

@@ -29,19 +29,7 @@ def heartbeat_s(lease_s: float) -> float:
 
 
 async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> replication_pb2.ReplicaFrame:
-    """Return the next frame that a broker sends.
-
-    Args:
-        stream: to the broker.
-        patience_s: how long it may take, in seconds.
-        peer: who it is, for the texts of errors.
-
-    Raises:
-        DeadlineExceeded: there was none in that time.
-        Unavailable: the broker has ended the stream.
-        InternalError: it has sent what cannot be.
-        grpc.RpcError: the stream broke.
-    """
+    """Return the next frame that a broker sends."""
     try:
         async with asyncio.timeout(patience_s):
             frame = await stream.read()

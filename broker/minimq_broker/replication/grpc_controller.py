@@ -25,12 +25,7 @@ _PROMOTION_S = 60.0
 
 
 class GrpcController:
-    """A controller in a name server. See the protocol `Controller` for what its methods promise.
-
-    Args:
-        address: HOST:PORT of the name server.
-        security: of the connection.
-    """
+    """A controller in a name server. See the protocol `Controller` for what its methods promise."""
 
     def __init__(self, address: str, security: ChannelSecurity = PLAIN) -> None:
         self._address = address

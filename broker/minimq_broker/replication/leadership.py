@@ -35,16 +35,7 @@ _ANSWER_S = 2.0
 
 
 class Leadership:
-    """One broker as the master of one term. Not thread-safe: it belongs to the loop on which it was made.
-
-    Args:
-        engine: whose store is led; it has begun the term.
-        record: in which this broker is the master.
-        own_id: its replica id.
-        controller: records changes of the in-sync set.
-        patience: when a slave is not in sync any more.
-        lease_until: time of the `lease_clock` until which the lease holds.
-    """
+    """One broker as the master of one term. Not thread-safe: it belongs to the loop on which it was made."""
 
     def __init__(
         self,
@@ -86,11 +77,7 @@ class Leadership:
     # ---- what may be answered -------------------------------------------------------------------
 
     def refusal(self, *, to_sender: bool) -> MiniMQError | None:
-        """Return why nothing may be accepted or acknowledged at this moment; None when it may.
-
-        Args:
-            to_sender: it is about a batch, which a synchronous master stores only at enough replicas.
-        """
+        """Return why nothing may be accepted or acknowledged at this moment; None when it may."""
         if self._ended or lease_clock() >= self._until:
             return NotMaster(
                 f"this broker may no longer be the master of {self.record.broker_name}: another was elected, or its "
@@ -192,12 +179,7 @@ class Leadership:
         requests: AsyncIterator[replication_pb2.ReplicaRequest],
         context: Context,
     ) -> None:
-        """Serve one slave until its stream ends.
-
-        Raises:
-            StaleTerm: it follows another term.
-            BrokerConflict: another process has the same id.
-        """
+        """Serve one slave until its stream ends."""
         slave = FollowerHello(follow.replica_id, follow.run, follow.address, follow.log_id)
         replica_id = slave.replica_id
         if replica_id == self._own_id:
@@ -223,12 +205,7 @@ class Leadership:
                 del self._feeds[replica_id]
 
     async def send_entries(self, fetch: replication_pb2.FetchEntries, context: Context) -> None:
-        """Send entries anew to a slave whose own are damaged, as far as they are stored, and the logs are the same.
-
-        Raises:
-            StaleTerm: it follows another term.
-            CopyNeeded: retention was faster; it has to retry.
-        """
+        """Send entries anew to a slave whose own are damaged, as far as they are stored, and the logs are the same."""
         self._check_term(fetch.log)
         point = self._meeting_point(fetch.log)
         state = self._store.state
@@ -258,7 +235,6 @@ class Leadership:
             raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
 
     def _conflict(self, slave: FollowerHello, other: str) -> BrokerConflict:
-        """Two logs must never count as one replica, so whoever is there stays, and whoever comes is refused."""
         conflict = BrokerConflict(
             f"replica {slave.replica_id} of {self.record} is at {other}, but {slave.address} says that it is "
             "that one, too: give one of them another --id, or end it"
@@ -269,7 +245,6 @@ class Leadership:
         return conflict
 
     def _introduce(self, slave: FollowerHello) -> None:
-        """Log a replica with another log: it will leave and return repeatedly until an operator intervenes."""
         own_log_id = self._store.state.log_id
         if slave.is_stranger(own_log_id) and slave not in self._strangers:
             self._strangers.add(slave)
@@ -282,14 +257,12 @@ class Leadership:
             )
 
     def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
-        """Return up to where the log of a slave is that of this broker; None when it cannot be gone on with."""
         theirs = [TermStart(start.term, start.position) for start in follow.terms]
         mine = self._store.state.terms
         point = None if follow.anew else common_point(mine, self._store.end, theirs, follow.log_end)
         return None if point is None or point < self._store.log.complete_from else point
 
     def _moved(self) -> None:
-        """A slave has moved on, has come or has gone, or time has passed."""
         self.grown()
         if self._wanted() is not None:
             self._look.set()
@@ -297,7 +270,6 @@ class Leadership:
     # ---- the in-sync set ------------------------------------------------------------------------
 
     def _wanted(self) -> frozenset[int] | None:
-        """Return whom the controller is to record; None when there is nothing to ask for."""
         if (
             lease_clock() >= self._lease.controller_until
         ):  # who is asked for in vain counts until the controller is back
@@ -306,7 +278,6 @@ class Leadership:
         return wanted if wanted != self.in_sync.members or self.in_sync.is_in_doubt else None
 
     async def _keep_time(self) -> None:
-        """Check periodically for changes by time alone."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -318,7 +289,6 @@ class Leadership:
                 self._look_outage.worked("replication: looks at the replicas go on")
 
     async def _keep_set(self) -> None:
-        """Make the controller record the in-sync set whenever it has changed."""
         while True:
             await self._look.wait()
             self._look.clear()

@@ -15,15 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnDamage:
-    """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise.
-
-    Args:
-        handle: has the log.
-        follower: returns the current follower; None when nothing does.
-
-    Attributes:
-        told: the controller does not let this replica lead because of what is damaged, or knows of nothing else.
-    """
+    """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise."""
 
     def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
         self.told = False
@@ -57,11 +49,9 @@ class OwnDamage:
             )
 
     def _found(self, start: int, reason: str) -> None:
-        """Take over from any thread that something in a segment cannot be read."""
         self._loop.call_soon_threadsafe(self._repair, start, reason)
 
     def _repair(self, start: int, reason: str) -> None:
-        """Schedule the repair of a segment if there is a master that may have it."""
         follower, damage = self._follower(), self._handle.damage
         if follower is None or not follower.connected:
             damage.tell(start, reason)

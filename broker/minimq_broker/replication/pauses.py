@@ -13,11 +13,7 @@ _LASTING_S = 10.0
 
 
 class Break(Enum):
-    """Why a try to follow ended, with the longest pause after it.
-
-    Attributes:
-        longest_s: that pause.
-    """
+    """Why a try to follow ended, with the longest pause after it."""
 
     #: The master was not reached, or is not reached any more; once it is back it is found within this time.
     UNREACHED = 1.0, "unreached"
@@ -37,12 +33,7 @@ class Pauses:
         self._latest_s = _FIRST_S
 
     def after(self, cause: Break, followed_s: float) -> float:
-        """Return how long to wait after a try that has ended.
-
-        Args:
-            cause: why it did.
-            followed_s: for how long the slave followed; 0 when it did not come to that.
-        """
+        """Return how long to wait after a try that has ended."""
         if followed_s > _LASTING_S or (followed_s and cause is Break.UNREACHED):
             self._latest_s = _FIRST_S
         else:

@@ -42,21 +42,6 @@ async def rebuild(
 
     The owner of the directory stays, and so do offsets that groups committed at the slave alone. Whenever it is
     interrupted, the directory holds the former data or the copy. Returns from where to where the log of the copy goes.
-
-    Args:
-        directory: of the slave.
-        address: HOST:PORT of the master.
-        segment_bytes: size of the segments.
-        began: called with the range of the log; returns the callback for the progress.
-        security: of the connections.
-
-    Raises:
-        DataDirectoryInUse: a broker runs there.
-        StoreError: the owner of the directory is unknown, or the copy cannot be written.
-        NotMaster: the broker does not lead, or the directory is that of the master itself.
-        InvalidArgument: the broker is of another name.
-        BrokerConflict: the master counts this replica among those in sync all the time.
-        MiniMQError: the broker is not reached, or failed.
     """
     held = DataDirectory(directory, create=False, rebuilds=True)
     with closing(held):
@@ -76,7 +61,6 @@ async def rebuild(
 
 
 async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner, directory: Path) -> None:
-    """Return once the master does not count a replica as in sync: it may be elected with all that it acknowledged."""
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("BrokerAsyncStub", broker_pb2_grpc.BrokerStub(channel))
         until = asyncio.get_running_loop().time() + _LEAVES_WITHIN_S
@@ -97,7 +81,6 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
 
 
 def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Owner, directory: Path) -> None:
-    """Raise a `MiniMQError` unless a broker's report shows that it is the master of an owner's replicas."""
     about = status.replication
     if (status.cluster, status.broker_name) != (owner.cluster, owner.name):
         raise InvalidArgument(
@@ -130,7 +113,6 @@ def _check_space(directory: Path, needed: int) -> None:
 
 
 def _give_to_owner_of(model: Path, made: Path) -> None:
-    """Give files made by root to the user of the broker."""
     about = model.stat()
     if os.geteuid() == 0 and about.st_uid != 0:
         for path in (made, *made.rglob("*")):

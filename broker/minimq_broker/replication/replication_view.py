@@ -19,12 +19,7 @@ _LEADS_WITHIN_S = 10.0
 
 
 class ReplicationView:
-    """The place of a broker among its replicas.
-
-    Args:
-        handle: has the log of the broker.
-        roles: what gives it its role; None when it stands alone.
-    """
+    """The place of a broker among its replicas."""
 
     def __init__(self, handle: StoreHandle, roles: RoleKeeper | None) -> None:
         self._handle = handle
@@ -84,14 +79,7 @@ class ReplicationView:
         return 0
 
     async def promote(self, *, unclean: bool) -> int:
-        """Become the master, and return the term.
-
-        Raises:
-            InvalidArgument: it stands alone.
-            NotInSync: it may lack acknowledged messages, and `unclean` is not set.
-            ReplicaSetChanged: another one was elected.
-            DeadlineExceeded: it was named the master, but does not lead yet.
-        """
+        """Become the master, and return the term."""
         if self._roles is None:
             raise InvalidArgument("this broker has no replicas: it was started without --controller")
         own, known = self._roles.own, self._roles.record

@@ -55,23 +55,7 @@ _ALONE_AFTER = 2.0
 
 
 class RoleKeeper:
-    """Gives a broker its role, again and again. Not thread-safe: it belongs to the loop of the engine.
-
-    Args:
-        engine: what gets the role.
-        own: who this is.
-        controller: who decides.
-        patience: when a slave of this broker is not in sync any more.
-        changed: called when the role is another one.
-        security: of the connection to a master.
-
-    Attributes:
-        own: as it was given.
-        controller: as it was given.
-        record: what the controller said last; None before its first answer.
-        leadership: while this broker leads.
-        follower: while it follows.
-    """
+    """Gives a broker its role, again and again. Not thread-safe: it belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -201,7 +185,6 @@ class RoleKeeper:
 
     @property
     def _known(self) -> ReplicaSet | None:
-        """The latest record from the controller: only the leadership is notified of a change of the set."""
         led = self.leadership.record if self.leadership else None
         return max((record for record in (self.record, led) if record), key=lambda record: record.number, default=None)
 
@@ -245,7 +228,6 @@ class RoleKeeper:
                 await asyncio.sleep(_RETRY_S)
 
     def _look_for_set(self, record: ReplicaSet | None) -> None:
-        """Log that there is no replica set for a slave, which would wait forever: its name may be mistyped."""
         now = lease_clock()
         if record is not None or self.own.founds:
             self._without_set_since = math.inf
@@ -264,7 +246,6 @@ class RoleKeeper:
             )
 
     def _take(self, record: ReplicaSet, sent_at: float) -> None:
-        """Take an answer over; at once what must not wait."""
         self.record = record
         leads = record.is_master(self.own.replica_id, self.own.run)
         if leads:
@@ -304,7 +285,6 @@ class RoleKeeper:
                 self._news.set()
 
     async def _change(self, record: ReplicaSet) -> None:
-        """Carry out a record, unless that is done."""
         if record.is_master(self.own.replica_id, self.own.run):
             if self.leadership is None or self.leadership.term != record.term:
                 await self._end_role()
@@ -343,7 +323,6 @@ class RoleKeeper:
             self._begin(record.term)
 
     async def _hand_over(self) -> None:
-        """Record, as the master, the offsets committed here while there was no master."""
         offsets, outage = self._engine.offsets, OutageLog(log)
         message = "roles: offsets that were kept are not recorded yet reason=%s"
         while rows := offsets.kept():
@@ -390,7 +369,6 @@ class RoleKeeper:
         self._began.set()
 
     async def _end_role(self) -> None:
-        """Lead and follow no more."""
         handing_over, self._handing_over = self._handing_over, None
         if handing_over is not None:
             handing_over.cancel()

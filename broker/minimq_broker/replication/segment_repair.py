@@ -25,14 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentRepair:
-    """Repairs one segment. Lives on the loop of the engine.
-
-    Args:
-        handle: has the store with the segment.
-        counters: count repairs.
-        start: where the segment starts.
-        peer: name of the master, for logs and errors.
-    """
+    """Repairs one segment. Lives on the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, start: int, peer: str) -> None:
         self._handle, self._counters = handle, counters
@@ -94,7 +87,6 @@ class SegmentRepair:
             raise StoreError(f"the master has rewritten entries up to {end}, before they are saved here: try again")
 
     def _put_in(self, made: SegmentCopy | None) -> None:
-        """Replace the segment by the new one; without its begin if the master has that no more."""
         if made is None or made.start != self._start:
             self._remove_up_to_it()
         if made is not None:

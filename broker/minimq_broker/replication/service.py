@@ -20,13 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicationService:
-    """Serves the log to slaves.
-
-    Args:
-        cluster, broker_name: the replica set.
-        roles: what knows whether this broker leads; None when it stands alone.
-        snapshots: sends copies.
-    """
+    """Serves the log to slaves."""
 
     def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
@@ -69,7 +63,6 @@ class ReplicationService:
         await self._leadership(follow).serve(follow, requests, context)
 
     def _leadership(self, follow: replication_pb2.Follow) -> Leadership:
-        """Return what serves a replica. Raises a `MiniMQError` when that is not for this broker to do."""
         own = f"{self._broker_name} of cluster {self._cluster}"
         if (follow.cluster, follow.broker_name) != (self._cluster, self._broker_name):
             raise InvalidArgument(f"{follow.broker_name} of cluster {follow.cluster} does not follow {own}")

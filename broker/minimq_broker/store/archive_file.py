@@ -19,20 +19,7 @@ T = TypeVar("T")
 
 
 class ArchiveFile:
-    """The archive of a store, if there is one. Thread-safe; all access to the archive goes through `ask`.
-
-    Args:
-        path: the file; None for a store without an archive.
-        max_bytes: its limit in bytes; 0 without one.
-        readonly: open an existing file only to look at it; a damaged one keeps its name.
-
-    Attributes:
-        current: the open archive; None if there is none, or it was damaged.
-        damage: the damage of the archive that was set aside last; empty without one.
-
-    Raises:
-        StoreFull, StoreError: the file cannot be opened, and not because it is damaged.
-    """
+    """The archive of a store, if there is one. Thread-safe; all access to the archive goes through `ask`."""
 
     def __init__(self, path: Path | None, max_bytes: int, *, readonly: bool = False) -> None:
         self.current: DeadLetterArchive | None = None

@@ -46,14 +46,7 @@ from minimq_common.words import count_of
 
 @dataclass
 class Report:
-    """The findings of a check.
-
-    Attributes:
-        findings: one line for each thing that is wrong.
-        entries: number of checked entries.
-        messages: number of messages in them.
-        segments: number of segments.
-    """
+    """The findings of a check."""
 
     findings: list[str] = field(default_factory=list)
     entries: int = 0
@@ -69,15 +62,7 @@ class Report:
 
 
 def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable[Segment]] = iter) -> Report:
-    """Verify a data directory that no broker has open.
-
-    Args:
-        path: the directory.
-        watch: wraps the iteration over segments, to show the progress.
-
-    Raises:
-        StoreError: it is no data directory, is in use, or is of another version.
-    """
+    """Verify a data directory that no broker has open."""
     directory = DataDirectory(path, create=False)
     report = Report()
     try:
@@ -111,7 +96,6 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
 
 
 def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
-    """Verify the pages of all files that LMDB has to follow, and return the names of the damaged ones."""
     damaged: set[str] = set()
     for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
         try:
@@ -124,7 +108,6 @@ def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
 
 
 def _check_names(directory: DataDirectory, report: Report) -> set[str]:
-    """Verify that every file is a segment by its name, and the first is there; return the names of the others."""
     files = sorted(directory.log_path.glob("*.mdb"))
     strange = {file.name for file in files if not is_segment(file)}
     report.findings += [f"{name}: it is not named like a segment: move it away" for name in sorted(strange)]
@@ -138,7 +121,6 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
 
 
 def _check_small_files(directory: DataDirectory, report: Report) -> None:
-    """Verify the owner of a directory, its kept offsets, and its clock."""
     looks: tuple[tuple[Path, Callable[[Path], object]], ...] = (
         (directory.owner_path, lambda _: directory.owner()),
         (directory.path / KEPT_OFFSETS, lambda path: StandbyOffsets(path, readonly=True).close()),
@@ -170,7 +152,6 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
 
 
 def _saved(path: Path, damaged: set[str]) -> State:
-    """Return the state of the checkpoint if it can be read, otherwise an empty one."""
     try:
         if path.name not in damaged and path.exists():
             with closing(Checkpoint(path, readonly=True)) as checkpoint:
@@ -181,18 +162,7 @@ def _saved(path: Path, damaged: set[str]) -> State:
 
 
 class _LogWalk:
-    """A walk through the log, segment after segment.
-
-    Args:
-        report: gets the findings.
-        saved: the state of the checkpoint.
-        is_whole: the log has all entries since the beginning.
-
-    Attributes:
-        popped: what follows from the facts for popped queues.
-        delays: what follows from the entries for delayed batches.
-        position: where the next entry is expected; -1 at first.
-    """
+    """A walk through the log, segment after segment."""
 
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
         self.popped = PoppedReplay(saved, is_whole=is_whole)
@@ -278,7 +248,6 @@ class _LogWalk:
             self._find(segment, row.position, f"queue {self._name_of(queue)} offset {last} has no index row")
 
     def _entries(self, segment: Segment) -> list[tuple[tuple[QueueKey, int], Row]]:
-        """Verify the entries of a segment and return the index rows that it must have."""
         rows = []
         for position, entry in segment.entries():
             self._report.entries += 1
@@ -306,14 +275,12 @@ class _LogWalk:
         return rows
 
     def _row(self, position: int, header: EntryHeader, data: bytes, size: int) -> tuple[tuple[QueueKey, int], Row]:
-        """Return the index row that a batch must have, with its key."""
         about = batch.read_header(data)
         self._report.messages += about.count
         row = row_of(header, about, position, size)
         return (header.queue, row.last_offset), row
 
     def _verify(self, header: EntryHeader, data: bytes) -> None:
-        """Raise a `MiniMQError` unless a batch is sound and continues where the one before it ends."""
         queue, first = header.queue, header.base_offset
         expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
         self._next_offset[queue] = first + batch.read_header(data).count
@@ -327,7 +294,6 @@ class _LogWalk:
         batch.RecordBatch(data).check_values()
 
     def _verify_number(self, header: EntryHeader, data: bytes) -> None:
-        """Raise `CorruptEntry` when a numbered batch is in its topic already. A topic that is made again is another."""
         about = batch.read_header(data)
         if not about.producer_id:
             return

@@ -55,12 +55,7 @@ def take_changes(state: State) -> ChangedRows:
 
 
 class Checkpoint:
-    """The saved state of one broker. Used by one thread at a time.
-
-    Raises:
-        DamagedCheckpoint: the file is damaged.
-        StoreError: it cannot be opened.
-    """
+    """The saved state of one broker. Used by one thread at a time."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
@@ -77,12 +72,7 @@ class Checkpoint:
         self._env.close()
 
     def load(self) -> State:
-        """Return the saved state, an empty one when nothing was saved yet.
-
-        Raises:
-            DamagedCheckpoint: it is damaged.
-            StoreError: a newer release wrote it.
-        """
+        """Return the saved state, an empty one when nothing was saved yet."""
         state = State()
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
@@ -111,7 +101,6 @@ class Checkpoint:
                     yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
     def _sum_up(self) -> None:
-        """Add the sum to a verified file of an older release."""
         with self._env.begin() as txn:
             if is_summed(txn):
                 return
@@ -119,11 +108,7 @@ class Checkpoint:
             sum_up(txn, list(txn.cursor()))
 
     def save(self, changes: ChangedRows) -> None:
-        """Save the changes since the last save, and sync. On failure it can be saved again.
-
-        Raises:
-            RowDamage: the sum of the rows is damaged, and nothing was saved.
-        """
+        """Save the changes since the last save, and sync. On failure it can be saved again."""
         position = (_POSITION_KEY, seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
         with self._env.begin(write=True) as txn:
             change(txn, [*changes.rows, position])
@@ -137,11 +122,7 @@ class Checkpoint:
         self.position = 0
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this.
-
-        Raises:
-            DamagedFile: they are damaged.
-        """
+        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this."""
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
                 rows = [(bytes(key), bytes(value)) for key, value in cursor]
@@ -154,11 +135,7 @@ class Checkpoint:
         return [(key, stored) for key, stored in rows if key != SUM_KEY]
 
     def restore(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put rows of another checkpoint in the place of all that was saved, and sync.
-
-        Raises:
-            StoreError: one of them is damaged.
-        """
+        """Put rows of another checkpoint in the place of all that was saved, and sync."""
         try:
             with self._env.begin(write=True) as txn:
                 txn.drop(self._env.open_db(txn=txn), delete=False)

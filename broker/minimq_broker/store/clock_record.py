@@ -20,27 +20,18 @@ _MAX_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """The latest recorded time.
-
-    Attributes:
-        time_ms: that time, in ms since 1970.
-        steady_s: the steady clock at that time, in seconds.
-        boot_id: the start of the machine that the steady clock counts from; empty when that is not known.
-        idle_ms: see `ClockDoubt`.
-    """
+    """The latest recorded time."""
 
     time_ms: int
+    #: The steady clock at that time, in seconds.
     steady_s: float
+    #: The start of the machine that the steady clock counts from; empty when that is not known.
     boot_id: str
     idle_ms: int = 0
 
 
 def load(path: Path) -> ClockRecord | None:
-    """Return the content of a file; None when there is none.
-
-    Raises:
-        StoreError: it cannot be read, or is damaged.
-    """
+    """Return the content of a file; None when there is none."""
     try:
         with path.open("rb") as file:
             text, _, crc = file.read(_MAX_BYTES).rpartition(b" ")

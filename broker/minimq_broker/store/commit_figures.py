@@ -7,15 +7,7 @@ from minimq_common.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 
 class CommitFigures:
-    """Counted once for each commit, by the writer's thread; any thread looks.
-
-    Attributes:
-        seconds: from the first write of a commit to the end of its sync.
-        messages: in one commit.
-        sizes: bytes of entries in one commit.
-        lost: batches of transactions that could not be published.
-        saved_at: when the state was saved last, on the monotonic clock.
-    """
+    """Counted once for each commit, by the writer's thread; any thread looks."""
 
     def __init__(self, now: float) -> None:
         self.seconds = Histogram(SECONDS)

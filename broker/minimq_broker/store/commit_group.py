@@ -56,18 +56,6 @@ class CommitGroup(GroupEntries):
     """The entries of one transaction. Offsets are assigned here, after those in the state.
 
     A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
-
-    Args:
-        state: as it is before the group.
-        end: log position of the first entry.
-        now_ms: store time.
-        ahead: acknowledge batches before they are written.
-        limits: of what it takes in.
-
-    Attributes:
-        refusal: why no new batch may be written now.
-        early: the batches that may be acknowledged before the group is written.
-        lost: the staged batches that cannot be published, and why.
     """
 
     def __init__(
@@ -114,17 +102,7 @@ class CommitGroup(GroupEntries):
         return DelayDrafts(self, self.state, self._delay_limits.longest_ms)
 
     def add_batch(self, job: AppendJob) -> None:
-        """Give a batch its place, or find the one that it has.
-
-        Raises:
-            TopicNotFound, QueueNotFound, NoPermission: it cannot be stored there.
-            StaleSequence: it may have been stored before, and it is not known any more.
-            InvalidArgument: it was staged for another topic before, or cannot be staged without a number; or it lacks
-                the message group of a FIFO topic, or has one for another topic.
-            TransactionEnded: its transaction is decided.
-            SystemBusy: too many batches wait for the end of their transactions.
-            StoreFull: the disk is nearly full.
-        """
+        """Give a batch its place, or find the one that it has."""
         if job.times is not None:
             self.times.append(job.times)
         topic = self.state.topic(job.topic)
@@ -142,7 +120,6 @@ class CommitGroup(GroupEntries):
             self.early.append(job)
 
     def _delay(self, job: AppendJob, delay: Delay, topic: Topic) -> bool:
-        """Store a batch that waits until it is due; return whether it does, or did at an earlier try."""
         check_may_wait(job, topic)
         header = job.header
         if header.producer_id and self._found(job, topic):
@@ -162,13 +139,7 @@ class CommitGroup(GroupEntries):
         return True
 
     def add_atomic(self, job: AtomicJob) -> None:
-        """Give all batches of a job their places, with what a group has consumed, or find those that they have.
-
-        Raises:
-            StaleSequence: only some of the batches are known: it cannot be told whether the others were stored.
-            Fenced: somebody else has consumed some of it.
-            MiniMQError: as of `add_batch`, of any batch; or the job's own refusal.
-        """
+        """Give all batches of a job their places, with what a group has consumed, or find those that they have."""
         topics = [self.state.topic(batch.topic) for batch in job.batches]
         if self._found_whole(job, topics):
             return
@@ -191,7 +162,6 @@ class CommitGroup(GroupEntries):
             self.add(fact)
 
     def _found_whole(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
-        """Answer a job that was sent before by where its batches are."""
         found = [
             self._pending.find((batch.header.producer_id, topic.topic_id), batch.header.sequence)
             for batch, topic in zip(job.batches, topics, strict=True)
@@ -204,7 +174,6 @@ class CommitGroup(GroupEntries):
         return any(found)
 
     def _check_begins(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
-        """Raise `Fenced` if some of the messages between two offsets are consumed already."""
         for item, begin in zip(fact.offsets, begins, strict=True):
             key = (fact.group, item.topic_id, item.queue_id)
             committed = self._offsets.get(key, self.state.committed.get(key, 0))
@@ -215,7 +184,6 @@ class CommitGroup(GroupEntries):
                 )
 
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
-        """Write a batch, and remember its number."""
         header = job.header
         place = self.put(queue, job.data, header)
         producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
@@ -226,7 +194,6 @@ class CommitGroup(GroupEntries):
         return place
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
-        """Return the queue for a new batch. Raises the reason if it cannot be stored there."""
         if self.refusal is not None:
             raise copy.copy(self.refusal)  # each job its own, as it keeps a traceback
         self.state.check_allowed(topic, Permission.WRITE)
@@ -240,7 +207,6 @@ class CommitGroup(GroupEntries):
         return QueueKey(topic.topic_id, job.queue_id)
 
     def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
-        """Keep a batch until its transaction is decided. It is on disk when it is acknowledged, in either mode."""
         header = job.header
         if not header.producer_id:
             raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
@@ -267,7 +233,6 @@ class CommitGroup(GroupEntries):
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
     def _take_room(self, transaction: TransactionId, producer_id: int, size: int) -> None:
-        """Take room for a staged batch. Raises `SystemBusy`."""
         table, part = self.state.transactions, (transaction, producer_id)
         is_new = part not in self._staged_parts and not table.has_part(*part)
         more = Staged(1, size, int(is_new))
@@ -280,9 +245,6 @@ class CommitGroup(GroupEntries):
 
         Batches that cannot be read are skipped, or the rest, and all later transactions of the name, would wait
         forever.
-
-        Raises:
-            StoreFull: the disk is nearly full.
         """
         staged = self.state.transactions.next_to_publish(name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
         if not staged:
@@ -311,7 +273,6 @@ class CommitGroup(GroupEntries):
             self.do(BatchApplied(queue, self.ends[queue], place, is_published=True), place.stored_ms)
 
     def _found(self, job: AppendJob, topic: Topic) -> bool:
-        """Answer a batch that was sent before by where it is."""
         header = job.header
         repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
         if repeated is None:
@@ -322,13 +283,7 @@ class CommitGroup(GroupEntries):
         return True
 
     def add_entries(self, job: ReplicaJob) -> None:
-        """Take entries of the master in.
-
-        Raises:
-            CorruptEntry: one does not match its checksum, or does not continue where its queue ends; or they end within
-                an atomic append.
-            StoreError: they do not begin where the log ends, or this release does not know one of them.
-        """
+        """Take entries of the master in."""
         if job.position != self.end:
             raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
         at = job.position

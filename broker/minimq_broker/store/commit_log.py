@@ -33,21 +33,7 @@ from minimq_common.errors import StoreError
 
 
 class CommitLog(LogReader):
-    """The segments of one broker. One thread writes and rolls; any thread may read, and remove the oldest segment.
-
-    Args:
-        path: the directory of the segments.
-        segment_bytes: size at which a segment is sealed and the next one begun.
-        observer: its callbacks.
-        readonly: look only; nothing is made.
-        without: names of damaged segments that are left out.
-        start: position of the first entry of an empty log.
-        archive: file of archived dead letters, and its limit in bytes, 0 without one; None if they are not needed.
-
-    Attributes:
-        lost: what was lost of segments that were damaged when it was opened, by their starts.
-        missing: description of what is missing before the first segment; empty when nothing is.
-    """
+    """The segments of one broker. One thread writes and rolls; any thread may read, and remove the oldest segment."""
 
     def __init__(
         self,

@@ -36,21 +36,7 @@ class _Source(NamedTuple):
 
 
 class CompactionChoice:
-    """Decides about the entries of a stretch of the log, in their order; see `Rewriting`. Used by one thread.
-
-    Args:
-        topics: the rules of compacted topics by their ids.
-        newest: the newest offsets of keys.
-        end: log position up to which messages are removed.
-        record: of the rounds before this one.
-        now_ms: the time, in ms since 1970.
-
-    Attributes:
-        messages: how many were looked at.
-        removed: how many were removed.
-        tombstones: how many tombstones stay.
-        held: queues in which a message could not be removed.
-    """
+    """Decides about the entries of a stretch of the log, in their order; see `Rewriting`. Used by one thread."""
 
     def __init__(
         self,
@@ -126,7 +112,6 @@ class CompactionChoice:
     def _let_vanish(
         self, queue: QueueKey, part: BatchPart, names: list[bytes], tombstones: list[bool], stay_ms: int
     ) -> None:
-        """Remove the tombstones whose time is over: all that they have deleted is gone."""
         assert isinstance(part.remains, list)
         is_held = queue in self.held or tuple(queue) in self._record.held
         origins = part.records.origins
@@ -138,7 +123,6 @@ class CompactionChoice:
             part.remains[place] = is_held or since_ms + stay_ms > self._now_ms
 
     def _is_at_round(self, position: int) -> bool:
-        """Tell whether an entry is the first one behind the end of an earlier round, with others that wait."""
         earlier = next((sources[0].position for sources in self._waiting.values()), position)
         return self._record.since_ms(earlier, self._now_ms) != self._record.since_ms(position, self._now_ms)
 
@@ -149,7 +133,6 @@ class CompactionChoice:
         )
 
     def _placed(self, sources: list[_Source]) -> list[tuple[int, bytes]]:
-        """Return the entries that take the place of batches of one queue, where the former entries end."""
         placed = []
         for entry in self._entries(sources):
             placed.append((self._cursor, entry))
@@ -163,7 +146,6 @@ class CompactionChoice:
         return placed
 
     def _entries(self, sources: list[_Source]) -> list[bytes]:
-        """Return the entries of batches of one queue: joined, unless that would take more room."""
         if len(sources) > 1:
             first, last = sources[0].header, sources[-1].header
             data = compacted([source.part for source in sources])
@@ -173,7 +155,6 @@ class CompactionChoice:
         return [self._alone(source) for source in sources]
 
     def _alone(self, source: _Source) -> bytes:
-        """Return the entry of a batch that is not joined with others."""
         if all(source.part.remains):
             return source.entry
         header = source.header

@@ -37,24 +37,7 @@ class _Phase(Enum):
 
 
 class CompactionRound:
-    """One round. Used by one thread at a time; the log may change between its steps.
-
-    Args:
-        log: has the segments.
-        topics: the rules of compacted topics by their ids.
-        record: of the rounds before.
-        limit: log position up to which neither recovery nor another replica needs the entries.
-        now_ms: the time, in ms since 1970.
-        most_keys: keys that are kept in memory.
-        segment_bytes: size up to which segments are put together.
-        mark: the key up to which delayed batches are published, as it is saved.
-
-    Attributes:
-        messages: how many were looked at.
-        removed: how many were removed.
-        rewritten: how many segments were rewritten.
-        is_given_up: it ended before all was done.
-    """
+    """One round. Used by one thread at a time; the log may change between its steps."""
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -123,7 +106,6 @@ class CompactionRound:
             self._rewriting.give_up()
 
     def _map(self, until: float) -> None:
-        """Find the newest offsets of keys."""
         segment = self._segment_at(self._position)
         if segment is None or self._position >= self._end:
             self._map_is_complete(self._end)
@@ -156,7 +138,6 @@ class CompactionRound:
         self._phase = _Phase.CHOOSING
 
     def _choose(self) -> None:
-        """Choose the next segments that are rewritten together."""
         self._group, size = [], 0
         for segment in self._log.segments[:-1]:
             if segment.start < self._position:
@@ -183,7 +164,6 @@ class CompactionRound:
         return CompactionChoice(self._topics, self._newest, self._end, self._record, self._now_ms)
 
     def _look(self, until: float) -> None:
-        """Find out whether anything would be removed of what was compacted before."""
         assert self._choice is not None
         for segment in self._group:
             if self._end_of(segment) <= self._looked_to:
@@ -225,14 +205,12 @@ class CompactionRound:
         self._phase = _Phase.CHOOSING
 
     def _segment_at(self, position: int) -> Segment | None:
-        """Return the sealed segment that holds a position, or the next one."""
         for segment in self._log.segments[:-1]:
             if self._end_of(segment) > position:
                 return segment
         return None
 
     def _end_of(self, segment: Segment) -> int:
-        """Return where a segment ends; where it starts if it is there no more."""
         later = [other.start for other in self._log.segments if other.start > segment.start]
         return min(later, default=segment.start)
 

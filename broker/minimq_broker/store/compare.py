@@ -18,20 +18,14 @@ from minimq_common.words import count_of
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """The findings of a comparison.
-
-    Attributes:
-        start: log position from which both logs hold all entries.
-        end: log position up to which they do.
-        ahead: number of bytes by which the first log is longer than the second; negative when it ends before.
-        entries: number of entries that are the same.
-        difference: one line about the first entry that is not the same; None when all are.
-    """
+    """The findings of a comparison."""
 
     start: int
     end: int
+    #: Number of bytes by which the first log is longer than the second; negative when it ends before.
     ahead: int
     entries: int
+    #: One line about the first entry that is not the same; None when all are.
     difference: str | None = None
 
     @property
@@ -48,11 +42,7 @@ class LogComparison:
 
 
 def compare_directories(path: Path, other: Path) -> LogComparison:
-    """Compare the entries of two data directories that no broker has open, over the positions that both hold.
-
-    Raises:
-        StoreError: one is no data directory, is in use, is of another version, or cannot be read.
-    """
+    """Compare the entries of two data directories that no broker has open, over the positions that both hold."""
     with ExitStack() as opened:
         try:
             return _compare(_open(path, opened), _open(other, opened))
@@ -80,7 +70,6 @@ def _compare(mine: CommitLog, other: CommitLog) -> LogComparison:
 
 
 def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:
-    """Return the difference of two entries; None when they do not."""
     if left is None or (right is not None and right[0] < left[0]):
         assert right is not None  # one of the logs is longer
         return f"position {right[0]}: only the second log has an entry that begins there"

@@ -29,12 +29,7 @@ class _UnconfirmedGroup(NamedTuple):
 
 
 class Confirmation:
-    """The groups that wait until they are confirmed. Any thread may call any method.
-
-    Args:
-        notify: gets the jobs that are answered, and the queues that readers see grown, on the thread of the caller.
-        holds: whether written entries wait at all.
-    """
+    """The groups that wait until they are confirmed. Any thread may call any method."""
 
     def __init__(self, notify: Notify, *, holds: bool) -> None:
         self.notify = notify
@@ -121,7 +116,6 @@ class Confirmation:
         self._tell(refused, frozenset())
 
     def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:
-        """Take out the groups that need not wait any more."""
         jobs: list[Job] = []
         grown: set[QueueKey] = set()
         while self._groups and (not self._holds or self._groups[0].end <= position):

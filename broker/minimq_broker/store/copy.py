@@ -35,24 +35,7 @@ _OF_NO_CONCERN = frozenset({"lock", "crash", "format", "format.new", "lost+found
 
 
 class StoreCopy:
-    """A data directory in the making; used by one thread at a time. Leaving it unfinished leaves it marked.
-
-    Args:
-        path: the directory; made when it is not there.
-        snapshot: the saved state of the other replica.
-        start: position of the first entry of its log.
-        segment_bytes: size at which a segment is sealed.
-        complete_from: position from which on no entry of its log is missing; 0 if none is.
-        replace: delete the log and the state that the directory holds; the owner and kept offsets stay.
-            Otherwise it must be empty, or hold an interrupted copy, which is deleted.
-
-    Attributes:
-        position: log position of the next entry.
-
-    Raises:
-        StoreFull: there is no space for it.
-        StoreError: the directory holds something, or cannot be used, or state and log do not fit together.
-    """
+    """A data directory in the making; used by one thread at a time. Leaving it unfinished leaves it marked."""
 
     def __init__(
         self,
@@ -105,19 +88,12 @@ class StoreCopy:
         self.close()
 
     def put(self, entries: Sequence[bytes]) -> None:
-        """Add entries that begin at `position`, verified and synced.
-
-        Raises:
-            CorruptEntry: one does not match its checksum.
-            StoreFull: there is no space for them.
-            StoreError: they cannot be written.
-        """
+        """Add entries that begin at `position`, verified and synced."""
         ahead = 0 if self.position >= self._complete_from else self._ahead(entries)
         for part in filter(None, (entries[:ahead], entries[ahead:])):
             self._put(part)
 
     def _ahead(self, entries: Sequence[bytes]) -> int:
-        """Return how many entries are before the position from which on no entry is missing."""
         ends = accumulate(map(len, entries), initial=self.position)
         return sum(end < self._complete_from for end in ends)
 
@@ -143,7 +119,6 @@ class StoreCopy:
                 self._seal()
 
     def _seal(self) -> None:
-        """Seal the segment; if entries are missing in it, mark it."""
         if self.position == self._log.active.start:
             return
         if self._has_gap:
@@ -163,12 +138,7 @@ class StoreCopy:
             self._log.archive_file.begin().add(batches)
 
     def finish(self) -> None:
-        """Make a data directory of it that a broker can open. Entries behind the saved state are applied then.
-
-        Raises:
-            StoreFull: there is no space for the rest.
-            StoreError: not all entries up to the saved state are there, or something cannot be written.
-        """
+        """Make a data directory of it that a broker can open. Entries behind the saved state are applied then."""
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
         with writing(self._directory.path):
@@ -185,7 +155,6 @@ class StoreCopy:
         self._opened.close()
 
     def _clear(self, *, replace: bool) -> None:
-        """Mark the directory, then delete its content."""
         directory = self._directory
         with directory.copying_path.open("w") as mark:
             os.fsync(mark.fileno())

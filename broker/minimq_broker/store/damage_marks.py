@@ -13,17 +13,7 @@ from minimq_broker.store.data_dir import sync_directory
 
 
 class DamageMarks:
-    """The marks of one log. Any thread may look; callers that change something hold the lock of the `CommitLog`.
-
-    Args:
-        path: the directory of the segments.
-        starts: where its segments start; marks of others are deleted, unless `readonly`.
-        readonly: look only.
-
-    Attributes:
-        reasons: what was found at each segment, by its start.
-        is_served: whether such a segment is read nevertheless, as by a master, since no replica is ahead of it.
-    """
+    """The marks of one log. Any thread may look; callers that change something hold the lock of the `CommitLog`."""
 
     def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
         self._path = path

@@ -56,20 +56,7 @@ class Owner:
 
 
 class DataDirectory:
-    """A data directory, held by this process until `close`.
-
-    Args:
-        path: the directory; made when it is not there and `create` is set.
-        create: make and mark an empty directory as a data directory.
-        owner: the broker that begins to use it, which is remembered; None for one who only looks, or copies.
-        rebuilds: all but whose it is will be replaced, so that nothing else is looked at.
-
-    Raises:
-        DataDirectoryInUse: another process holds it.
-        DataDirectoryVersion: it was written in a format that this release does not read.
-        StoreFull: there is no space for what is missing in it.
-        StoreError: it is not a data directory, or that of another broker, or cannot be used.
-    """
+    """A data directory, held by this process until `close`."""
 
     def __init__(self, path: Path, *, create: bool, owner: Owner | None = None, rebuilds: bool = False) -> None:
         self.path = path
@@ -225,7 +212,6 @@ def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file under another name first, and synced: a power cut leaves all of it or nothing."""
     made = path.with_name(f"{path.name}.new")
     with made.open("w") as file:
         file.write(text)

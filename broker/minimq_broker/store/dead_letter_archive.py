@@ -29,17 +29,7 @@ _UNLIMITED_BYTES = 1 << 38
 
 
 class DeadLetterArchive(Segment):
-    """The file of archived dead letters. One thread at a time changes it; any thread reads.
-
-    Args:
-        path: the file.
-        max_bytes: its limit in bytes; 0 without one.
-        readonly: open an existing file only to look at it.
-
-    Attributes:
-        topic_ids: topics that may have something here; replaced as a whole.
-        cuts: counts how often something was deleted, so that first offsets can be remembered in between.
-    """
+    """The file of archived dead letters. One thread at a time changes it; any thread reads."""
 
     def __init__(self, path: Path, max_bytes: int, *, readonly: bool = False) -> None:
         # Free pages of the file are reused, but not always at once, nor for every size.
@@ -80,12 +70,7 @@ class DeadLetterArchive(Segment):
         self.topic_ids |= {queue.topic_id for queue, _, _ in batches}
 
     def cut(self, is_due: Callable[[int, int], bool], rounds: int | None = None) -> Counter[QueueKey]:
-        """Delete the oldest batches while they are due, synced; return the number of messages of each queue.
-
-        Args:
-            is_due: told when a batch was stored, in ms since 1970, and how many bytes all that is there uses.
-            rounds: transactions, each of 1,000 batches, after which the rest stays for the next time; None: no limit.
-        """
+        """Delete the oldest batches while they are due, synced; return the number of messages of each queue."""
         gone: Counter[QueueKey] = Counter()
         while rounds != 0 and (due := self._cut_some(is_due)) is not None:
             gone += due
@@ -96,7 +81,6 @@ class DeadLetterArchive(Segment):
         return gone
 
     def _cut_some(self, is_due: Callable[[int, int], bool]) -> Counter[QueueKey] | None:
-        """Delete some batches; None when none is due, for which nothing has to be written."""
         with self._env.begin() as looking, looking.cursor(self._log) as cursor:
             if not cursor.first() or not is_due(_stored_ms(cursor), self._live_bytes(looking)):
                 return None
@@ -111,7 +95,6 @@ class DeadLetterArchive(Segment):
         return gone
 
     def _delete_row(self, txn: lmdb.Transaction, position: int, entry: bytes | memoryview) -> tuple[QueueKey, int]:
-        """Delete the row of a batch, and return its queue and how many messages it has."""
         try:
             header = read_header(memoryview(entry), position)
             count = batch.read_header(payload_of(memoryview(entry), header)).count

@@ -39,15 +39,6 @@ class DeadLetters:
     """Keeps the dead letters of one store, and deletes those that are too old or too many.
 
     Used by one thread at a time.
-
-    Args:
-        commit_log: its segments and its archive.
-        rules: limits of the age and size of archived dead letters.
-        state: returns a look-up of their topics.
-        disk: returns its usage.
-
-    Attributes:
-        deleted: messages that were deleted since the start.
     """
 
     def __init__(self, commit_log: CommitLog, rules: RetentionRules, state: Callable[[], State], disk: Disk) -> None:
@@ -64,10 +55,6 @@ class DeadLetters:
 
         Damaged ones are lost, and so are all of them if a full disk needs the space: the log names the group and their
         number.
-
-        Raises:
-            StoreFull: there is no space for them, and the disk does not need that of the segment.
-            StoreError: they cannot be written.
         """
         salvage = Salvage(segment, self._queues(), partial(self._span, segment))
         if not salvage.queues:
@@ -114,7 +101,6 @@ class DeadLetters:
         return self._log.archive is archive
 
     def _span(self, segment: Segment, queue: QueueKey) -> range:
-        """Return the offsets of a queue that a segment can have: behind the archive, ahead of the later segments."""
         start = self._log.archive_file.ask(lambda archive: archive.end_of(queue), None) or 0
         for later in self._log.segments:
             try:
@@ -126,12 +112,7 @@ class DeadLetters:
         return range(start, self._state().end(queue).offset)
 
     def look(self, now_ms: int, saved_position: int) -> None:
-        """Delete excess and expired dead letters from the archive, and those of deleted topics.
-
-        Args:
-            now_ms: the time of day in ms since 1970.
-            saved_position: log position up to which the state is saved and final.
-        """
+        """Delete excess and expired dead letters from the archive, and those of deleted topics."""
         self._tell(self._cut(now_ms))
         archive = self._log.archive
         if archive is None:
@@ -156,12 +137,10 @@ class DeadLetters:
         return gone
 
     def _queues(self) -> dict[int, int]:
-        """Return how many queues the topics have that are kept, by their ids."""
         topics = self._state().topics.copy()
         return {topic.topic_id: topic.queues for name, topic in topics.items() if name.startswith(_KEPT)}
 
     def _groups(self) -> dict[int, str]:
-        """Return the groups that have dead letters, by the ids of their topics."""
         return {
             topic.topic_id: name.removeprefix(DEAD_LETTER_PREFIX)
             for name, topic in self._state().topics.copy().items()
@@ -192,7 +171,6 @@ def _is_too_much(rules: RetentionRules, stored_ms: int, size: int) -> bool:
 
 
 def _count(salvage: Salvage, reason: Reason) -> Counter[tuple[QueueKey, Reason]]:
-    """Count the messages that can be read."""
     gone: Counter[tuple[QueueKey, Reason]] = Counter()
     for queue in salvage.queues:
         gone[queue, reason] += sum(row.count for row in salvage.rows(queue))
@@ -200,7 +178,6 @@ def _count(salvage: Salvage, reason: Reason) -> Counter[tuple[QueueKey, Reason]]
 
 
 def _up_to(size: int, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield batches up to the one that reaches a size."""
     while size > 0 and (found := next(batches, None)) is not None:
         yield found
         size -= len(found.entry)

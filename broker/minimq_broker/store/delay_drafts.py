@@ -40,25 +40,15 @@ _LATE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DelayLimits:
-    """Limits on delayed batches.
-
-    Attributes:
-        longest_ms: the longest delay.
-        refusal: returns why none may be stored now, None when one may.
-    """
+    """Limits on delayed batches."""
 
     longest_ms: int = MAX_DELAY_MS
+    #: Returns why none may be stored now, None when one may.
     refusal: Callable[[], StoreFull | None] = lambda: None
 
 
 class DelayDrafts:
-    """The changes of one group commit to delayed batches.
-
-    Args:
-        group: the entries of the group.
-        state: as it is before.
-        max_delay_ms: the longest delay.
-    """
+    """The changes of one group commit to delayed batches."""
 
     def __init__(self, group: GroupEntries, state: State, max_delay_ms: int = MAX_DELAY_MS) -> None:
         self._group, self._state, self._max_delay_ms = group, state, max_delay_ms
@@ -70,11 +60,7 @@ class DelayDrafts:
     # ---- taking in ----------------------------------------------------------------------------------
 
     def due_ms(self, delay: Delay) -> int | None:
-        """Return when a batch is due, in ms since 1970; None when it is due now.
-
-        Raises:
-            InvalidArgument: it would wait for too long.
-        """
+        """Return when a batch is due, in ms since 1970; None when it is due now."""
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
         if due_ms > now_ms + self._max_delay_ms:
@@ -135,7 +121,6 @@ class DelayDrafts:
             self._skip(DueSkipped(*passed))
 
     def _publish(self, job: DueJob, key: DueKey, stored: StoredDue, topic: Topic | None, row: DueRow | None) -> None:
-        """Write a batch that is due to its queue, or skip it when it cannot be read."""
         entry = stored[2].entry_at(key.id)
         try:
             data, delayed = delayed_batch(entry or b"", key)

@@ -13,13 +13,7 @@ _COME_BACK_S = 1.0
 
 
 def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
-    """Return why no batch may be delayed now, None when one may: they fill the disk, and nothing can be deleted.
-
-    Args:
-        disk: of the log.
-        index: of the log.
-        mark: the key up to which delayed batches are published.
-    """
+    """Return why no batch may be delayed now, None when one may: they fill the disk, and nothing can be deleted."""
     use, level = disk.latest
     if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
         return None

@@ -37,13 +37,7 @@ def is_full(error: BaseException, folder: Path) -> bool:
 
 
 class Disk:
-    """Watches the disk of one directory. Thread-safe.
-
-    Args:
-        path: the directory.
-        marks: from which fullness on something is done.
-        risen: called when the level has risen, by whoever looked; must not block.
-    """
+    """Watches the disk of one directory. Thread-safe."""
 
     def __init__(self, path: Path, marks: Watermarks, risen: Callable[[], None]) -> None:
         self._risen = risen

@@ -21,12 +21,7 @@ from minimq_common.errors import CorruptEntry
 
 
 class DueCheck:
-    """Repeats what a log says about delayed batches. Its memory depends on how many one segment has.
-
-    Args:
-        saved: the state of the checkpoint.
-        is_whole: the log has all entries since the beginning; otherwise it cannot be told how many batches wait.
-    """
+    """Repeats what a log says about delayed batches. Its memory depends on how many one segment has."""
 
     def __init__(self, saved: State, *, is_whole: bool) -> None:
         self._saved, self._is_whole = saved, is_whole

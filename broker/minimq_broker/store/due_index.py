@@ -36,9 +36,6 @@ class DueIndex:
     """Looks into the due tables of a log. Any thread may; nothing is kept in memory but the next key of each segment.
 
     A mark says up to which key delayed batches are published.
-
-    Args:
-        log: has the segments.
     """
 
     def __init__(self, log: LogReader) -> None:
@@ -50,11 +47,7 @@ class DueIndex:
         return min((key for key in found if key is not None), default=None)
 
     def walk(self, mark: DueKey, before_ms: int, from_ms: int = 0) -> Iterator[StoredDue]:
-        """Yield the rows behind a mark that are due before a time, by key; that of a recall ahead of its batch.
-
-        Raises:
-            CorruptEntry: a table cannot be read.
-        """
+        """Yield the rows behind a mark that are due before a time, by key; that of a recall ahead of its batch."""
         start, end = max(key_after(mark), key_from(from_ms)), key_from(before_ms)
         parts = [
             self._rows(segment, start, end)
@@ -89,7 +82,6 @@ class DueIndex:
         return self._recall_of(key, mark) is not None
 
     def _recall_of(self, key: DueKey, mark: DueKey) -> tuple[bytes, bytes] | None:
-        """Return the row of the recall of a batch, which comes later in the log than the batch; None without one."""
         for segment in self._from(key.id):
             first = segment.due.next_key(mark) if key > mark else key
             if first is not None and first <= key and (stored := segment.due.get_recall(key)) is not None:
@@ -97,7 +89,6 @@ class DueIndex:
         return None
 
     def _from(self, position: int) -> list[Segment]:
-        """Return the segment that may have an entry of a position, and those after it."""
         segments = self._log.segments
         index = len(segments) - 1
         while index > 0 and segments[index].start > position:
@@ -113,7 +104,6 @@ class DueIndex:
         return key > mark and not self._is_recalled_for_good(key, mark)
 
     def _is_recalled_for_good(self, key: DueKey, mark: DueKey) -> bool:
-        """Return whether a batch is recalled by a fact that cannot be cut off any more."""
         stored = self._recall_of(key, mark)
         return stored is not None and position_in_due(*stored) < self._log.saved_to
 

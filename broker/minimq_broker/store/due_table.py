@@ -44,13 +44,7 @@ class _Next(NamedTuple):
 
 
 class DueTable:
-    """The due table of one segment. One thread writes; any thread reads.
-
-    Args:
-        env: the file of the segment.
-        table: as it is open there; None if there is none yet.
-        reading: begins to read, a method of the segment, which has to live as long as something is read.
-    """
+    """The due table of one segment. One thread writes; any thread reads."""
 
     def __init__(self, env: lmdb.Environment, table: Any, reading: Callable[[], Any]) -> None:  # noqa: ANN401 - as lmdb
         self._env, self._db = env, table

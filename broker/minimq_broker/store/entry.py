@@ -108,12 +108,7 @@ def fact_entry(fact: Fact, stored_ms: int) -> bytes:
 
 
 def read_header(entry: memoryview, position: int) -> EntryHeader:
-    """Return the header of the entry at a log position.
-
-    Raises:
-        CorruptEntry: it does not match its checksum.
-        StoreError: it is of a kind that this release does not know.
-    """
+    """Return the header of the entry at a log position."""
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
@@ -148,12 +143,7 @@ def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
 
 
 def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
-    """Return the batch in the entry that a record of a transaction of that name leads to, verified.
-
-    Raises:
-        CorruptEntry: it is damaged, or another one than was staged there.
-        StoreError: as `opened`.
-    """
+    """Return the batch in the entry that a record of a transaction of that name leads to, verified."""
     done = opened(data, record.position).effect
     if not isinstance(done, BatchStaged):
         raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
@@ -185,11 +175,7 @@ def due_key_of(entry: memoryview | bytes, position: int) -> DueKey:
 
 
 def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
-    """Return when the batch of an entry is due, in ms since 1970, and whether it may be recalled.
-
-    Raises:
-        CorruptEntry: the entry does not say so.
-    """
+    """Return when the batch of an entry is due, in ms since 1970, and whether it may be recalled."""
     try:
         due_ms, is_recallable = _DELAY.unpack_from(entry, HEADER_BYTES)
     except struct.error as error:
@@ -198,12 +184,7 @@ def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
 
 
 def delayed_batch(data: bytes, key: DueKey) -> tuple[memoryview, BatchDelayed]:
-    """Return the batch in the entry of a delayed batch, verified, with its effect.
-
-    Raises:
-        CorruptEntry: it is damaged, or is due at another time.
-        StoreError: as `opened`.
-    """
+    """Return the batch in the entry of a delayed batch, verified, with its effect."""
     done = opened(data, key.id).effect
     if not isinstance(done, BatchDelayed) or done.key != key:
         raise CorruptEntry(f"the entry at position {key.id} has no batch that is due at {key.due_ms}")
@@ -239,12 +220,7 @@ class OpenedEntry(NamedTuple):
 
 
 def opened(data: bytes, position: int) -> OpenedEntry:
-    """Verify an entry for a log position, with the batch in it.
-
-    Raises:
-        CorruptEntry: a checksum does not match.
-        StoreError: it is of a kind or a format that this release does not know.
-    """
+    """Verify an entry for a log position, with the batch in it."""
     entry = memoryview(data)
     header = read_header(entry, position)
     payload = payload_of(entry, header)
@@ -271,7 +247,6 @@ def effect(entry: memoryview, position: int) -> Effect:
 
 
 def _about(payload: memoryview, position: int) -> batch.Header:
-    """Return the header of the batch in the entry at a log position. Raises `CorruptEntry`, `StoreError`."""
     try:
         return batch.read_header(payload)
     except CorruptBatch as error:
@@ -288,7 +263,6 @@ def stored_ms_of(entry: memoryview) -> int:
 def _done_by(
     header: EntryHeader, about: batch.Header, entry: memoryview, position: int
 ) -> BatchApplied | BatchStaged | BatchDelayed:
-    """Return what an entry with a batch does."""
     if header.kind == EntryKind.STAGED:
         transaction = transaction_of(entry, position)
         number = about.producer_id, about.sequence

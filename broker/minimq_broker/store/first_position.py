@@ -22,11 +22,7 @@ _MAX_BYTES = 64
 
 
 def missing_before(folder: Path, start: int) -> str:
-    """Say what is missing ahead of the first segment, which begins at `start`; "" when nothing is, or nobody knows.
-
-    Raises:
-        StoreError: the record cannot be read.
-    """
+    """Say what is missing ahead of the first segment, which begins at `start`; "" when nothing is, or nobody knows."""
     recorded = _read(folder)
     if recorded is None or start <= recorded:
         return ""

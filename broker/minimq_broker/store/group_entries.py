@@ -15,21 +15,7 @@ from minimq_common.batch import Header
 
 
 class GroupEntries:
-    """The entries of one transaction. Offsets are assigned here, after those in the state.
-
-    Args:
-        state: as it is before the group.
-        end: log position of the first entry.
-        now_ms: store time.
-
-    Attributes:
-        state: as given.
-        end: log position after the last entry.
-        ends: where the queues end that get batches.
-        messages: number of messages of the batches that get a row.
-        entries, rows, due: what is written.
-        effects: what each entry does, where the next one begins, and when it was written.
-    """
+    """The entries of one transaction. Offsets are assigned here, after those in the state."""
 
     def __init__(self, state: State, end: int, now_ms: int) -> None:
         self.state = state

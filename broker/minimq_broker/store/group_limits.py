@@ -11,14 +11,11 @@ from minimq_common.errors import MiniMQError
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits on what a group takes in.
+    """Limits on what a group takes in."""
 
-    Attributes:
-        refusal: why no new batch may be written now, None when it may; facts are.
-        staging: how much may be staged.
-        delays: how long batches may be delayed, and whether any may now.
-    """
-
+    #: Why no new batch may be written now, None when it may; facts are.
     refusal: MiniMQError | None = None
+    #: How much may be staged.
     staging: StagingLimits = field(default_factory=StagingLimits)
+    #: How long batches may be delayed, and whether any may now.
     delays: DelayLimits = field(default_factory=DelayLimits)

@@ -28,16 +28,12 @@ MAX_PUBLISHED = 500
 class EndStep:
     """A request to end one transaction.
 
-    Attributes:
-        transaction: to be ended.
-        wanted: how.
-        batches: how many its producer has staged for it; 0 from anybody else, who cannot know.
-
     Results: the outcome that stands, None when nothing is known of the transaction; and whether it is new.
     """
 
     transaction: TransactionId
     wanted: HalfOutcome
+    #: How many its producer has staged for it; 0 from anybody else, who cannot know.
     batches: int = 0
     stands: HalfOutcome | None = field(default=None, init=False)
     is_new: bool = field(default=False, init=False)
@@ -76,11 +72,7 @@ class EndJob(Job):
 
 
 class HalfDrafts:
-    """The changes of one group commit to half messages.
-
-    Args:
-        table: as it is before the group.
-    """
+    """The changes of one group commit to half messages."""
 
     def __init__(self, table: TransactionTable) -> None:
         self._table = table
@@ -122,7 +114,6 @@ class HalfDrafts:
             yield fact, self._table.halves.committed(fact)
 
     def _outcome(self, step: EndStep) -> HalfOutcome | None:
-        """Return how a transaction that has not ended ends now; None if nothing is known of it."""
         half = self._table.halves.halves.get(step.transaction)
         there = (len(half.batches) if half is not None else 0) + self._begun.get(step.transaction, (0, 0))[1]
         if not there and not step.batches:

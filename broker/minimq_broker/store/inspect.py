@@ -42,16 +42,7 @@ from minimq_common.words import count_of
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
-    """Yield lines about a data directory that no broker has open.
-
-    Args:
-        path: the directory.
-        entries: list each entry of the log as well.
-
-    Raises:
-        StoreError: it is no data directory, is in use, or is of another version.
-        CorruptEntry: an entry that is needed for the state is damaged.
-    """
+    """Yield lines about a data directory that no broker has open."""
     with _opened(path) as (log, state, set_aside):
         yield from _lines(_about(log, state, set_aside))
         if entries:
@@ -147,7 +138,6 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
 
 
 def _popped(queue: PopQueue) -> dict[str, Any]:
-    """Return one line's worth about a queue, however many pieces it has."""
     unsettled = [run for run in queue.runs if run.state is not RunState.DONE]
     due_ms = min((run.until_ms for run in unsettled if run.state is RunState.OUT), default=NEVER)
     return {
@@ -162,7 +152,6 @@ def _popped(queue: PopQueue) -> dict[str, Any]:
 
 
 def _archived(archive: DeadLetterArchive) -> tuple[int, int]:
-    """Return how many messages an archive has, and how many bytes of it are used. Reads all of its pages."""
     for _ in archive.entries():
         pass
     return sum(row.count for _, row in archive.rows()), archive.live_bytes

@@ -126,12 +126,7 @@ class AppendJob(Job):
 
 @dataclass(slots=True, eq=False)
 class JobTimes:
-    """When a batch of which there will be spans was written, on the monotonic clock; 0 if it was not.
-
-    Attributes:
-        began_at: the writer began to write the commit with it.
-        stored_at: that was on disk.
-    """
+    """When a batch of which there will be spans was written, on the monotonic clock; 0 if it was not."""
 
     began_at: float = 0.0
     stored_at: float = 0.0
@@ -141,20 +136,15 @@ class JobTimes:
 class AtomicJob(Job):
     """Batches for several queues, and what a group has consumed for them: all of it is stored, or none.
 
-    Attributes:
-        batches: each has a number; their `done` is not called.
-        offsets: the committed offsets of the group, of queues that it reads under leases.
-        begins: from where on each of these queues was read.
-        settles: the settles of the group, of queues that it pops.
-        refusal: why nothing may be stored now, unless an earlier try has stored it.
-
     Results: those of the batches.
     """
 
+    #: Each has a number; their `done` is not called.
     batches: Sequence[AppendJob]
     offsets: OffsetsCommitted | None = None
     begins: Sequence[int] = ()
     settles: PopJob | None = None
+    #: Why nothing may be stored now, unless an earlier try has stored it.
     refusal: MiniMQError | None = None
 
     @property

@@ -36,11 +36,7 @@ class DamagedFile(StoreError):
 
 
 class DamagedPages(DamagedFile):
-    """An LMDB file with damaged pages.
-
-    Attributes:
-        reason: what is wrong with them, without the name of the file.
-    """
+    """An LMDB file with damaged pages."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}: restore the data directory from a copy of it")
@@ -70,20 +66,7 @@ DAMAGE = (
 def open_lmdb(
     path: Path, *, map_bytes: int, readonly: bool, tables: Sequence[bytes] = (), verified: bool = False
 ) -> lmdb.Environment:
-    """Open an LMDB file whose pages are in order, or make it unless `readonly`.
-
-    Args:
-        path: the file.
-        map_bytes: address space for it; the most that it can hold.
-        readonly: only look at it, or at a copy of it: nothing is changed.
-        tables: names of its tables.
-        verified: its pages were looked at, or will be.
-
-    Raises:
-        StoreFull: there is no space for it.
-        DamagedFile: what is in it is damaged.
-        StoreError: LMDB cannot open it.
-    """
+    """Open an LMDB file whose pages are in order, or make it unless `readonly`."""
     if path.exists() and not verified:
         check_pages_of(path)
     env = _open(path, map_bytes, readonly, tables)

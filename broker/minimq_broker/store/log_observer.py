@@ -10,12 +10,7 @@ from minimq_broker.core.state import QueueKey
 
 @dataclass(frozen=True, slots=True)
 class LogObserver:
-    """Functions that the log calls, on any thread.
-
-    Attributes:
-        name_of: returns how a queue is called in errors.
-        damage_found: called with the start of a damaged segment, and the reason.
-    """
+    """Functions that the log calls, on any thread."""
 
     name_of: Callable[[QueueKey], str]
     damage_found: Callable[[int, str], None]

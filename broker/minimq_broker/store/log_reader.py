@@ -31,20 +31,6 @@ class LogReader:
     """Reads the segments of one log, and its archive of dead letters. Any thread may read.
 
     A reader has the segments that it found when it began, whatever is added, rewritten or removed meanwhile.
-
-    Args:
-        path: the directory of the segments.
-        observer: its callbacks.
-
-    Attributes:
-        archive_file: the archive of dead letters.
-        damage: marks of damaged segments, which are to be repaired.
-        segments: all of them, in order; replaced as a whole.
-        complete_from: position from which on no entry is missing. Before it segments may be rewritten.
-        saved_to: position up to which the state is saved, behind which nothing is cut off; 0 when it is not known.
-        floors: first offsets of queues whose earlier messages are not shown any more, though they may be stored.
-        cuts: counts what may have changed the first offsets of queues.
-        truncations: counts how often the end was cut off.
     """
 
     damage: DamageMarks
@@ -159,12 +145,10 @@ class LogReader:
         return ReadResult(found, offset, rows, due_ms=due_ms)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
-        """Name the segments that may lack an offset, since they have lost entries."""
         names = [each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start]
         return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
 
     def _lacks(self, queue: QueueKey, offset: int) -> bool:
-        """Return whether a missing offset should be stored: others before it are, and nothing was archived."""
         archive = self.archive
         if archive is not None and queue.topic_id in archive.topic_ids:
             return False
@@ -187,7 +171,6 @@ class LogReader:
         return self._first_answer(self._segments_from(queue, shown), lambda segment: segment.row_at(queue, shown))
 
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
-        """Return the segments that may hold an offset of a queue and those after it."""
         segments = self._segments_of(queue)
         index = len(segments) - 1
         while index > 0:  # from the newest back: nearly all readers are near the end
@@ -198,7 +181,6 @@ class LogReader:
         return segments[index:]
 
     def _segments_of(self, queue: QueueKey) -> list[Segment]:
-        """Return the segments that may have batches of a queue, the archive first if it may have some."""
         segments = self.segments  # before the archive, which has the batches removed from them
         archive = self.archive
         return segments if archive is None or queue.topic_id not in archive.topic_ids else [archive, *segments]
@@ -226,7 +208,6 @@ class LogReader:
         return None
 
     def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
-        """Return the answer of a segment; of an archive that turns out to be damaged, return `without`."""
         if isinstance(segment, DeadLetterArchive):
             return self.archive_file.ask(question, without)
         if self.damage.refuses(segment.start):

@@ -53,19 +53,6 @@ class MessageStore:
 
     A broker that stands alone writes from the start, in a term of its own. One of several replicas writes the entries
     of a master, until it becomes the master.
-
-    Args:
-        path: the data directory; made when it is not there.
-        notify: called by the writer's thread, and by threads that confirm; see `Notify`.
-        options: how to keep the data.
-        clock_ms: the time of day in ms since 1970.
-        observer: hears of what happens to the log and the disk.
-        deletion_ms: the time for the deletion of dead letters; that of the clock unless given.
-        alone: there is no other replica.
-
-    Raises:
-        CopyInterrupted: it holds a part of a copy, see `copy.py`.
-        StoreError: the directory cannot be used; the class and the text name the reason.
     """
 
     def __init__(
@@ -183,16 +170,7 @@ class MessageStore:
         return self._writer.leads
 
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
-        """Write as the master of a term from now on. Waits until its begin is synced here: not for the event loop.
-
-        Args:
-            term: larger than all before.
-            waits_for_replicas: whether written entries wait for `confirm` before they are answered and readable.
-
-        Raises:
-            InvalidArgument: the term is not larger.
-            StoreFull, InternalError: its begin could not be written, and the broker does not lead.
-        """
+        """Write as the master of a term from now on. Waits until its begin is synced here: not for the event loop."""
         self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
         self.log.damage.is_served = True
 
@@ -206,9 +184,6 @@ class MessageStore:
 
         There must be no readers meanwhile, and holders of the state must take the new one. Whatever interrupts it,
         the directory can be opened, and truncated again.
-
-        Raises:
-            CopyNeeded: nothing was changed; only a copy of everything helps.
         """
         self._writer.call(lambda: self._writer.truncate(position))
 
@@ -241,9 +216,6 @@ class MessageStore:
 
         An atomic append is not cut: of one that is begun all entries come.
         It stops ahead of a gap that a rewriting has left.
-
-        Raises:
-            CopyNeeded: no entry begins there, or it is not stored any more.
         """
         found: list[bytes] = []
         end, at = self.end, position
@@ -266,11 +238,7 @@ class MessageStore:
         return found
 
     def part(self, position: int, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return entries as `entries` does, from the next one that is stored, and its position.
-
-        Raises:
-            CopyNeeded: the position is before the first segment, or there is no such entry.
-        """
+        """Return entries as `entries` does, from the next one that is stored, and its position."""
         at = position if position < self.log.start else self.log.next_position(position)
         return at, self.entries(at, max_bytes)
 

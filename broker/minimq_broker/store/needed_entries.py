@@ -32,15 +32,7 @@ class _Known:
 
 
 class NeededEntries:
-    """Tells which entries of one log are needed. Used by one thread at a time.
-
-    Args:
-        log: the log.
-        retention: of topics with rules of their own; it looks first.
-
-    Attributes:
-        mark: the saved one, up to which delayed batches are published.
-    """
+    """Tells which entries of one log are needed. Used by one thread at a time."""
 
     def __init__(self, log: CommitLog, retention: TopicRetention) -> None:
         self.mark: DueKey = NO_KEY
@@ -95,7 +87,6 @@ class NeededEntries:
         return SegmentRest(garbage, aged + lasting, lasting, is_rest)
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
-        """Return whether a segment has something of a topic that is shown."""
         return any(
             (segment.end_of(queue) or 0) > self._floors(topic_id).get(queue, 0) for queue in segment.queues_of(topic_id)
         )
@@ -107,7 +98,6 @@ class NeededEntries:
         return self._log.floors if self._is_settled(topic_id) else {}
 
     def _is_settled(self, topic_id: int) -> bool:
-        """Return whether the rules by which a topic is shown are the saved ones."""
         return self._known.rules.get(topic_id) == self._retention.rules.get(topic_id)
 
     def choice(self, reason: Reason | None) -> Choice:

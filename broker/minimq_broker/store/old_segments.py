@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 
 
 class OldSegments:
-    """Removes and replaces the old segments of one store. Used by one thread at a time.
-
-    Args:
-        store: the store.
-        deletion_ms: the time for the deletion of dead letters, in ms since 1970.
-
-    Attributes:
-        dead_letters: keeps those of removed segments.
-        topics: the first messages of topics that are shown.
-        needed: says what of old segments is needed.
-    """
+    """Removes and replaces the old segments of one store. Used by one thread at a time."""
 
     def __init__(self, store: MessageStore, deletion_ms: Callable[[], int]) -> None:
         self._store = store
@@ -52,9 +42,6 @@ class OldSegments:
         """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
 
         Its dead letters go to the archive before.
-
-        Raises:
-            StoreError: as `DeadLetters.keep` does; the segment is still there.
         """
         if not self._log.may_remove_first(min(needed_from, self._store.needed_from)):
             return False
@@ -66,9 +53,6 @@ class OldSegments:
         """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done.
 
         If these are expired, their dead letters go to the archive before.
-
-        Raises:
-            StoreError: as `DeadLetters.keep` does, or the file cannot be written; the former segments are still there.
         """
         for segment in rewriting.former if expired else ():
             self.dead_letters.keep(segment, self._deletion_ms())

@@ -19,14 +19,7 @@ _FEW_PAGES = 1500
 
 
 class PageCheck:
-    """The check of one file, which is not written meanwhile. Any thread may call any method.
-
-    Args:
-        path: the file.
-
-    Attributes:
-        is_over: whether there is nothing to verify: the pages were found in order, or this process has written them.
-    """
+    """The check of one file, which is not written meanwhile. Any thread may call any method."""
 
     def __init__(self, path: Path) -> None:
         self.is_over = True
@@ -42,11 +35,7 @@ class PageCheck:
                 pass
 
     def walk(self, *, deep: bool = False) -> Iterator[None]:
-        """Look at all pages in small steps. Raises `CorruptEntry` when something is wrong.
-
-        Args:
-            deep: also at the pages of long entries, which are most of a file.
-        """
+        """Look at all pages in small steps. Raises `CorruptEntry` when something is wrong."""
         with suppress(FileNotFoundError):  # it was removed, and who still reads it finishes
             try:
                 yield from walk_file(self._path, deep=deep)

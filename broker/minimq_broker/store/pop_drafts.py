@@ -27,13 +27,6 @@ AS_WRITTEN = -1
 class PopStep:
     """A request of a consumer about one queue.
 
-    Attributes:
-        id: number of the answer.
-        key: the queue, and the group.
-        what: the request.
-        stored: first offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with
-            what the same commit writes, so that both are on disk or neither is.
-
     Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
     were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
     to settle what it has before it gets more; whether it has to ask again, to show that it is alive.
@@ -42,6 +35,8 @@ class PopStep:
     id: int
     key: PopKey
     what: Take | Settle | Leave
+    #: First offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with what the same
+    #: commit writes, so that both are on disk or neither is.
     stored: tuple[int, int] = (0, 0)
     error: MiniMQError | None = field(default=None, init=False)
     runs: list[Run] = field(default_factory=list, init=False)
@@ -55,16 +50,12 @@ class PopStep:
 class PopJob(Job):
     """The settles and takes of one request of a consumer, in order; recorded by one fact.
 
-    Attributes:
-        group: the consumer group.
-        steps: of queues that the group pops.
-        now_ms: time of the decision, in ms since 1970.
-
     Results: those of the steps, and the epoch of the deliveries.
     """
 
     group: str
     steps: Sequence[PopStep]
+    #: Time of the decision, in ms since 1970.
     now_ms: int
     epoch: int = field(default=0, init=False)
 
@@ -84,12 +75,7 @@ class PopJob(Job):
 
 
 class PopDrafts:
-    """The popped queues that one group commit changes, as they will be after it.
-
-    Args:
-        state: as it is before.
-        ends: the ends of the queues to which the commit has added batches so far.
-    """
+    """The popped queues that one group commit changes, as they will be after it."""
 
     def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
         self._state = state
@@ -109,16 +95,7 @@ class PopDrafts:
         return PopMoved(job.group, tuple(moved)) if moved else None
 
     def decide_whole(self, job: PopJob, *, strict: bool) -> PopMoved | None:
-        """Return the fact that follows from a job of settles, each of which counts for all of its messages.
-
-        Args:
-            job: the settles.
-            strict: refuse also what is settled already: it was by somebody else.
-
-        Raises:
-            Fenced: somebody else has got a message since. Nothing is decided.
-            MiniMQError: another refusal of a settle; likewise.
-        """
+        """Return the fact that follows from a job of settles, each of which counts for all of its messages."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
         try:
@@ -161,8 +138,6 @@ class PopDrafts:
                 step.runs = draft.free(what)
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
-        """Deliver messages, unless one that was lost with a consumer would not be alone in the hands of this one."""
-
         def has_some(*, lost_only: bool) -> bool:
             return take.client != "" and any(
                 queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
@@ -178,7 +153,6 @@ class PopDrafts:
         step.runs = found or []
 
     def _queues(self, group: str) -> Iterator[PopQueue]:
-        """Yield the queues that a group pops, as they are after the steps so far."""
         for topic_id, queue_id in self._state.index.queues(group):
             key = PopKey(group, topic_id, queue_id)
             if (draft := self._drafts.get(key)) is not None:

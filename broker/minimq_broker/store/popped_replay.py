@@ -20,13 +20,7 @@ _Key = tuple[str, int, int]
 
 
 class PoppedReplay:
-    """Repeats the facts about popped queues; takes as much memory as they take in a broker.
-
-    Args:
-        saved: the state of the checkpoint. Later facts of the log do not count.
-        is_whole: the log has all facts since the beginning. Otherwise only queues are compared in which the group began
-            or was reset since the first fact of the log.
-    """
+    """Repeats the facts about popped queues; takes as much memory as they take in a broker."""
 
     def __init__(self, saved: State, *, is_whole: bool) -> None:
         self._saved = saved
@@ -53,11 +47,7 @@ class PoppedReplay:
         self._state.apply(fact, position)
 
     def findings(self, rows: Iterable[tuple[_Key, PopRow]]) -> Iterator[str]:
-        """Yield a text for each queue that differs in the checkpoint, or is missing there.
-
-        Args:
-            rows: group, id of the topic, queue; and the queue as it is saved.
-        """
+        """Yield a text for each queue that differs in the checkpoint, or is missing there."""
         left = {key: popped for key, popped in self._state.popped.items() if self._saved.topic_name(key[1])}
         for key, row in rows:
             expected = left.pop(key, None)

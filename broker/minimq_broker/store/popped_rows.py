@@ -10,12 +10,7 @@ from minimq_broker.core.state import QueueKey, State
 
 
 def popped_findings(state: State, rows: Iterable[tuple[tuple[str, int, int], PopRow]]) -> Iterator[str]:
-    """Yield a text for each popped queue that cannot be as it is saved.
-
-    Args:
-        state: the saved one.
-        rows: group, id of the topic, queue; and the queue as it stands in the file.
-    """
+    """Yield a text for each popped queue that cannot be as it is saved."""
     for (group, topic_id, queue_id), row in rows:
         queue = QueueKey(topic_id, queue_id)
         reason = _mistake(row, state.end(queue).offset, state.committed.get((group, topic_id, queue_id), 0))
@@ -24,7 +19,6 @@ def popped_findings(state: State, rows: Iterable[tuple[tuple[str, int, int], Pop
 
 
 def _mistake(row: PopRow, end: int, committed: int) -> str:
-    """Return the first thing that is wrong; an empty text if nothing is."""
     if row.done != committed:
         return f"it is settled to {row.done}, but the offset of the group is {committed}"
     following = row.done

@@ -21,18 +21,7 @@ _HELD_GROUPS = 4096
 
 
 def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirmation | None = None) -> State:
-    """Return the state: the checkpoint, and on top of it the entries that came later.
-
-    Args:
-        checkpoint: what was saved.
-        commit_log: the entries.
-        confirmation: receives later entries, which may be unconfirmed; None when nothing has to be.
-
-    Raises:
-        CorruptEntry: one of those entries does not match its checksum.
-        DamagedFile: the checkpoint is of another log.
-        StoreError: the checkpoint is damaged.
-    """
+    """Return the state: the checkpoint, and on top of it the entries that came later."""
     started = time.monotonic()
     state = checkpoint.load()
     behind = commit_log.saved_to = state.position
@@ -69,10 +58,6 @@ def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | N
     """Open the checkpoint of a log, and return it with the state, as `recover` does.
 
     A damaged one is set aside and the state rebuilt, if the whole log exists.
-
-    Raises:
-        DamagedCheckpoint: it is damaged, and the only one who knows what deleted segments had.
-        StoreError: it cannot be opened, or as `recover` says.
     """
     try:
         return _open_state(path, commit_log, confirmation)
@@ -99,7 +84,6 @@ def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | 
 
 
 def _check_follows(change: Effect, state: State) -> None:
-    """Raise `CorruptEntry` unless a batch continues where its queue ends: it may be the entry of another position."""
     if isinstance(change, BatchApplied) and change.place.base_offset != state.end(change.queue).offset:
         raise CorruptEntry(
             f"the entry at position {state.position} goes on at offset {change.place.base_offset} of queue "
@@ -108,12 +92,7 @@ def _check_follows(change: Effect, state: State) -> None:
 
 
 class _Held:
-    """Groups of unconfirmed entries found by a recovery, in a limited number of groups.
-
-    Args:
-        confirmation: gets them, unless it is None.
-        group_bytes: size of a group.
-    """
+    """Groups of unconfirmed entries found by a recovery, in a limited number of groups."""
 
     def __init__(self, confirmation: Confirmation | None, group_bytes: int) -> None:
         self._confirmation = confirmation
@@ -140,7 +119,6 @@ class _Held:
 
 
 def _whole(commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State) -> State:
-    """Delete what is left of an atomic append whose rest is missing, and return the state without it."""
     if state.whole == state.position:
         return state
     log.warning("store: the rest of an atomic append is missing, so that nothing of it counts from=%d", state.whole)
@@ -155,9 +133,6 @@ def truncate(
     An atomic append of which a part is deleted is deleted as a whole.
 
     Whatever interrupts it, the directory can be opened, and truncated again.
-
-    Raises:
-        CopyNeeded: nothing was changed, as the state at that position cannot be found any more.
     """
     if position == state.position:
         return state

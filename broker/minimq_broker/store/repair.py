@@ -41,14 +41,6 @@ def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tup
 
     The last one is always verified, earlier ones from the newest on, while that is quick: the others are verified
     later, while the broker runs.
-
-    Args:
-        files: of all segments, ascending.
-        segment_bytes: size at which a segment is sealed.
-        look_s: time for looking, in seconds.
-
-    Returns:
-        What is lost of the segments that were damaged, by their starts; and the start of the first one looked at.
     """
     lost: dict[int, str] = {}
     looked_from = NOT_LOOKED
@@ -67,18 +59,7 @@ def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tup
 
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
-    """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing.
-
-    Args:
-        path: the file, which must not be open.
-        end: log position at which it ends; None for the last one, which must be complete.
-        segment_bytes: size at which a segment is sealed.
-        damage: the damage of its pages.
-
-    Raises:
-        DamagedFile: not enough of it can be read; the file is unchanged.
-        StoreFull: there is no space for another one.
-    """
+    """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing."""
     remedy = "restore the data directory from a copy of it"
     if end is None and path.stat().st_size == 0 and _ends_before(path):
         remedy = f"delete it if an older release was killed while it made it, or {remedy}"
@@ -124,7 +105,6 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
 
 
 def _ends_before(path: Path) -> bool:
-    """Return whether the segments before one end where it begins, so that it was empty."""
     start = int(path.stem)
     former = max((file for file in path.parent.glob("*.mdb") if int(file.stem) < start), default=None)
     try:
@@ -135,7 +115,6 @@ def _ends_before(path: Path) -> bool:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries that match their checksums, with the positions at which they are said to be."""
     for key, entry in rows_in(path, LOG_TABLE):
         if len(key) == _POSITION_BYTES:
             position = int.from_bytes(key, "big")
@@ -147,7 +126,6 @@ def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _linked(found: list[tuple[int, int]], start: int, end: int | None) -> list[tuple[int, int]]:
-    """Return the positions and sizes of those entries that touch another one, or the end of the segment."""
     begins = {start if end is None else end, *(position for position, _ in found)}
     ends = {start, *(position + size for position, size in found)}
     kept: list[tuple[int, int]] = []
@@ -160,7 +138,6 @@ def _linked(found: list[tuple[int, int]], start: int, end: int | None) -> list[t
 
 
 def _apart(found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the positions and sizes of those entries of a rewritten segment that do not overlap others."""
     kept: list[tuple[int, int]] = []
     at = start
     for position, size in found:
@@ -171,7 +148,6 @@ def _apart(found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int
 
 
 def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
-    """Say what is not among the entries of a segment; "" when nothing is missing."""
     gaps: list[str] = []
     at = start
     for position, size in [*kept, *([] if end is None else [(end, 0)])]:
@@ -183,7 +159,6 @@ def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
 
 
 def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewritten_to: int) -> None:
-    """Write entries of a damaged segment to another file, synced."""
     segment = Segment(made, int(path.stem), segment_bytes)
     try:
         entries: list[tuple[int, bytes]] = []

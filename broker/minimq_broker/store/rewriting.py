@@ -39,30 +39,7 @@ _numbers = itertools.count()
 
 
 class Rewriting:
-    """Makes one segment of adjacent ones, in small steps. Used by one thread at a time.
-
-    Args:
-        log: has the segments.
-        segments: those to be rewritten, which are sealed; neither recovery nor a slave needs all of their entries.
-        end: log position at which the last of them ends.
-        choice: decides about each entry.
-        mark: the key up to which delayed batches are published, as it is saved.
-        rest: called at the end, and before an entry that has to stay; returns the entries that take the place of the
-            last ones.
-        salvages: leave out what is damaged.
-
-    Attributes:
-        start: log position of the first entry of the segments.
-        end: as it was given.
-        former: the segments, as they were given.
-        lost: number of damaged entries that were left out; one for all behind a damaged page.
-        read_bytes: size of the entries that were looked at.
-        kept_bytes: size of those in the new segment.
-
-    Raises:
-        StoreFull: there is no space for it.
-        StoreError: it cannot be written.
-    """
+    """Makes one segment of adjacent ones, in small steps. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -97,17 +74,7 @@ class Rewriting:
         return self._waiting[0] if self._waiting else self.former[-1]
 
     def step(self, max_bytes: int, max_entries: int) -> bool:
-        """Take over the next entries, verified and synced; return whether there may be more.
-
-        Args:
-            max_bytes: to be read.
-            max_entries: to be read.
-
-        Raises:
-            CorruptEntry: an entry is damaged.
-            StoreFull: there is no space for them.
-            StoreError: they cannot be written.
-        """
+        """Take over the next entries, verified and synced; return whether there may be more."""
         if not self._waiting:
             return False
         found: Placed = []
@@ -135,7 +102,6 @@ class Rewriting:
         return bool(self._waiting)
 
     def _next(self, entries: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview] | None:
-        """Return the next entry of a segment; None at its end."""
         try:
             return next(entries, None)
         except DAMAGE:
@@ -145,7 +111,6 @@ class Rewriting:
             return None
 
     def _taken(self, position: int, entry: memoryview) -> Placed:
-        """Return what is taken over at an entry."""
         header = read_header(entry, position)
         chosen: memoryview | bytes | Placed | None = None
         if self._has_to_stay(position, header, entry):
@@ -159,7 +124,6 @@ class Rewriting:
         return [] if chosen is None else [(position, bytes(chosen))]
 
     def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
-        """Return whether an entry is a delayed batch that waits, a recall of one that is not due, or a new mark."""
         if header.kind == EntryKind.DELAYED:
             return self._index.needs(position, entry, self._mark)
         if header.kind != EntryKind.FACT:

@@ -88,20 +88,16 @@ def _anything(_batch: memoryview) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of a read, which stops after the batch that reaches one of them.
-
-    Attributes:
-        max_messages: the number of messages, counted from the requested offset.
-        max_bytes: of entries, in bytes; one batch comes in any case.
-        tag_hashes: only batches that may hold one of these tags; all when empty.
-        max_rows: how many batches may be looked at.
-        may_hold: tells of the bytes of a batch whether it is wanted.
-    """
+    """Bounds of a read, which stops after the batch that reaches one of them."""
 
     max_messages: int
+    #: Of entries, in bytes; one batch comes in any case.
     max_bytes: int
+    #: Only batches that may hold one of these tags; all when empty.
     tag_hashes: frozenset[int] = frozenset()
+    #: How many batches may be looked at.
     max_rows: int = 1 << 62
+    #: Tells of the bytes of a batch whether it is wanted.
     may_hold: Callable[[memoryview], bool] = _anything
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
@@ -127,22 +123,16 @@ class Batch(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """The result of a read.
-
-    Attributes:
-        found: rows and batches.
-        next_offset: where to go on: after everything that was examined.
-        rows: number of examined batches.
-        is_cut: what comes next is damaged: a read from `next_offset` raises the error.
-        begins_at: first offset of the first examined batch; -1 when there was none.
-        due_ms: when batches that were delayed were due, in ms since 1970, by their positions.
-    """
+    """The result of a read."""
 
     found: list[tuple[Row, bytes]]
+    #: Where to go on: after everything that was examined.
     next_offset: int
     rows: int
     is_cut: bool = False
+    #: First offset of the first examined batch; -1 when there was none.
     begins_at: int = -1
+    #: When batches that were delayed were due, in ms since 1970, by their positions.
     due_ms: Mapping[int, int] = NONE_DUE
 
 

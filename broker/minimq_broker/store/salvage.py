@@ -12,18 +12,7 @@ from minimq_broker.store.segment import Segment
 
 
 class Salvage:
-    """The batches of some topics in a segment, as far as they can be read. Used by one thread at a time.
-
-    Args:
-        segment: it is not changed.
-        topics: number of queues of each topic, by its id.
-        span: returns which offsets of a queue the segment has at most, for what its index does not tell.
-
-    Attributes:
-        queues: the queues that have something there, or may have.
-        lost: messages of the queues read last that cannot be read; at most so many where the index is damaged.
-        damage: the first damage found; empty without damage.
-    """
+    """The batches of some topics in a segment, as far as they can be read. Used by one thread at a time."""
 
     def __init__(self, segment: Segment, topics: Mapping[int, int], span: Callable[[QueueKey], range]) -> None:
         self.lost: Counter[QueueKey] = Counter()

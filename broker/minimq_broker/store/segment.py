@@ -53,20 +53,7 @@ _MAX_OFFSET = (1 << 64) - 1
 
 
 class Segment(SegmentFile):
-    """One file of the CommitLog. One thread writes; any thread reads.
-
-    Args:
-        path: the file.
-        start: log position of the first entry.
-        segment_bytes: size at which the writer seals it.
-        readonly: open an existing segment only to look at it.
-        verified: its pages are in order, or somebody else looks at them.
-
-    Attributes:
-        due: the table of its delayed batches.
-        rewritten_to: log position at which it ends if it was rewritten, so that entries may be missing; 0 if not.
-        has_gaps: whether offsets of a queue may be missing between two batches.
-    """
+    """One file of the CommitLog. One thread writes; any thread reads."""
 
     def __init__(
         self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
@@ -305,7 +292,6 @@ class Segment(SegmentFile):
         return ReadResult(found, next_offset, rows, begins_at=begins_at, due_ms=due_ms)
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
-        """Return the entry of a row. Raises `CorruptEntry` when it is not there, or is another one."""
         entry = txn.get(_POSITION.pack(row.position), db=self._log)
         if entry is None:
             raise CorruptEntry(f"its index row points at position {row.position}, where no entry begins")
@@ -344,7 +330,6 @@ class Segment(SegmentFile):
         return self._first_offset_of(queue, lambda row: row.position >= position)
 
     def _first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
-        """Return the first offset of the first row that is it, as all rows after it are; None when none is."""
         with self._reading() as txn:
             last = self._last_row(txn, queue)
             if last is None or not is_it(last):
@@ -367,7 +352,6 @@ class Segment(SegmentFile):
     def _values_from(
         self, txn: lmdb.Transaction, queue: QueueKey, offset: int
     ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
-        """Yield the last offset of each batch, its key and its row as stored."""
         with txn.cursor(self._rows) as cursor:
             if not cursor.set_range(ROW_KEY.pack(*queue, offset)):
                 return

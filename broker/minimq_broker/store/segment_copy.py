@@ -14,21 +14,7 @@ from minimq_broker.store.segment import Segment
 
 
 class SegmentCopy:
-    """A segment in the making; used by one thread at a time.
-
-    Args:
-        folder: the directory of the segments.
-        start: log position of the first entry.
-        room_bytes: size that its file may have.
-
-    Attributes:
-        position: log position of the next entry.
-        has_gap: whether entries are missing, which the other replica has left out by a rewriting.
-
-    Raises:
-        StoreFull: there is no space for it.
-        StoreError: it cannot be written.
-    """
+    """A segment in the making; used by one thread at a time."""
 
     def __init__(self, folder: Path, start: int, room_bytes: int) -> None:
         self.position = self.start = start
@@ -39,13 +25,7 @@ class SegmentCopy:
             self._segment = Segment(self.path, start, room_bytes)
 
     def put(self, entries: Sequence[bytes]) -> None:
-        """Add entries that begin at `position`, verified and synced.
-
-        Raises:
-            CorruptEntry: one does not match its checksum.
-            StoreFull: there is no space for them.
-            StoreError: they cannot be written.
-        """
+        """Add entries that begin at `position`, verified and synced."""
         places, rows, due = verified(entries, self.position)
         with writing(self.path.parent):
             self._segment.write(places, rows, due)

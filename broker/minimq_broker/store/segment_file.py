@@ -51,7 +51,6 @@ class SegmentFile:
         close_with(self, self._env, self.path)
 
     def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:  # noqa: ANN401 - as lmdb has it
-        """Begin to read. Raises `CorruptEntry` when the pages of the file are found damaged."""
         if not self.pages.is_over:
             with self._env.begin() as txn:
                 stats = [txn.stat(self._log), txn.stat(self._rows)]

@@ -22,31 +22,18 @@ _MAP_SLACK = 512 << 20
 
 
 class SegmentTables(NamedTuple):
-    """The open file of a segment.
-
-    Attributes:
-        env: the file.
-        log: its table of entries.
-        rows: its table of ConsumeQueue rows.
-        due: its table of delayed batches; None in one of an older release.
-        rewritten_to: see `Segment`.
-    """
+    """The open file of a segment."""
 
     env: lmdb.Environment
     log: Any
     rows: Any
+    #: Its table of delayed batches; None in one of an older release.
     due: Any
     rewritten_to: int
 
 
 def open_segment(path: Path, segment_bytes: int, *, readonly: bool, verified: bool) -> SegmentTables:
-    """Open the file of a segment, or make it.
-
-    Raises:
-        StoreFull: there is no space for it.
-        DamagedFile: it is damaged.
-        StoreError: LMDB cannot open it.
-    """
+    """Open the file of a segment, or make it."""
     size = path.stat().st_size if path.exists() else 0
     map_bytes = max(segment_bytes, size) + _MAP_SLACK
     env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=_TABLES, verified=verified)

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A saved state: what the entries of the log up to a position lead to.
-
-    Attributes:
-        position: the log position.
-        rows: keys and values as stored, each with its checksum.
-    """
+    """A saved state: what the entries of the log up to a position lead to."""
 
     position: int
     rows: list[tuple[bytes, bytes]]

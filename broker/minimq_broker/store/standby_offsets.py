@@ -44,16 +44,7 @@ class Kept(NamedTuple):
 
 
 class StandbyOffsets:
-    """The file. Any thread may call any method; those that change something sync, and are not for an event loop.
-
-    Args:
-        path: the file; made when it is not there.
-        readonly: open an existing file only to look at it.
-
-    Raises:
-        DamagedFile: it is damaged.
-        StoreError: it cannot be opened.
-    """
+    """The file. Any thread may call any method; those that change something sync, and are not for an event loop."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
@@ -78,7 +69,6 @@ class StandbyOffsets:
         self._number = max((kept.number for kept in rows), default=0)
 
     def _load(self, *, readonly: bool) -> tuple[list[Kept], int]:
-        """Return all that is kept, and how often groups were served. The file of an older release gets checksums."""
         with self._env.begin() as txn, txn.cursor() as cursor:
             is_sealed = is_summed(txn)
             stored = dict(unsealed(cursor) if is_sealed else cursor)
@@ -109,12 +99,7 @@ class StandbyOffsets:
     def put(
         self, group: str, offsets: Iterable[CommittedOffset], place: LogPlace = _NOWHERE, *, forced: bool = False
     ) -> None:
-        """Keep offsets of a group, committed with the log at a place; they never go back unless they are forced.
-
-        Raises:
-            StoreFull: there is no space for them.
-            StoreError: they cannot be written.
-        """
+        """Keep offsets of a group, committed with the log at a place; they never go back unless they are forced."""
         with self._writing:
             number = self._number
             rows: dict[tuple[str, QueueKey], Kept] = {}

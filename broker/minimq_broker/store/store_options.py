@@ -46,14 +46,9 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreObserver:
-    """Functions that a store calls, on any thread; they must neither block nor fail.
+    """Functions that a store calls, on any thread; they must neither block nor fail."""
 
-    Attributes:
-        grown: the log has grown, whether that is confirmed or not.
-        damage_found: something in the segment that starts at a position cannot be read, and why.
-        disk_filled: the disk has become fuller than it should be.
-    """
-
+    #: The log has grown, whether that is confirmed or not.
     grown: Callable[[], None]
     damage_found: Callable[[int, str], None]
     disk_filled: Callable[[], None]

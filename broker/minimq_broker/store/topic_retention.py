@@ -19,33 +19,20 @@ from minimq_broker.store.topic_sizes import TopicSizes
 
 
 class _Floor(NamedTuple):
-    """The first offset of a queue that is shown.
+    """The first offset of a queue that is shown."""
 
-    Attributes:
-        offset: itself; 0 if all are shown.
-        position: its log position; `NOTHING_NEEDED` if nothing is shown.
-        until_ms: when it may be too old.
-        seen: log position before which the next look finds nothing that is shown.
-    """
-
+    #: Itself; 0 if all are shown.
     offset: int
+    #: Its log position; `NOTHING_NEEDED` if nothing is shown.
     position: int
+    #: When it may be too old.
     until_ms: int
+    #: Log position before which the next look finds nothing that is shown.
     seen: int
 
 
 class TopicRetention:
-    """Finds the first shown offsets of one log. Used by one thread at a time.
-
-    Args:
-        log: the log.
-        segment_bytes: size at which its segments are sealed.
-        max_age_ms: age in ms at which messages of other topics are not shown any more; 0: they go with their segment.
-
-    Attributes:
-        rules: those of the topics that have some of their own, by their ids, as of the last look.
-        gone_before: log positions before which nothing of a topic is shown, roughly, by its id.
-    """
+    """Finds the first shown offsets of one log. Used by one thread at a time."""
 
     def __init__(self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0) -> None:
         self.rules: dict[int, RetentionRules] = {}
@@ -147,7 +134,6 @@ class TopicRetention:
         return floor
 
     def _cut_by_size(self, topic_id: int, max_bytes: int) -> int:
-        """Return the log position from which on the newest messages of a topic have about so many bytes."""
         kept_from = 0
         for start, size in self._slices(topic_id) if max_bytes else ():
             if max_bytes <= 0:

@@ -13,12 +13,7 @@ _SLICES = 64
 
 
 class TopicSizes:
-    """The sizes of topics in one segment. What is written to it later is counted when it is asked for.
-
-    Args:
-        segment: the segment.
-        segment_bytes: size at which segments are sealed.
-    """
+    """The sizes of topics in one segment. What is written to it later is counted when it is asked for."""
 
     def __init__(self, segment: Segment, segment_bytes: int) -> None:
         self.segment = segment

@@ -14,16 +14,7 @@ from minimq_common.errors import CorruptEntry
 
 
 class Verification:
-    """A walk through all pages, then all entries and index rows of one read-only segment.
-
-    Args:
-        segment: the segment.
-        end: log position at which it ends.
-
-    Attributes:
-        segment: as it was given.
-        is_over: whether everything was verified.
-    """
+    """A walk through all pages, then all entries and index rows of one read-only segment."""
 
     def __init__(self, segment: Segment, end: int) -> None:
         self.is_over = False

@@ -59,30 +59,18 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WriterHooks:
-    """Functions that the writer's thread calls.
+    """Functions that the writer's thread calls."""
 
-    Attributes:
-        clock_ms: returns the time of day in ms since 1970.
-        refusal: returns, before each group, why no batch may be written now, None when it may.
-        grown: hears that the log has grown, whether that is confirmed or not.
-    """
-
+    #: Returns the time of day in ms since 1970.
     clock_ms: Callable[[], int]
+    #: Returns, before each group, why no batch may be written now, None when it may.
     refusal: Callable[[], MiniMQError | None]
+    #: Hears that the log has grown, whether that is confirmed or not.
     grown: Callable[[], None]
 
 
 class Writer:
-    """Owns the log, the state and the checkpoint for writing, from `start` to `stop`.
-
-    Args:
-        commit_log: where entries go.
-        state: what they add up to; only the writer's thread changes it, or puts another in its place.
-        checkpoint: where the state is saved every `checkpoint_interval_s` seconds and at the end.
-        confirmation: where what has to be confirmed waits for that; what has not is told the same way.
-        hooks: its callbacks.
-        sync: answer appends after the sync (True), or before the commit as long as commits succeed (False).
-    """
+    """Owns the log, the state and the checkpoint for writing, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -172,7 +160,6 @@ class Writer:
         self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
     def _take(self, wait_s: float) -> list[Job | Call]:
-        """Return all that waits, up to the size of a group; wait for the first."""
         jobs: list[Job | Call] = []
         try:
             job = self._jobs.get(timeout=wait_s)
@@ -244,7 +231,6 @@ class Writer:
     # ---- writing --------------------------------------------------------------------------------------
 
     def _write(self, jobs: list[Job]) -> None:
-        """Write one group and answer all callers."""
         grown: Set[QueueKey] = frozenset()
         if self._failure:
             self._refuse(jobs, self._failure)
@@ -261,7 +247,6 @@ class Writer:
             self._fail(error)
 
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
-        """Write what can be written of a group, and return the queues that have grown. Takes early answers out."""
         start = self.state.position
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
@@ -292,7 +277,6 @@ class Writer:
             job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
 
     def _tell_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
-        """Take out the jobs whose answers do not depend on the group."""
         if holds:  # what they repeat is somewhere in the log
             self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
         else:
@@ -301,7 +285,6 @@ class Writer:
         jobs[:] = [job for job in jobs if job not in told]
 
     def _hold(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
-        """Take out the jobs whose answers have to wait until the group is confirmed. No queue has grown so far."""
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]
         jobs[:] = [job for job in jobs if job.error is not None or job.replicates]
         self._confirmation.add(group.end, waiting, group.grown, time.monotonic())
@@ -332,7 +315,6 @@ class Writer:
             job.error = job.error or copy.copy(reason)
 
     def _reason(self, error: Exception) -> MiniMQError:
-        """Return what callers are told of a failed write. The store fails unless it is certain what the disk holds."""
         if is_full(error, self._log.path):
             return StoreFull(
                 f"the disk of the broker is full ({error}): free space, then send again", retry_after_s=1.0
@@ -344,7 +326,6 @@ class Writer:
         return self._fail(error)
 
     def _fail(self, error: Exception) -> MiniMQError:
-        """Refuse everything from now on, and return the reason: a new start finds out what the disk holds."""
         log.error("store: stopped after an error", exc_info=error)
         self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
         return self._failure
@@ -375,7 +356,6 @@ class Writer:
         return True
 
     def _save_all(self) -> None:
-        """Save the state as it is at the end, or at least what waits for that."""
         self._save(_LAST_PATIENCE_S)
         if self._checkpoint.position != self.state.position:
             self._save(_LAST_PATIENCE_S)

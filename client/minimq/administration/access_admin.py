@@ -272,7 +272,6 @@ class AccessAdmin:
         return later
 
     def _master(self) -> str:
-        """Return the name of the broker to call, always the same one, so that changes are sequential."""
         return min(self._masters.find(to_change=True))
 
     def _read(self, master: str) -> AccessDocument:

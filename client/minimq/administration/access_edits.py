@@ -29,11 +29,7 @@ _ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
 
 
 def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
-    """Return a document after a change, under the next version.
-
-    Raises:
-        InvalidArgument: the change cannot be made, or nobody could make another one after it.
-    """
+    """Return a document after a change, under the next version."""
     changed = edit(document)
     later = replace(changed, version=max(changed.version, document.version + 1))
     later = decode(later.encoded())  # with the same checks as documents from elsewhere
@@ -228,12 +224,10 @@ def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:
 
 
 def _normal(rules: Iterable[str]) -> tuple[str, ...]:
-    """Return rules as they are shown, each once. Raises `InvalidArgument`."""
     return tuple(dict.fromkeys(str(parse_rule(rule)) for rule in rules))
 
 
 def _added(rules: Iterable[str]) -> tuple[str, ...]:
-    """Return rules as `_normal`. Raises `InvalidArgument` for a rule that would decide nothing."""
     found = _normal(rules)
     for rule in found:
         check_decides(parse_rule(rule))

@@ -13,71 +13,46 @@ from minimq_common.model import MASTER_ID
 
 @dataclass(frozen=True, slots=True)
 class BrokerActivity:
-    """A replica of a broker, and its rates.
-
-    Attributes:
-        status: as `Admin.broker_status` returns it.
-        in_per_s: messages that it stores in a second; None before the second look, and after a restart.
-        out_per_s: messages that it sends to consumers in a second; likewise.
-    """
+    """A replica of a broker, and its rates."""
 
     status: BrokerStatus
+    #: Messages that it stores in a second; None before the second look, and after a restart.
     in_per_s: float | None
+    #: Messages that it sends to consumers in a second; likewise.
     out_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicActivity:
-    """A topic, and its rate.
-
-    Attributes:
-        topic: its name.
-        messages: number of messages that can be read.
-        in_per_s: messages that are stored in a second; None before the second look.
-    """
+    """A topic, and its rate."""
 
     topic: str
     messages: int
+    #: Messages that are stored in a second; None before the second look.
     in_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupActivity:
-    """A consumer group, and its rate.
-
-    Attributes:
-        group: as `Admin.describe_groups` returns it.
-        out_per_s: messages that it commits in a second; None before the second look, and when it has gone back.
-    """
+    """A consumer group, and its rate."""
 
     group: GroupDescription
+    #: Messages that it commits in a second; None before the second look, and when it has gone back.
     out_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityProblem:
-    """A thing that an operator has to look at.
-
-    Attributes:
-        text: a sentence about it.
-        group: the group that it is about; None if it is about a broker.
-    """
+    """A thing that an operator has to look at."""
 
     text: str
+    #: The group that it is about; None if it is about a broker.
     group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterActivity:
-    """A cluster at one moment.
-
-    Attributes:
-        brokers: all replicas, sorted by name and id.
-        topics: those that were looked at, the busiest first; of a large cluster a part, the others in turn.
-        topic_count: number of all topics.
-        groups: all groups, those with the most lag first.
-        problems: what an operator has to look at, brokers first.
-    """
+    """A cluster at one moment."""
 
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
@@ -96,11 +71,6 @@ class CounterRates:
         """Return how much a counter has grown in a second since the last call; None if that is not known.
 
         Rates of brokers are added up: one that is missing for a while adds nothing, and no jump when it comes back.
-
-        Args:
-            key: of the counter.
-            values: of the counter now, by broker. One that is smaller than before has begun anew.
-            at: the time, in seconds.
         """
         known = self._last.setdefault(key, {})
         rates = []
@@ -116,12 +86,7 @@ class CounterRates:
 
 
 def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[ActivityProblem]:
-    """Return what an operator has to look at, brokers first; of one that does not answer there is one sentence.
-
-    Args:
-        brokers: all replicas.
-        groups: all groups; what each of them lacks because of such a broker is on its own page.
-    """
+    """Return what an operator has to look at, brokers first; of one that does not answer there is one sentence."""
     sentences = [sentence for status in brokers for sentence in _of_broker(status)]
     unanswered: dict[str, str] = {}
     for group in groups:
@@ -150,7 +115,6 @@ def committed_by(group: GroupDescription) -> Mapping[str, int]:
 
 
 def _told_of(brokers: Collection[BrokerStatus]) -> set[str]:
-    """Return the names of the brokers of which it is told already why groups miss their answers."""
     answering = {status.broker_name for status in brokers if status.error is None}
     return {
         status.broker_name

@@ -48,12 +48,7 @@ class ActivitySource(Protocol):
 
 
 class ActivityReader:
-    """Reads the activity of one cluster. Used by one thread at a time.
-
-    Args:
-        source: an `Admin`; its timeout bounds how long a server that hangs holds a look up.
-        clock: returns seconds.
-    """
+    """Reads the activity of one cluster. Used by one thread at a time."""
 
     def __init__(self, source: ActivitySource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -64,12 +59,7 @@ class ActivityReader:
         self._last = ""
 
     def read(self) -> ClusterActivity:
-        """Look at the cluster. What you may not describe is left out.
-
-        Raises:
-            Unavailable: no name server answers.
-            MiniMQError: no broker does.
-        """
+        """Look at the cluster. What you may not describe is left out."""
         statuses = _allowed(self._source.broker_status)
         names = [name for name in self._source.list_topics() if not name.startswith("%")]
         self._topics = {name: self._topics[name] for name in names if name in self._topics}

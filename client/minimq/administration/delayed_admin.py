@@ -122,7 +122,6 @@ class DelayedAdmin:
     def _totals(
         self, topic: str, masters: Mapping[str, str], pages: Mapping[str, delay_pb2.ListDelayedResponse]
     ) -> DelayedTotals:
-        """Return the totals of a topic from the first page of each broker; pages without a batch are followed."""
         dues = []
         for broker, page in pages.items():
             first = page
@@ -144,7 +143,6 @@ class DelayedAdmin:
         return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
 
     def _carrying(self, topic: str) -> list[str]:
-        """Return the names of the brokers that carry a topic."""
         return sorted(data.broker_name for data in self._masters.route(topic).queues)
 
     def _of_broker(self, broker: str, asked: delay_pb2.ListDelayedRequest) -> Iterator[tuple[DelayedMessages, bytes]]:

@@ -240,14 +240,7 @@ def topic_from_wire(
     away: Iterable[AwayBroker],
     unanswered: Mapping[str, str] | None = None,
 ) -> TopicDescription:
-    """Return the description of a topic.
-
-    Args:
-        name: its name.
-        answers: what the brokers say, by broker name.
-        away: the brokers that carry it and have gone.
-        unanswered: why brokers did not answer, by broker name.
-    """
+    """Return the description of a topic."""
     return TopicDescription(
         topic=name,
         settings=tuple(

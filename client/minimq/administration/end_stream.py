@@ -14,15 +14,7 @@ from minimq_proto.v1 import halves_pb2
 
 
 class EndStream(CorrelatedStream[halves_pb2.EndHalvesRequest, halves_pb2.EndHalfResponse, halves_pb2.EndHalfResult]):
-    """Brings the ends of transactions to one broker, those that have gathered together. Thread-safe.
-
-    Args:
-        connection: the connection whose event loop it uses.
-        address: HOST:PORT of the broker.
-
-    Raises:
-        Closed: the connection is closed, or this is a fork.
-    """
+    """Brings the ends of transactions to one broker, those that have gathered together. Thread-safe."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         self._connection = connection
@@ -46,7 +38,6 @@ class EndStream(CorrelatedStream[halves_pb2.EndHalvesRequest, halves_pb2.EndHalf
         self.request(numbered, answer)
 
     def _send(self, request: halves_pb2.EndHalvesRequest) -> None:
-        """Have an end sent with those that gather until the event loop looks."""
         self._gathered.append(request)
         if not self._is_woken:
             self._is_woken = True

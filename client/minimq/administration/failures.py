@@ -33,15 +33,7 @@ def raise_failures(
     remedy: str,
     order: Callable[[MiniMQError], Any] = lasting_first,
 ) -> None:
-    """Raise one error for all failures, if there are any, merged as `merge_failures` does.
-
-    Args:
-        what: the task that failed: "topic orders was not created".
-        failures: by broker name.
-        asked: addresses of all called brokers, by broker name.
-        remedy: what to do about it.
-        order: key by which they are listed.
-    """
+    """Raise one error for all failures, if there are any, merged as `merge_failures` does."""
     if not failures:
         return
     merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)

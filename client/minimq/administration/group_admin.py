@@ -170,7 +170,6 @@ class GroupAdmin:
     # ---- Looking --------------------------------------------------------------------------------
 
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
-        """Return the names that any broker knows, and the failures of the others; raises if all failed."""
         request = broker_pb2.ListGroupsRequest()
         answers, failures = self._masters.call_all(masters, lambda stub: stub.ListGroups, request)
         if not answers:
@@ -178,7 +177,6 @@ class GroupAdmin:
         return sorted({group for answer in answers.values() for group in answer.groups}), failures
 
     def _ask(self, groups: Sequence[str], masters: Mapping[str, str]) -> dict[str, _Answers]:
-        """Return the brokers' answers about each group, with parallel calls."""
         keys = [(group, broker) for group in groups for broker in masters]
         answers, failures = self._masters.call_all(
             {key: masters[key[1]] for key in keys},

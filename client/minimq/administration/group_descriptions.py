@@ -198,15 +198,7 @@ def group_from_wire(
     now: datetime,
     away: Callable[[str], Iterable[AwayBroker]] = lambda _: (),
 ) -> GroupDescription:
-    """Return the description of a group.
-
-    Args:
-        group: its name.
-        answers: the answers of the brokers, by broker name.
-        unanswered: the reasons of the others, by broker name.
-        now: the reference for the age of messages.
-        away: returns the departed brokers that carry a topic.
-    """
+    """Return the description of a group."""
     every = sorted(
         (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
         key=lambda queue: queue.queue,
@@ -242,7 +234,6 @@ def group_from_wire(
 
 
 def _expires_at(answers: Iterable[broker_pb2.DescribeGroupResponse]) -> datetime | None:
-    """Return when the last broker that knows a group deletes it; None if one of them keeps it."""
     knowing = [answer for answer in answers if answer.client_ids or answer.queues]
     if not knowing or not all(answer.HasField("expires_ms") for answer in knowing):
         return None

@@ -13,17 +13,7 @@ log = client_logger(__name__)
 
 
 def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
-    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged.
-
-    Args:
-        client: makes the calls; afterwards its routes include the topic.
-        topic: its name.
-        queues: how many it has on each broker.
-        timeout_s: seconds for a call to a broker.
-
-    Raises:
-        MiniMQError: no broker has it.
-    """
+    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged."""
     wanted = broker_pb2.Topic(
         topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
     )

@@ -12,12 +12,7 @@ from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A key that was just made.
-
-    Attributes:
-        key: for the user.
-        stored: as servers store it.
-    """
+    """A key that was just made."""
 
     key: UserKey
     stored: StoredKey
@@ -29,11 +24,7 @@ class IssuedKey:
 
 
 def issue_key(lifetime_s: float | None = None) -> IssuedKey:
-    """Make a key.
-
-    Args:
-        lifetime_s: its lifetime in seconds; None for no limit.
-    """
+    """Make a key."""
     key, now_ms = new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)), round(time.time() * 1000)
     expires_ms = 0 if lifetime_s is None else now_ms + round(lifetime_s * 1000)
     return IssuedKey(key, StoredKey(key.hash, expires_ms, now_ms))

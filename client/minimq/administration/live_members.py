@@ -34,16 +34,7 @@ def refuse_if_live(
     topic: str = "",
     ids: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Raise `GroupConflict` if members are connected, or queues are held for members that have left.
-
-    Args:
-        masters: makes the calls.
-        group: its name.
-        addresses: the brokers to ask, by broker name.
-        action: the change to refuse.
-        topic: the topic of the queues to check; all if empty.
-        ids: the queues to check, by broker name; all of a broker if it has none.
-    """
+    """Raise `GroupConflict` if members are connected, or queues are held for members that have left."""
     request = broker_pb2.DescribeGroupRequest(group=group)
     answers, failures = masters.call_all(addresses, lambda stub: stub.DescribeGroup, request)
     raise_failures(f"group {group} cannot be looked up", failures, addresses, "nothing was changed")

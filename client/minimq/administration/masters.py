@@ -36,12 +36,7 @@ _MOVING = (NotMaster, NotEnoughReplicas, Unavailable)
 
 
 class Masters:
-    """Finds and calls the masters that the name servers know. Thread-safe.
-
-    Args:
-        calls: makes the calls. Its `timeout_s` is also how long to wait until all name servers show a change, or a
-            broker has a master again.
-    """
+    """Finds and calls the masters that the name servers know. Thread-safe."""
 
     def __init__(self, calls: ClusterClient) -> None:
         self.calls = calls
@@ -64,19 +59,7 @@ class Masters:
         return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
     def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
-        """Return the addresses of masters by broker name; waits for an election if there would be none.
-
-        Args:
-            cluster: only those of this cluster.
-            names: only these; all when empty.
-            to_change: something is about to be changed on them, so none that runs may be missing: name servers that
-                have just started are waited for until the brokers had time to come back.
-
-        Raises:
-            SystemBusy: there was not enough time for that.
-            Unavailable: there is none, or one of `names` is away or has none, or all of the cluster are.
-            InvalidArgument: there is no such cluster, or no broker of that name.
-        """
+        """Return the addresses of masters by broker name; waits for an election if there would be none."""
         return self.with_retries(lambda: self._find(cluster, names, to_change=to_change), lambda: names)
 
     def _find(self, cluster: str | None, names: Sequence[str], *, to_change: bool) -> dict[str, str]:
@@ -111,11 +94,7 @@ class Masters:
         return {name: masters[name] for name in names} if names else masters
 
     def find_all(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
-        """Return the addresses of the masters of all brokers; waits for elections, and raises as `find` does.
-
-        Raises:
-            Unavailable: a broker has no master now, only slaves; the text names it.
-        """
+        """Return the addresses of the masters of all brokers; waits for elections, and raises as `find` does."""
         return self.with_retries(lambda: self._find_all(cluster, names), lambda: names)
 
     def _find_all(self, cluster: str | None, names: Sequence[str]) -> dict[str, str]:
@@ -158,15 +137,7 @@ class Masters:
         topic: str | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Raise `Unavailable` if a broker is away on which to change something.
-
-        Args:
-            what: the task that is refused: "topic orders was not deleted".
-            remedy: how to do it on the other brokers all the same.
-            cluster: looked at; all when None.
-            topic: carried by the brokers that matter; all matter when None.
-            names: of the brokers that matter; all matter when empty.
-        """
+        """Raise `Unavailable` if a broker is away on which to change something."""
         away = [each for each in self.away(cluster, topic) if not names or each.broker_name in names]
         if away:
             raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
@@ -193,14 +164,9 @@ class Masters:
     def with_retries(
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
     ) -> Result:
-        """Return what an attempt returns. While a broker may get another master, one that fails for that is repeated.
+        """Return what an attempt returns.
 
-        Args:
-            attempt: does no harm when it is repeated.
-            concerned: returns the names of the brokers that it was about; none for any.
-
-        Raises:
-            MiniMQError: what the attempt raises, if it is for another reason or lasts for too long.
+        While a broker may get another master, one that fails for that is repeated.
         """
 
         def may_move(error: MiniMQError) -> bool:
@@ -209,7 +175,6 @@ class Masters:
         return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
 
     def _have_replicas(self, names: Collection[str]) -> bool:
-        """Return whether one of some brokers, or of all if none is named, may get another master."""
         try:
             known = [broker for broker in self.brokers() if not names or broker.broker_name in names]
         except MiniMQError:
@@ -256,15 +221,7 @@ class Masters:
         )
 
     def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
-        """Return what those masters say that carry a topic, by broker name.
-
-        Args:
-            topic: its name.
-            masters: addresses of the brokers to ask, by name.
-
-        Raises:
-            MiniMQError: one of them cannot be asked, so it is not known whether it carries the topic.
-        """
+        """Return what those masters say that carry a topic, by broker name."""
         answers, failures = self.describe_each(topic, masters)
         raise_failures(
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
@@ -282,17 +239,7 @@ class Masters:
     def offsets_at(
         self, queues: Collection[MessageQueue], timestamp_ms: int, addresses: Mapping[str, str]
     ) -> dict[MessageQueue, int]:
-        """Return for each queue the first offset stored at or after a moment, or its end when there is none.
-
-        Args:
-            queues: which ones.
-            timestamp_ms: milliseconds since 1970.
-            addresses: of the brokers, by name.
-
-        Raises:
-            Unavailable: the broker of a queue has no address.
-            MiniMQError: a broker failed; the text names the queue.
-        """
+        """Return for each queue the first offset stored at or after a moment, or its end when there is none."""
         for queue in queues:
             if queue.broker_name not in addresses:
                 raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
@@ -315,13 +262,6 @@ class Masters:
 
         Versions grow with every change and over restarts of a broker, so it does not matter what others have changed
         since. A broker that has left is waited for, as routes do not lead to it: it shows the change when it is back.
-
-        Args:
-            versions: the data version that each broker answered with, by broker name.
-            gone: something was taken away, and a broker that is not registered does not show it any more.
-
-        Raises:
-            DeadlineExceeded: the text names the name server and the broker that it does not show, or only as it was.
         """
 
         def lack(view: ClusterView) -> str | None:

@@ -12,11 +12,7 @@ _INT32 = range(-(1 << 31), 1 << 31)
 
 
 def check_queue_counts(**counts: object) -> None:
-    """Raise `InvalidArgument` when a count is no number that a request can hold; brokers know the other rules.
-
-    Args:
-        counts: by the names of the arguments; one that is None is not given.
-    """
+    """Raise `InvalidArgument` when a count is no number that a request can hold; brokers know the other rules."""
     for name, count in counts.items():
         if count is None:
             continue

@@ -25,14 +25,7 @@ class _RecallParts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecallHandle(NamedTuple):
-    """One delayed message that can be recalled.
-
-    Attributes:
-        topic: of the message.
-        broker_name: the broker that has it.
-        due_ms: when it is due, in ms since 1970.
-        recall_id: the number by which its broker knows it, along with that time.
-    """
+    """One delayed message that can be recalled."""
 
     topic: str
     broker_name: str

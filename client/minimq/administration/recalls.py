@@ -39,18 +39,7 @@ _OUTCOMES = {
 
 
 async def recall(client: ClusterClient, handle: object, patience_s: float) -> RecallResult:
-    """Recall a delayed message; runs on the event loop of the connection.
-
-    Args:
-        client: makes the calls.
-        handle: the text of a recall handle.
-        patience_s: seconds to wait for a master of its broker.
-
-    Raises:
-        InvalidArgument: it is no recall handle, of another cluster, or of a message that cannot be recalled.
-        TopicNotFound: the topic is gone, and with it the message.
-        MiniMQError: the broker was not reached, or refused; it is not known whether the message is recalled.
-    """
+    """Recall a delayed message; runs on the event loop of the connection."""
     parsed = RecallHandle.parse(handle)
     key = delay_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
     request = delay_pb2.RecallRequest(topic=parsed.topic, keys=[key])

@@ -16,13 +16,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class Reset:
-    """One reset, which may be tried again. Thread-safe.
-
-    Args:
-        masters: makes the calls.
-        request: what is asked for about all queues of a broker; see `reset_request`.
-        chosen: the ids of queues by broker name; all queues of the topic when None.
-    """
+    """One reset, which may be tried again. Thread-safe."""
 
     def __init__(
         self, masters: Masters, request: broker_pb2.ResetOffsetsRequest, chosen: Mapping[str, Sequence[int]] | None
@@ -66,7 +60,6 @@ class Reset:
         described: Mapping[str, broker_pb2.DescribeTopicResponse],
         masters: Mapping[str, str],
     ) -> dict[MessageQueue, int]:
-        """Return where a reset would have queues go on."""
         request = self._request
         found = {
             MessageQueue(request.topic, broker, status.queue_id): status
@@ -85,13 +78,6 @@ class Reset:
     def _masters_of(
         self, topic: str, chosen: Iterable[str] | None
     ) -> tuple[dict[str, str], dict[str, broker_pb2.DescribeTopicResponse]]:
-        """Return the masters that carry a topic, those of the chosen brokers or all, and what they say of it.
-
-        Raises:
-            TopicNotFound: no broker carries it.
-            QueueNotFound: a broker that was chosen does not.
-            Unavailable: one that carries it has no master now.
-        """
         masters = self._masters.find(to_change=True)
         asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
         described = self._masters.describe(topic, asked)
@@ -112,7 +98,6 @@ class Reset:
         return {broker: masters[broker] for broker in wanted}, described
 
     def _routed(self, topic: str) -> list[str]:
-        """Return the names of the brokers to which the route of a topic leads."""
         try:
             return [data.broker_name for data in self._masters.route(topic).queues]
         except TopicNotFound:
@@ -137,7 +122,6 @@ def _check_queues(
     described: Mapping[str, broker_pb2.DescribeTopicResponse],
     offset: int | None,
 ) -> None:
-    """Raise `QueueNotFound` or `OffsetOutOfRange` when a queue is not there, or does not store the offset."""
     outside: list[str] = []
     for broker in ids:
         found = {status.queue_id: status for status in described[broker].queues}

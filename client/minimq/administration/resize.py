@@ -24,15 +24,6 @@ class Resize:
 
     Nothing is remembered between the steps: each round asks the brokers what they have, waits until the name servers
     show it, and makes the next step of each broker. So it goes on from wherever an earlier one, or a crash, left off.
-
-    Args:
-        masters: calls brokers and looks at name servers.
-        topic: its name.
-        queues: how many each broker shall have in the end.
-        carriers: addresses of the masters by broker name.
-        ignored: groups that are not waited for.
-        force: wait for no group.
-        progress: told what is done or waited for.
     """
 
     def __init__(
@@ -76,7 +67,6 @@ class Resize:
                 self._find_again()
 
     def _round(self) -> bool:
-        """Make the next step of every broker. Returns True when none is left."""
         seen = self._look()
         self._now = {broker: Counts(it.topic.read_queues, it.topic.write_queues) for broker, it in seen.items()}
         self._before = self._before or dict(self._now)
@@ -116,7 +106,6 @@ class Resize:
             raise merge_failures(failures)
 
     def _find_again(self) -> None:
-        """Learn the addresses of masters that have moved; one that is not registered now may come back."""
         with contextlib.suppress(TransportError, SystemBusy):
             found = self._masters.find()
             self._carriers |= {broker: found[broker] for broker in self._carriers if broker in found}

@@ -319,18 +319,6 @@ class TopicAdmin(TopicDescriber):
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None
     ) -> dict[str, str]:
-        """Return the masters that carry a topic.
-
-        Args:
-            topic: its name.
-            cluster: looked at; all when None.
-            brokers: that have to carry it; any may when empty.
-            queues: how many are wanted on each, for the remedy of the error.
-
-        Raises:
-            TopicNotFound: there is none, or one of `brokers` does not carry it.
-            TopicUnavailable: all that carry it are away.
-        """
         masters = self._masters.find_all(cluster, brokers)
         present = self._masters.describe(topic, masters)
         if not present and not brokers:
@@ -346,7 +334,6 @@ class TopicAdmin(TopicDescriber):
     def _left_out(
         self, topic: str, cluster: str | None, brokers: Sequence[str], done: Collection[str]
     ) -> tuple[AwayBroker, ...]:
-        """Return the brokers that carry a topic and were away when it was changed on all, or on `brokers` if given."""
         away = () if brokers else self._masters.away(cluster, topic)
         return tuple(each for each in away if each.broker_name not in done)
 
@@ -356,7 +343,6 @@ def _versions(answers: Mapping[str, _Versioned]) -> dict[str, int]:
 
 
 def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:
-    """Return the topics that have other settings than `wanted`, by broker; all if it is None."""
     settings = None if wanted is None else topic_settings(wanted)
     return {broker: each.topic for broker, each in answers.items() if topic_settings(each.topic) != settings}
 

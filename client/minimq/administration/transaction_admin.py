@@ -154,7 +154,6 @@ class TransactionAdmin:
 def _resolution_of(
     named: str, wanted: TransactionResolution, result: halves_pb2.EndHalfResult
 ) -> TransactionResolution:
-    """Return how a transaction has ended, which was to end so. Raises the reason if it has ended otherwise."""
     stands = _RESOLUTIONS.get(result.outcome)
     if stands is wanted:
         return stands

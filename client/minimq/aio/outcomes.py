@@ -17,9 +17,6 @@ class LoopOutcomes:
     """Carries outcomes over to one event loop, all that have gathered at a time: waking a loop costs a system call.
 
     Thread-safe.
-
-    Args:
-        loop: where the outcomes are waited for.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

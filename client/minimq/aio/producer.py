@@ -221,7 +221,6 @@ class Producer:
     async def _request(
         self, message: Message, timeout_s: float, queue: MessageQueue | None, selector: Selector | None
     ) -> tuple[LoopOutcome[Reply], OpenRequest]:
-        """Send a request; return its outcome, and what stands for it."""
         requester, outcome = self._core.requester, self._home().new_reply()
         check_message_type(message)
         requester.check(message, timeout_s)
@@ -270,7 +269,6 @@ class Producer:
     # ---- without blocking the loop --------------------------------------------------------------
 
     def _home(self) -> LoopOutcomes:
-        """Return what carries outcomes to the running loop, which may be another one than before."""
         loop = asyncio.get_running_loop()
         if self._outcomes is None or self._outcomes.loop is not loop:
             self._outcomes, self._turn = LoopOutcomes(loop), asyncio.Lock()
@@ -284,7 +282,6 @@ class Producer:
         outcome: Outcome | None,
         reply_to: str | None = None,
     ) -> Coroutine[None, None, None] | None:
-        """Hand a message in if that can be done at once; otherwise return what does it in its turn."""
         core = self._core
         core.check_process()
         check_message_type(message)
@@ -294,7 +291,6 @@ class Producer:
         return None if core.hand_in(item, wait=False) else self._in_turn(self._hand_in_with_room(item))
 
     async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
-        """Do something that hands a message in, after those before it; those behind it must not overtake it."""
         self._behind += 1
         try:
             async with self._turn:
@@ -357,6 +353,5 @@ def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Look at the error of a task, so that asyncio does not log it when nobody waits any more."""
     if not task.cancelled():
         task.exception()

@@ -143,7 +143,6 @@ class PullConsumer(ConsumerFace):
 
     @asynccontextmanager
     async def _polling(self) -> AsyncIterator[None]:
-        """Poll in the block; a poll that a signal has interrupted is made good by the next one."""
         async with self._turn:
             await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
             try:
@@ -196,6 +195,5 @@ class PullConsumer(ConsumerFace):
 
 
 def _take_note(closing: asyncio.Future[None]) -> None:
-    """Take an error out of a future, which asyncio would log: a caller that was cancelled does not hear of it."""
     if not closing.cancelled():
         closing.exception()

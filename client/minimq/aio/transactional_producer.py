@@ -185,7 +185,6 @@ class CheckedTransaction:
             core.left(transaction)
 
     async def _roll_back(self) -> None:
-        """Roll back. What goes wrong is only logged: the check decides then."""
         core, transaction = self._core, self._transaction
         outcome = self._outcomes.new_answer()
         try:
@@ -198,15 +197,7 @@ class CheckedTransaction:
 
 
 class CheckTasks:
-    """Calls a check: a coroutine function in tasks of the loop of the user, a plain one on threads.
-
-    Args:
-        check: of the user.
-
-    Attributes:
-        loop: of the user; None until it is known, and until then nobody is asked.
-        threads: for a plain function.
-    """
+    """Calls a check: a coroutine function in tasks of the loop of the user, a plain one on threads."""
 
     def __init__(self, check: AsyncTransactionCheck) -> None:
         self._check = call = cast("Callable[[Message], Any]", check)

@@ -27,12 +27,7 @@ class AwaitedAnswer(Generic[T]):
         self._arrived.release()
 
     def result(self, timeout_s: float = -1, peer: str = "the server") -> T:
-        """Wait, by default without a limit; return the answer, or raise the error.
-
-        Args:
-            timeout_s: seconds to wait.
-            peer: named by the error when that was not enough.
-        """
+        """Wait, by default without a limit; return the answer, or raise the error."""
         if not self._arrived.acquire(timeout=timeout_s):
             raise DeadlineExceeded(f"{peer} gave no answer for {timeout_s:g} s")
         if self._answer is not None:

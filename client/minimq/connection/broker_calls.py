@@ -33,11 +33,7 @@ _PARALLEL_CALLS = 32
 
 
 class BrokerCalls:
-    """Makes calls to brokers. Used on the event loop of the connection.
-
-    Args:
-        channels: the channels to brokers.
-    """
+    """Makes calls to brokers. Used on the event loop of the connection."""
 
     def __init__(self, channels: Channels[BrokerAsyncStub]) -> None:
         self._channels = channels
@@ -50,19 +46,7 @@ class BrokerCalls:
         timeout_s: float,
         reconnect_s: float = 0.0,
     ) -> Response:
-        """Return the answer of one broker.
-
-        Args:
-            address: HOST:PORT.
-            method: picks the method of a stub.
-            request: of the call, which must be safe to repeat unless `reconnect_s` is 0.
-            timeout_s: seconds that one try may take.
-            reconnect_s: seconds for which a broker that is not reached is tried again.
-
-        Raises:
-            MiniMQError: what the broker refused with, or `Unavailable` or `DeadlineExceeded`.
-            InternalError: it has answered what cannot be.
-        """
+        """Return the answer of one broker."""
         peer = f"broker {address}"
         give_up = time.monotonic() + reconnect_s
         while True:
@@ -82,15 +66,7 @@ class BrokerCalls:
         timeout_s: float,
         reconnect_s: float = 0.0,
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-        """Make many calls at once, and return the answers and the failures by key, in the order of the addresses.
-
-        Args:
-            addresses: HOST:PORT by key.
-            method: picks the method of a stub.
-            requests: by key; who has none is not called.
-            timeout_s: as of `call`.
-            reconnect_s: as of `call`.
-        """
+        """Make many calls at once, and return the answers and the failures by key, in the order of the addresses."""
         room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
         answers: dict[Key, Response] = {}
         failures: dict[Key, MiniMQError] = {}

@@ -24,10 +24,6 @@ class BrokerHealth:
     """Knows which brokers give no answer, for all clients of a connection. Thread-safe.
 
     Such a broker is probed in the background until it answers, so that nobody waits for it.
-
-    Args:
-        loop: on which they are asked.
-        channels: the channels to brokers.
     """
 
     def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
@@ -63,7 +59,6 @@ class BrokerHealth:
             self._silent.discard(address)
 
     async def _answers(self, address: str) -> bool:
-        """Probe a broker; return False if nothing came in time, and True also for a failure: it was reached."""
         stub: Any = self._channels.stub(address)
         try:
             await stub.check_health(b"", timeout=_QUESTION_S, wait_for_ready=True)

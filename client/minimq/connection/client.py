@@ -214,12 +214,7 @@ class ClusterClient:
 
 
 class RouteCache:
-    """The routes of a cluster, as the threads of one client ask for them. Thread-safe.
-
-    Args:
-        client: of which this is a part.
-        connection: has the routes.
-    """
+    """The routes of a cluster, as the threads of one client ask for them. Thread-safe."""
 
     def __init__(self, client: ClusterClient, connection: Connection) -> None:
         self._client = client
@@ -231,16 +226,7 @@ class RouteCache:
         self._closed = False
 
     def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
-        """Return the route of a topic, asking only when it is not known.
-
-        Args:
-            topic: its name.
-            timeout_s: seconds that the question may take, if not those of the client.
-
-        Raises:
-            MiniMQError: as `Routes.route`.
-            Closed: the client was closed.
-        """
+        """Return the route of a topic, asking only when it is not known."""
         self._client.check_open()
         return self.known(topic) or self._client.wait(lambda: self.find(topic, timeout_s))
 
@@ -265,16 +251,7 @@ class RouteCache:
         return self._found(self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s)))
 
     def with_retries(self, attempt: Callable[[float], T], timeout_s: float) -> T:
-        """Return what an attempt returns, which is repeated while servers are absent.
-
-        Args:
-            attempt: asks for routes; takes the seconds that its questions may take.
-            timeout_s: seconds after which the failure of the latest attempt is raised.
-
-        Raises:
-            MiniMQError: what the attempt raises; at once if that is not retriable.
-            Closed: the client was closed.
-        """
+        """Return what an attempt returns, which is repeated while servers are absent."""
         return with_retries(
             lambda left_s: attempt(min(max(left_s, _SHORTEST_S), self._client.timeout_s)),
             timeout_s,
@@ -328,7 +305,6 @@ class RouteCache:
         self._routes.leave(used)
 
     def _found(self, route: TopicRoute) -> TopicRoute:
-        """Have a topic watched until this client is closed; return its route."""
         if route.topic not in self._used and not self._client.connection.is_forked:
             self._use(route.topic)
         return route

@@ -16,12 +16,7 @@ _ANSWER_S = 1.0
 
 
 async def why_closed(address: str, trust: Trust | None) -> str:
-    """Return why a server closes each connection as soon as it is made; empty if that cannot be said.
-
-    Args:
-        address: HOST:PORT.
-        trust: with which it was called.
-    """
+    """Return why a server closes each connection as soon as it is made; empty if that cannot be said."""
     if trust is None:
         return "" if await _first_byte(address) is None else rpc.WANTS_TLS
     if trust.pair is None and await _first_byte(address) == b"" and await _first_byte(address) == b"":
@@ -30,7 +25,6 @@ async def why_closed(address: str, trust: Trust | None) -> str:
 
 
 async def _first_byte(address: str) -> bytes | None:
-    """Return what a server says first over TLS; nothing if it closes the connection, None if it speaks no TLS."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context()  # no key is sent, so it does not matter who answers
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -36,20 +36,6 @@ class Connection:
     """All that clients share: made by a `Cluster`, used by each `ClusterClient`.
 
     Nothing is connected and no thread begins before the first question.
-
-    Args:
-        nameservers: HOST:PORT of each name server.
-        poll_s: seconds after which the watch of routes is reopened.
-        security: of all channels.
-
-    Attributes:
-        nameservers: calls to name servers; their coroutines run by `submit`.
-        brokers: calls to brokers; likewise.
-        health: the brokers that were not reached.
-        routes: where queues are.
-
-    Raises:
-        InvalidArgument: there is no address, or one is not HOST:PORT.
     """
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:

@@ -19,11 +19,6 @@ class LoopCall(Generic[T]):
 
     Ctrl-C may come anywhere in a thread that waits. So it shares no lock with the loop, as it would with a
     `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.
-
-    Args:
-        connection: has the loop.
-        make: makes the coroutine; called on the loop.
-        over: called on the loop with the task when it has ended.
     """
 
     def __init__(

@@ -26,12 +26,7 @@ _CANCEL_AGAIN_S = 0.1
 
 
 class LoopThread:
-    """An event loop that begins with the first use and ends with `close`. Thread-safe.
-
-    Args:
-        name: of the thread.
-        finish: ends what lives on the loop; awaited there after all tasks have ended.
-    """
+    """An event loop that begins with the first use and ends with `close`. Thread-safe."""
 
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
         self._name = name

@@ -61,15 +61,7 @@ class _NoAnswerError(Exception):
 
 
 class NameServers:
-    """All name servers of a cluster. Used on the event loop of the connection; `preferred` by any thread.
-
-    Args:
-        addresses: HOST:PORT of each. All of them are tried before a query counts as failed.
-        channels: the channels to them.
-
-    Raises:
-        InvalidArgument: there is no address, or one is not HOST:PORT.
-    """
+    """All name servers of a cluster. Used on the event loop of the connection; `preferred` by any thread."""
 
     def __init__(self, addresses: Sequence[str], channels: Channels[NameServerAsyncStub]) -> None:
         if not addresses:
@@ -160,17 +152,6 @@ class NameServers:
 
         Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
         unknown to one may have reached another.
-
-        Args:
-            method: picks the method of a stub.
-            request: of the call.
-            read: reads the answer; `InvalidArgument` says that no name server answers so, other errors are refusals.
-            timeout_s: seconds for all tries together.
-
-        Raises:
-            SystemBusy: the name servers have just started and their brokers are not back yet.
-            Unavailable: no name server answered; the text lists each with the reason.
-            MiniMQError: another refusal.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -221,16 +202,7 @@ class NameServers:
     # ---- Questions to each of them --------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return what the name servers that answer know together, sorted by broker name; empty when none answers.
-
-        Args:
-            settled: wait until one of them has settled: one that has just started knows only the brokers that have come
-                back already, which is not enough for a change that is to reach all of them.
-            timeout_s: seconds to wait for that.
-
-        Raises:
-            SystemBusy: none of those that answer has settled in time.
-        """
+        """Return what the name servers that answer know together, sorted by broker name; empty when none answers."""
         deadline = time.monotonic() + timeout_s
         while True:
             views = await self._views()
@@ -252,12 +224,7 @@ class NameServers:
         return away_everywhere((await self._views()).values())
 
     async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Have every name server forget a broker that is away; return whether one remembered it.
-
-        Raises:
-            InvalidArgument: it is registered, and no name server misses a topic of it.
-            TransportError: a name server does not answer, so that it may still remember it; the others have done it.
-        """
+        """Have every name server forget a broker that is away; return whether one remembered it."""
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
         failure: TransportError | None = None
@@ -316,15 +283,7 @@ class NameServers:
         return found
 
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        """Wait until every reachable name server shows a change.
-
-        Args:
-            lack: takes what a name server knows, and says what is still missing.
-            timeout_s: seconds for all of them together.
-
-        Raises:
-            DeadlineExceeded: the text names the name server and the missing change.
-        """
+        """Wait until every reachable name server shows a change."""
         deadline = time.monotonic() + timeout_s
         for address in self.addresses:
             while (missing := await self._lack_of(address, lack)) is not None:
@@ -335,14 +294,12 @@ class NameServers:
                 await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _lack_of(self, address: str, lack: Callable[[ClusterView], str | None]) -> str | None:
-        """Return what one name server does not show yet; None also when it does not answer."""
         try:
             return lack(view_from_wire(await self._cluster(address)))
         except TransportError:
             return None
 
     async def _views(self) -> dict[str, ClusterView]:
-        """Return what each name server that answers knows, by its address."""
         return {address: view_from_wire(answer) for address, answer in (await self._clusters()).items()}
 
     async def _clusters(self) -> dict[str, nameserver_pb2.GetClusterResponse]:
@@ -368,7 +325,6 @@ class NameServers:
     async def _call(
         self, address: str, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """Return the answer of one name server. Raises what it refused with, and `TransportError`."""
         peer = f"name server {address}"
         try:
             return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
@@ -388,14 +344,12 @@ class NameServers:
 
 
 def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
-    """Return the one of two refusals that is more likely to be over soon."""
     if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
         return other
     return refusal
 
 
 def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
-    """Name each address with the reason, and the remedy."""
     if rpc.LASTING_REASONS.issuperset(silent.values()):
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
         return ConnectionMismatch(f"no connection to name server {tried}")

@@ -15,12 +15,7 @@ Response = TypeVar("Response")
 
 
 class ReadPlace(NamedTuple):
-    """A broker that can be read.
-
-    Attributes:
-        broker_id: 0 for the master.
-        address: HOST:PORT.
-    """
+    """A broker that can be read."""
 
     broker_id: int
     address: str
@@ -35,10 +30,6 @@ class ReadPlaces:
     """Says where to read. Thread-safe.
 
     The master comes first, then the slaves by their ids. A broker that was not reached comes last until it answers.
-
-    Args:
-        client: has the routes, and knows which brokers answer.
-        slaves: whether slaves are read at all.
     """
 
     def __init__(self, client: ClusterClient, *, slaves: bool = True) -> None:
@@ -61,15 +52,6 @@ class ReadPlaces:
         """Return the answer to a question about a queue; when the first broker does not answer, that of the next.
 
         Awaited on the event loop of the connection.
-
-        Args:
-            queue: its route is asked for if need be.
-            method: picks the method of a stub.
-            request: of the call.
-            timeout_s: seconds that each broker may take.
-
-        Raises:
-            MiniMQError: what the broker refused with, what `RouteCache.route` raises, or `Unavailable`.
         """
         failure: MiniMQError | None = None
         for place in self._in_order(queue, await self._routes.find(queue.topic)):

@@ -21,11 +21,6 @@ class RouteRefresher:
 
     However often a topic is wanted, it waits once, and is asked for at most every `_APART_S` seconds. One that is
     wanted while its question is under way is asked for again: the answer may be older than the wish.
-
-    Args:
-        ask: asks for a topic and takes the answer; may raise.
-        neglected: returns the topics that are to be asked for although nobody wants them; it has to be quick.
-        poll_s: seconds between two looks at them, the first of which is so long after `run` began.
     """
 
     def __init__(
@@ -70,7 +65,6 @@ class RouteRefresher:
                 log.exception("route not refreshed topic=%s", topic)
 
     async def _wait_until(self, at: float, now: float) -> None:
-        """Wait until then, or until a topic is wanted."""
         self._changed.clear()
         try:
             async with asyncio.timeout(None if at == math.inf else at - now):
@@ -79,7 +73,6 @@ class RouteRefresher:
             return
 
     def _note(self, topic: str, now: float) -> None:
-        """Remember when a topic is asked for, and only as long as it matters."""
         self._asked.pop(topic, None)
         while self._asked and self._asked[oldest := next(iter(self._asked))] + _APART_S <= now:
             del self._asked[oldest]

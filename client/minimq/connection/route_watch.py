@@ -39,12 +39,6 @@ class RouteWatch:
     """Follows all watched topics of a route table, at one name server after the other. Used on one event loop.
 
     A name server whose stream breaks, or that leaves a ping on it unanswered, is left at once for the next one.
-
-    Args:
-        nameservers: whom to ask.
-        table: says which topics are watched.
-        keep: takes each route that is told.
-        poll_s: seconds after which the stream begins anew and brings every route again.
     """
 
     def __init__(
@@ -93,7 +87,6 @@ class RouteWatch:
             await asyncio.sleep(retry_s)
 
     async def _follow(self, nameserver: str) -> bool:
-        """Take in what one stream tells until it ends; return whether it ended in good order."""
         stream = self._open(nameserver)
         requests = asyncio.create_task(self._send_topics(stream))
         try:
@@ -131,7 +124,6 @@ class RouteWatch:
         return stream
 
     async def _send_topics(self, stream: _Stream) -> None:
-        """Tell all topics at once, and again when they are others."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_follow` sees
             while True:
                 self._topics_changed.clear()
@@ -141,6 +133,5 @@ class RouteWatch:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether the task that runs is to end. Its frames do not hold it: a circle would keep their call alive."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -35,14 +35,6 @@ class Routes:
     leaves nothing behind.
 
     Coroutines run on the event loop of the connection; the other methods may be called by any thread.
-
-    Args:
-        loop: that event loop.
-        nameservers: the name servers.
-        poll_s: seconds after which the watch is reopened.
-
-    Attributes:
-        table: the routes that are known.
     """
 
     def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
@@ -59,19 +51,7 @@ class Routes:
         self._watching: asyncio.Task[None] | None = None
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Return the route of a topic, asking only when it is not known.
-
-        Args:
-            topic: its name.
-            timeout_s: seconds that the question may take, all tries together.
-
-        Raises:
-            TopicNotFound: no broker carries it; the text describes how to create it.
-            TopicUnavailable: all brokers that carry it are away, or none is registered.
-            SystemBusy: the name servers have just started and their brokers are not back yet.
-            Unavailable: no name server answered; the text lists each with the reason.
-            InvalidArgument: the name cannot be that of a topic.
-        """
+        """Return the route of a topic, asking only when it is not known."""
         return self.table.known.get(topic) or await self.refresh(topic, timeout_s)
 
     async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
@@ -132,10 +112,6 @@ class Routes:
         """Drop the route of a topic that no longer exists, as a broker has reported to a client.
 
         The next `route` fetches it again. It stays watched if other clients use it, which must learn of its deletion.
-
-        Args:
-            topic: its name.
-            is_used: the client that says this is one of those that use it.
         """
         with self._lock:
             if self._users[topic] > is_used:

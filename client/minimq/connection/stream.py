@@ -37,18 +37,6 @@ class Stream(Generic[Request, Response]):
 
     A thread that sends a request while nothing is under way writes it itself: the loop would have to be woken for that.
     What comes behind is written by the loop, which is woken only while it waits: a burst costs one system call.
-
-    Args:
-        connection: on whose event loop it lives.
-        address: HOST:PORT of the broker.
-        method: picks the method of a stub.
-        on_response: called on the loop for each answer; it has to be quick. What it raises ends the stream.
-        on_end: called there once, when no further answer will come: with None after a clean end.
-        join: called with the next request and those that wait behind it; returns what is written, and takes of the
-            others those which that has, from the left.
-
-    Raises:
-        Closed: the connection is closed, or this is a fork.
     """
 
     def __init__(
@@ -129,11 +117,9 @@ class Stream(Generic[Request, Response]):
 
     @property
     def _is_free(self) -> bool:
-        """True if a request can be written at once. It is only a guess without the lock."""
         return self._call is not None and (self._step is None or self._step.done())
 
     def _write_here(self) -> None:
-        """Write what waits to be sent, on the thread of the caller."""
         assert self._loop is not None
         if self._write():
             self._loop.call_soon_threadsafe(self._wake)
@@ -150,7 +136,6 @@ class Stream(Generic[Request, Response]):
             self._running.cancel()
 
     async def _run(self) -> MiniMQError | None:
-        """Hand out all answers; return why there are no more."""
         stub = self._connection.broker_stub(self._address)
         call = self._method(stub)()
         connecting = asyncio.create_task(self._connect(call))
@@ -229,7 +214,6 @@ class Stream(Generic[Request, Response]):
         return request
 
     def _wake(self, _: object = None) -> None:
-        """Write, and once more when what is under way is written, if anything is left then."""
         if not self._is_watched and self._write():
             assert self._step is not None
             self._is_watched = True
@@ -258,32 +242,16 @@ class Stream(Generic[Request, Response]):
 
 
 class Part(NamedTuple, Generic[Answer]):
-    """One answer among those that a response carries.
-
-    Attributes:
-        request_id: of its request.
-        answer: the answer.
-        is_last: False if others to this request will come.
-    """
+    """One answer among those that a response carries."""
 
     request_id: int
     answer: Answer
+    #: False if others to this request will come.
     is_last: bool = True
 
 
 class CorrelatedStream(Generic[Request, Response, Answer]):
-    """A stream whose requests have ids: each answer goes to the receiver of its request. Thread-safe.
-
-    Args:
-        connection: on whose event loop it lives; receivers are called there.
-        address: HOST:PORT of the broker.
-        method: picks the method of a stub.
-        parts: returns the answers that a response carries.
-        join: as that of a `Stream`.
-
-    Raises:
-        Closed: the connection is closed, or this is a fork.
-    """
+    """A stream whose requests have ids: each answer goes to the receiver of its request. Thread-safe."""
 
     def __init__(
         self,
@@ -311,16 +279,7 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
     def request(
         self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], None]
     ) -> int:
-        """Send a request, and return its id.
-
-        Args:
-            make: makes the request that has an id.
-            receiver: called with each answer, and with the reason when the stream ends before the last one. Must not
-                block.
-
-        Raises:
-            MiniMQError: the stream is over; the receiver is not called.
-        """
+        """Send a request, and return its id."""
         with self._lock:
             if self._end is not None:
                 raise self._end

@@ -15,10 +15,6 @@ class WatchedRoutes:
     A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
     servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
     for the broker to say: whoever hears that calls `forget`.
-
-    Attributes:
-        known: routes by topic, as they are now; it may be read without a lock.
-        edition: a number that grows whenever other topics are watched.
     """
 
     def __init__(self) -> None:
@@ -72,15 +68,7 @@ class WatchedRoutes:
                 self.edition += 1
 
     def put(self, route: TopicRoute, *, asked_at: int | None = None) -> tuple[TopicRoute, bool]:
-        """Take a route in.
-
-        Args:
-            route: as a name server told it.
-            asked_at: for the answer to a question, the topic's version before it was asked; None for the watch.
-
-        Returns:
-            The route that stands now, and whether it is new or has changed.
-        """
+        """Take a route in."""
         topic = route.topic
         with self._lock:
             if asked_at is None and topic not in self._watched:

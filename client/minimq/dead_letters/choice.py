@@ -20,22 +20,16 @@ _ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A selection of dead letters: those that match all criteria.
+    """A selection of dead letters: those that match all criteria."""
 
-    Attributes:
-        since_ms: first time at which they died, in ms since 1970.
-        until_ms: time before which they died; None for no end.
-        key: one of their keys.
-        reason: why they were given up.
-        topic: that they were sent to.
-        ids: their message ids or places; all when None.
-    """
-
+    #: First time at which they died, in ms since 1970.
     since_ms: int = 0
+    #: Time before which they died; None for no end.
     until_ms: int | None = None
     key: str | None = None
     reason: str | None = None
     topic: str | None = None
+    #: Their message ids or places; all when None.
     ids: frozenset[str] | None = None
 
     def wants(self, letter: DeadLetter) -> bool:
@@ -52,23 +46,17 @@ class Choice:
 
 
 class Chosen(TypedDict, total=False):
-    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match.
+    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match."""
 
-    Attributes:
-        since: first time at which they died: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds
-            since 1970.
-        until: time before which they died.
-        key: one of their keys.
-        reason: why they were given up.
-        topic: that they were sent to.
-        ids: message ids, or places such as "broker-a:0@17"; see `DeadLetter.place`.
-    """
-
+    #: First time at which they died: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since
+    #: 1970.
     since: Time | None
+    #: Time before which they died.
     until: Time | None
     key: str | None
     reason: str | None
     topic: str | None
+    #: Message ids, or places such as "broker-a:0@17"; see `DeadLetter.place`.
     ids: str | Iterable[str] | None
 
 

@@ -179,7 +179,6 @@ class DeadLetterAdmin:
         return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, on_damage, dry_run=dry_run)
 
     def _check_retries(self, group: str) -> None:
-        """Raise `InvalidArgument` if a group does not read its retry topic."""
         request = broker_pb2.DescribeGroupRequest(group=group)
         answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
         if any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues):

@@ -35,15 +35,6 @@ class LetterReader:
     """Reads the dead letters of one group from masters: a slave may not know yet which are settled.
 
     Used by one thread; a context manager.
-
-    Args:
-        client: its connection is used.
-        group: the consumer group.
-        patience_s: seconds without any progress after which a read fails.
-        on_damage: called once for each damaged batch of dead letters; None to raise its error.
-
-    Attributes:
-        group: as above.
     """
 
     def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
@@ -68,16 +59,7 @@ class LetterReader:
         return self._spans(dead_letter_topic(self.group))
 
     def settled(self, *, whole: bool = True) -> Mapping[MessageQueue, SettledLetters]:
-        """Return which dead letters are settled, by queue.
-
-        Args:
-            whole: a damaged record raises its error. Otherwise it is passed over as dead letters are, and those that it
-                names are taken for open ones.
-
-        Raises:
-            DamagedMessages: the record is damaged.
-            MiniMQError: as of a `RangeReader`.
-        """
+        """Return which dead letters are settled, by queue."""
         found: dict[MessageQueue, SettledLetters] = defaultdict(SettledLetters)
         for span in self._spans(done_topic(self.group)):
             try:
@@ -113,7 +95,6 @@ class LetterReader:
         return [Span(queue, *self._reader.bounds(queue)) for queue in queues]
 
     def _read(self, span: Span, on_damage: OnDamage | None) -> Iterator[tuple[int, list[ReceivedMessage]]]:
-        """Yield the number of messages of each batch, and those that are not damaged."""
         queue, at, end = span
         while at < end:
             try:

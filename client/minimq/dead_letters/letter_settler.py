@@ -50,17 +50,7 @@ class _Overtaken(Exception):
 
 
 class LetterSettler:
-    """Resends or drops dead letters of one group. Used once, by one thread.
-
-    Args:
-        client: its connection is used.
-        group: the consumer group.
-        outcome: what becomes of them.
-        to: topic that they are sent to; None for that of each of them, "%RETRY%" and the group for the group alone.
-        patience_s: seconds to wait without progress for servers that are away or busy.
-        progress: called with the number of examined dead letters, and their total number.
-        on_damage: called for each damaged batch of dead letters, which is passed over; None to raise its error.
-    """
+    """Resends or drops dead letters of one group. Used once, by one thread."""
 
     def __init__(
         self,
@@ -88,11 +78,7 @@ class LetterSettler:
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
     def run(self, choice: Choice, *, dry_run: bool = False) -> int:
-        """Settle the open dead letters that are chosen and there now; return how many they were.
-
-        Raises:
-            MiniMQError: it was not done to the end. The text has the number of settled ones; it may be repeated.
-        """
+        """Settle the open dead letters that are chosen and there now; return how many they were."""
         with self._ends:
             spans = self._reader.spans()
             if not any(span.first < span.end for span in spans):
@@ -135,7 +121,6 @@ class LetterSettler:
     def _parts(
         self, spans: Sequence[Span], choice: Choice, settled: Mapping[MessageQueue, SettledLetters]
     ) -> Iterator[tuple[MessageQueue, list[DeadLetter]]]:
-        """Yield the dead letters to settle together, by queue."""
         seen, total = 0, sum(span.end - span.first for span in spans)
         for span in spans:
             part: list[DeadLetter] = []
@@ -156,7 +141,6 @@ class LetterSettler:
     # ---- doing it ---------------------------------------------------------------------------------
 
     def _make_topic(self, spans: Collection[Span]) -> None:
-        """Ensure that each broker with dead letters has the record of settled ones."""
         wanted = {span.queue.broker_name for span in spans}
         if not wanted <= self._tellers():
             make_group_topic(self._client, self._done, 1, self._client.timeout_s)
@@ -167,12 +151,10 @@ class LetterSettler:
             )
 
     def _tellers(self) -> set[str]:
-        """Return the brokers with the record of settled dead letters."""
         route = self._reader.route_of_done()
         return {queue.broker_name for queue in route.read_queues()} if route else set()
 
     def _catch_up(self, committer: TransactionCommitter) -> int:
-        """Complete an earlier command's decided but not fully published transaction; return its number."""
         latest = committer.latest(self._name)
         decision = committer.commit(Transaction(self._name, latest or 0), [self._done], ())
         return decision.number
@@ -185,7 +167,6 @@ class LetterSettler:
         queue: MessageQueue,
         letters: Sequence[DeadLetter],
     ) -> None:
-        """Settle some dead letters of a queue. Raises `_Overtaken`."""
         mark = mark_of(
             queue.queue_id,
             (letter.queue_offset for letter in letters),
@@ -202,7 +183,6 @@ class LetterSettler:
             raise _Overtaken
 
     def _batches(self, letters: Sequence[DeadLetter]) -> list[_Batch]:
-        """Return the messages that go together: to their original queues, as far as these exist."""
         batches: list[_Batch] = []
         filling: dict[tuple[str, MessageQueue | None, str | None], tuple[list[Message], int]] = {}
         for letter in letters:
@@ -226,12 +206,10 @@ class LetterSettler:
         return batches
 
     def _first_of(self, topic: str, near: str) -> MessageQueue | None:
-        """Return the queue with the shortest delay, at the broker of the dead letter if that has one."""
         queues = sorted(queue for queue in self._writable_queues(topic) if queue.queue_id == 0)
         return next((queue for queue in queues if queue.broker_name == near), queues[0] if queues else None)
 
     def _queue_of(self, letter: DeadLetter, topic: str) -> MessageQueue | None:
-        """Return the original queue of a message if it is writable, None for any: so keys keep theirs."""
         queue = letter.origin_queue
         if queue is None or queue.topic != topic:
             return None
@@ -255,7 +233,6 @@ def _stage(
     transaction: Transaction,
     batches: Sequence[_Batch],
 ) -> list[BatchReceipt]:
-    """Stage batches, and wait until all are."""
     under_way: list[Future[BatchReceipt]] = []
     for topic, origin, messages in batches:
         message_group, queue = messages[0].message_group, origin
@@ -268,5 +245,4 @@ def _stage(
 
 
 def _is_of(decided: Collection[StagedPart], staged: Collection[StagedPart]) -> bool:
-    """Return whether a decision is that of the attempt that staged these parts."""
     return set(decided) == set(staged)

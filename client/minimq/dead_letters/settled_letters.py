@@ -24,17 +24,11 @@ _Runs = Annotated[list[tuple[_Number, _Count]], msgspec.Meta(max_length=MAX_MARK
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A row of dead letters of one queue that were settled together; its JSON is the body of a message.
-
-    Attributes:
-        queue_id: of the queue, which is of the same broker.
-        runs: first offset of each run, and how many follow each other.
-        died_ms: when the latest of them failed, in ms since 1970.
-        outcome: what became of them.
-    """
+    """A row of dead letters of one queue that were settled together; its JSON is the body of a message."""
 
     queue_id: _Number
     runs: _Runs
+    #: When the latest of them failed, in ms since 1970.
     died_ms: _Number
     outcome: Outcome
 

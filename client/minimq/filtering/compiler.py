@@ -100,14 +100,12 @@ def _check(name: Name, ask: Ask, wanted: bool) -> Check:
 
 
 def _check_keys(ask: Ask, wanted: bool) -> Check:
-    """Return a check that is true when one of the keys passes, and false when there are keys of which none does."""
     if wanted:
         return lambda _properties, _tag, keys: any(ask(key) is True for key in keys)
     return lambda _properties, _tag, keys: bool(keys) and all(ask(key) is False for key in keys)
 
 
 def _as_type_of(value: Value, ask: Callable[[Any], bool]) -> Ask:
-    """Return a function that reads a text as what the value is, then asks."""
     if isinstance(value, str):
         return ask
     read: Callable[[str], Decimal | bool | None] = number_of if isinstance(value, Decimal) else truth_of

@@ -72,7 +72,6 @@ class MessageFilter:
 
 
 def _canonical(where: str) -> str:
-    """Return a where-expression with one blank between words and keywords in upper case."""
     return " ".join(
         str(token.value) if token.kind is TokenKind.WORD else token.written
         for token in scan(where)

@@ -11,13 +11,7 @@ _AROUND = 60
 
 
 def mistake(text: str, place: int, problem: str) -> InvalidArgument:
-    """Return an error with the line of the text in which the place is, and a caret under the place.
-
-    Args:
-        text: a where-expression.
-        place: index of a character; the length of the text for its end.
-        problem: what is wrong, as a part of a sentence.
-    """
+    """Return an error with the line of the text in which the place is, and a caret under the place."""
     start = text.rfind("\n", 0, place) + 1
     end = text.find("\n", place) if "\n" in text[place:] else len(text)
     first, last = max(start, place - _AROUND), min(end, place + _AROUND)
@@ -32,5 +26,4 @@ def printable(text: str) -> str:
 
 
 def _columns(text: str) -> int:
-    """Return how wide a terminal shows the text: Chinese characters, for example, take two columns."""
     return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)

@@ -160,7 +160,6 @@ class _Parser:
         return tuple(values)
 
     def _bound(self, *types: type) -> Value:
-        """Take a value of which others are greater or less."""
         place = self._next.start
         value = self._value(*types)
         if isinstance(value, str) and number_of(value) is not None:
@@ -185,7 +184,6 @@ class _Parser:
         self._last, self._next = self._next, next(self._tokens)
 
     def _skip(self, word: str) -> bool:
-        """Go on behind the word if it is the next one."""
         found = self._next.kind is TokenKind.WORD and self._next.value == word
         if found:
             self._advance()

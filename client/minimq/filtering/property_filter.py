@@ -16,12 +16,9 @@ MAX_LENGTH: Final = 4096
 
 
 class PropertyFilter:
-    """Conditions of a subscription on properties, tag and keys. Never changes; thread-safe. Made by `compile_filter`.
+    """Conditions of a subscription on properties, tag and keys. Never changes; thread-safe.
 
-    Attributes:
-        text: the expression as the user wrote it.
-        names: the properties that it looks at, without tag and keys; when empty, no properties need to be read.
-        reads_keys: whether it looks at the keys.
+    Made by `compile_filter`.
     """
 
     __slots__ = ("_check", "names", "reads_keys", "text")
@@ -43,12 +40,7 @@ class PropertyFilter:
 
 
 def compile_filter(text: str) -> PropertyFilter:
-    """Return the filter that a where-expression describes; docs/filtering.md describes the language.
-
-    Raises:
-        InvalidArgument: the text is no such expression; the error shows the place. Or it has more than 4,096
-            characters, or more than 32 levels of parentheses.
-    """
+    """Return the filter that a where-expression describes; docs/filtering.md describes the language."""
     if not isinstance(text, str):
         raise InvalidArgument(f"where is {kind_of(text)}: give the text of an expression")
     if len(text) > MAX_LENGTH:

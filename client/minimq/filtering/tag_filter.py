@@ -18,14 +18,11 @@ _JOINTS = re.compile(r"\s*(?:[,;|]|&&|\s(?:OR|AND|or)\s)\s*")
 
 
 class Spelling(NamedTuple):
-    """The names of the two kinds of filters in the errors that you read: those of Python by default.
+    """The names of the two kinds of filters in the errors that you read: those of Python by default."""
 
-    Attributes:
-        tags: what stands before a tag expression in quotes.
-        where: what stands before an expression on properties in quotes.
-    """
-
+    #: What stands before a tag expression in quotes.
     tags: str = ""
+    #: What stands before an expression on properties in quotes.
     where: str = "where="
 
 
@@ -109,7 +106,6 @@ def _no_expression(expression: object) -> InvalidArgument:
 
 
 def _mistaken(expression: str, part: str, spelling: Spelling) -> InvalidArgument:
-    """Return what to write instead of an expression of which one part is hardly a tag."""
     if "*" in part:
         beginning = part.partition("*")[0].replace("'", "''") or "pa"
         return InvalidArgument(

@@ -39,14 +39,7 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """One word.
-
-    Attributes:
-        kind: what it is.
-        start: index of its first character.
-        written: the word as it stands in the text.
-        value: a constant's value, a name without its quotes, a keyword in upper case.
-    """
+    """One word."""
 
     kind: TokenKind
     start: int

@@ -17,16 +17,11 @@ _ID_PARTS = (16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """The criterion of a search.
-
-    Attributes:
-        request: has the field by which brokers look for it.
-        matches: returns the numbers of the records of a batch that are wanted; raises `CorruptBatch`.
-        is_one: at most one message has it, but for copies.
-    """
+    """The criterion of a search."""
 
     request: find_pb2.FindRequest
     matches: Callable[[RecordBatch], Sequence[int]]
+    #: At most one message has it, but for copies.
     is_one: bool = False
 
     def numbers_in(self, batch: ReceivedBatch) -> Iterator[int]:

@@ -47,14 +47,7 @@ class _BrokerSearch:
 
 
 class MessageSearch:
-    """One search. Used by one thread.
-
-    Args:
-        client: reaches the brokers.
-        criterion: of the messages.
-        bounds: where.
-        progress: as given by the user.
-    """
+    """One search. Used by one thread."""
 
     def __init__(
         self, client: ClusterClient, criterion: Criterion, bounds: SearchBounds, progress: Progress | None = None
@@ -95,7 +88,6 @@ class MessageSearch:
         return len(self._messages) >= (1 if self._criterion.is_one else self._bounds.max_messages)
 
     def _round(self, brokers: list[_BrokerSearch]) -> None:
-        """Ask each broker about some queues, if it is to be asked by now."""
         pause = min(each.ask_at for each in brokers) - time.monotonic()
         if pause > 0:
             self._client.pause(pause)
@@ -133,7 +125,6 @@ class MessageSearch:
         return request
 
     def _failed(self, broker: _BrokerSearch, way: _QueueSearch, error: MiniMQError) -> None:
-        """Ask again later, or leave queues of a broker out. Raises the error if it is about the question."""
         if isinstance(error, AccessDenied | InvalidArgument | NoPermission):
             raise error
         now = time.monotonic()
@@ -150,7 +141,6 @@ class MessageSearch:
             broker.ways.remove(each)
 
     def _take(self, broker: _BrokerSearch, way: _QueueSearch, answer: find_pb2.FindResponse) -> None:
-        """Take over what one call has found, and go on behind it."""
         if not way.begun:
             way.begun, way.start, way.end = True, answer.offset, answer.end_offset
             self._known += max(answer.end_offset - answer.offset, 0)
@@ -180,7 +170,6 @@ class MessageSearch:
         way.offset = max(way.offset, answer.next_offset)
 
     def _open(self, way: _QueueSearch, stored: EncodedBatch) -> None:
-        """Compare the messages of a batch, from where the search of its queue is."""
         try:
             batch = ReceivedBatch(way.queue, stored)
             numbers = set(self._criterion.numbers_in(batch))

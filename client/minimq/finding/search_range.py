@@ -18,20 +18,15 @@ DEFAULT_MAX_MESSAGES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """Where and for how long to look.
+    """Where and for how long to look."""
 
-    Attributes:
-        since_ms: earlier messages are not wanted, in ms since 1970.
-        before_ms: nor those stored from this time on; 0 stands for none.
-        max_messages: the search ends with so many.
-        verify: compare each batch with its checksum.
-        patience_s: a broker that does not answer for so long is left out.
-    """
-
+    #: Earlier messages are not wanted, in ms since 1970.
     since_ms: int
+    #: Nor those stored from this time on; 0 stands for none.
     before_ms: int
     max_messages: int
     verify: bool
+    #: A broker that does not answer for so long is left out.
     patience_s: float
 
     def contains(self, stored_ms: int) -> bool:
@@ -40,20 +35,15 @@ class SearchBounds:
 
 
 class SearchRange(TypedDict, total=False):
-    """The bounds of a search: arguments of `Admin.find_messages`.
+    """The bounds of a search: arguments of `Admin.find_messages`."""
 
-    Attributes:
-        since: when the messages were stored, at the earliest: a datetime with a time zone, "2026-01-31T08:00Z", "-24h"
-            or milliseconds since 1970; "earliest" for all. An hour ago unless given: the range decides how long a
-            search takes.
-        until: only messages stored before.
-        max_messages: the search ends with so many, 1,000 unless given.
-        verify: compare each batch with its checksum, which takes a multiple: a batch whose keys are damaged could hide
-            a message. By default that is left to the brokers, which check all their segments in turn.
-    """
-
+    #: When the messages were stored, at the earliest: a datetime with a time zone, "2026-01-31T08:00Z", "-24h" or
+    #: milliseconds since 1970; "earliest" for all. An hour ago unless given: the range decides how long a search
+    #: takes.
     since: Time
+    #: Only messages stored before.
     until: Time | None
+    #: The search ends with so many, 1,000 unless given.
     max_messages: int
     verify: bool
 

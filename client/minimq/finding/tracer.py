@@ -41,13 +41,7 @@ _STATES = {
 
 
 class Tracer:
-    """Traces one message. Used by one thread.
-
-    Args:
-        masters: reach the brokers.
-        bounds: of the search for the message.
-        progress: as of `Admin.find_messages`.
-    """
+    """Traces one message. Used by one thread."""
 
     def __init__(self, masters: Masters, bounds: SearchBounds, progress: Progress | None = None) -> None:
         self._masters = masters
@@ -96,13 +90,11 @@ class Tracer:
         return sorted(self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s)))
 
     def _topics(self) -> list[str]:
-        """Return the topics in which messages of users are."""
         return [name for name in self._all_topics() if not name.startswith("%")]
 
     def _search(
         self, topic: str, criterion: Criterion, bounds: SearchBounds, *, is_needed: bool = False
     ) -> FoundMessages:
-        """Search a topic, and note what could not be looked at. One that is not needed may be gone, or not allowed."""
         try:
             route = self._masters.route(topic)
             found = MessageSearch(self._client, criterion, bounds, self._progress).run(route.read_queues(), route.away)
@@ -118,7 +110,6 @@ class Tracer:
     # ---- groups ---------------------------------------------------------------------------------
 
     def _groups_at(self, address: MessageAddress) -> Iterator[GroupTrace]:
-        """Yield what the broker of a queue says about each group."""
         queue = address.queue
         request = find_pb2.TraceMessageRequest(topic=queue.topic, queue_id=queue.queue_id, offset=address.offset)
         answer = self._client.wait(
@@ -136,13 +127,11 @@ class Tracer:
             )
 
     def _copies(self, topic: str, message: ReceivedMessage) -> tuple[ReceivedMessage, ...]:
-        """Return the copies of a message in a topic of a group, in the order of their store times."""
         stored_ms = message.batch.stored_ms_of(message.index)
         bounds = SearchBounds(max(stored_ms - _AHEAD_MS, 0), 0, _MOST_COPIES, False, self._bounds.patience_s)
         return self._search(topic, by_property(ORIGIN_MESSAGE_ID, message.message_id), bounds).messages
 
     def _retried(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
-        """Return the trace of a message that waits for another try; None if no copy of it does."""
         for copy in reversed(self._copies(retry_topic(group), message)):
             address = MessageAddress(copy.queue, copy.queue_offset)
             for trace in self._groups_at(address):
@@ -152,7 +141,6 @@ class Tracer:
         return None
 
     def _dead(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
-        """Return the trace of a message that is a dead letter; None if none is a copy of it."""
         copies = self._copies(dead_letter_topic(group), message)
         if not copies:
             return None
@@ -169,7 +157,6 @@ class Tracer:
     def _delayed(
         self, topics: Sequence[str], criterion: Criterion, *, recalled: bool, is_needed: bool
     ) -> DelayedMessages | None:
-        """Return the delayed batch with a message, which waits or was recalled; None if there is none."""
         for topic in topics:
             try:
                 for about, data in delayed_batches(self._masters, topic, recalled=recalled):
@@ -181,7 +168,6 @@ class Tracer:
         return None
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
-        """Return the open transaction whose first batch has a message; None if there is none."""
         request = halves_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
         answers, _ = self._client.call_all(self._masters.find_readable(), lambda stub: stub.ListHalves, request)
         return next(filter(None, (_half_of(answer.halves, criterion) for answer in answers.values())), None)
@@ -195,7 +181,6 @@ def _half_of(halves: Iterable[halves_pb2.OpenHalf], criterion: Criterion) -> Hal
 
 
 def _has_number(batch: bytes, criterion: Criterion) -> bool:
-    """Return whether a batch has the number of the wanted message."""
     if not batch:
         return False
     try:

@@ -21,14 +21,7 @@ from minimq_common.security.watched import read_bounded
 
 
 class AccessFile:
-    """The file `access.toml`, which servers that have its folder follow.
-
-    Args:
-        directory: made by `minimq secure init`, or the `server` in it.
-
-    Raises:
-        InvalidArgument: there is no such file.
-    """
+    """The file `access.toml`, which servers that have its folder follow."""
 
     def __init__(self, directory: Path) -> None:
         inner = directory / "server"
@@ -54,28 +47,14 @@ class AccessFile:
         return later
 
     def credentials(self, user: str, key: UserKey, nameservers: Sequence[str]) -> str:
-        """Return the text of the credentials of a user.
-
-        Args:
-            user: the name.
-            key: of the user.
-            nameservers: HOST:PORT of each; with none those of `admin`.
-
-        Raises:
-            InvalidArgument: an address is wrong, or a file cannot be read.
-        """
+        """Return the text of the credentials of a user."""
         addresses = self._addresses(nameservers)
         if self._authority is not None:
             return self._authority.credentials(user, addresses, key)
         return written(addresses, Trust(read_bounded(self._folder / ROOTS), None, key), about_user(user))
 
     def token_credentials(self, token_file: str, nameservers: Sequence[str]) -> str:
-        """Return the text of credentials for whoever has a token in a file. Raises as `credentials`.
-
-        Args:
-            token_file: its path where the credentials are used.
-            nameservers: HOST:PORT of each; with none those of `admin`.
-        """
+        """Return the text of credentials for whoever has a token in a file. Raises as `credentials`."""
         trust = Trust(read_bounded(self._folder / ROOTS), None, UserToken(token_file, ""))
         return written(self._addresses(nameservers), trust, ABOUT_TOKEN)
 

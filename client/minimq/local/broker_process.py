@@ -17,12 +17,7 @@ _ANSWER_S = 1.0
 
 
 class BrokerProcess(ServerProcess):
-    """A broker. Thread-safe.
-
-    Attributes:
-        broker_name: what its replicas share, and routes show.
-        broker_id: which of them it is; that never changes, whatever its role.
-    """
+    """A broker. Thread-safe."""
 
     def __init__(
         self,
@@ -35,17 +30,7 @@ class BrokerProcess(ServerProcess):
         settled: Callable[[], None],
         trust: Callable[[], Trust | None] = lambda: None,
     ) -> None:
-        """Prepare; nothing is started. See `ServerProcess`.
-
-        Args:
-            name: unique in the directory.
-            directory: for the data and the log.
-            broker_name: what its replicas share.
-            broker_id: which of them it is.
-            flags: as of `ServerProcess`.
-            settled: as of `ServerProcess`.
-            trust: returns what a channel to it needs; None without TLS.
-        """
+        """Prepare; nothing is started. See `ServerProcess`."""
         self._trust = trust
         super().__init__("broker", name, directory, flags=flags, settled=settled)
         self.broker_name = broker_name

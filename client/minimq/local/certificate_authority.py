@@ -39,13 +39,7 @@ _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class CertificateAuthority:
-    """The folder that `minimq secure init` makes. The key in its `authority/` signs for all: keep it from servers.
-
-    Attributes:
-        directory: the folder.
-        server: what servers are started with, `--secrets DIR/server`.
-        admin: the credentials of the first user.
-    """
+    """The folder that `minimq secure init` makes. The key in its `authority/` signs for all: keep it from servers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,16 +55,7 @@ class CertificateAuthority:
         return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
     def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_absent: bool = False) -> bool:
-        """Make the authority, the certificate and key of the servers, and the user `admin` with its credentials.
-
-        Args:
-            hosts: names and addresses by which servers are called; those of this machine are added.
-            nameservers: HOST:PORT of each, for the credentials.
-            if_absent: do nothing if it exists, and return False.
-
-        Raises:
-            InvalidArgument: the authority exists, a host or an address is wrong, or the library for it is lacking.
-        """
+        """Make the authority, the certificate and key of the servers, and the user `admin` with its credentials."""
         names, addresses = _names(hosts), _checked(nameservers)
         signer = _library().Signer.new()
         with self._alone(make=True):
@@ -100,11 +85,7 @@ class CertificateAuthority:
         return True
 
     def renew(self, hosts: Sequence[str] = ()) -> CertificateReport:
-        """Make a new certificate for the servers, for the names of the former one and some more; return it.
-
-        Raises:
-            InvalidArgument: a host is wrong, there is no authority, or the files cannot be written.
-        """
+        """Make a new certificate for the servers, for the names of the former one and some more; return it."""
         added = _names(hosts)
         with self._alone():
             names = tuple(dict.fromkeys((*self.server_certificate().names, *added)))
@@ -115,13 +96,6 @@ class CertificateAuthority:
         """Write the credentials of a user, with a new certificate, to USER.minimq; return the path.
 
         A key that is in the file stays there.
-
-        Args:
-            user: the name.
-            nameservers: HOST:PORT of each; may be empty.
-
-        Raises:
-            InvalidArgument: a name or an address is wrong, there is no authority, or the file cannot be written.
         """
         if not _USER.fullmatch(user):
             raise InvalidArgument(
@@ -137,11 +111,7 @@ class CertificateAuthority:
         return path
 
     def credentials(self, user: str, nameservers: Sequence[str], key: UserKey | UserToken) -> str:
-        """Return the text of the credentials of a user, with a certificate too where it can be signed here.
-
-        Raises:
-            InvalidArgument: an address is wrong, or a file cannot be read.
-        """
+        """Return the text of the credentials of a user, with a certificate too where it can be signed here."""
         addresses = _checked(nameservers)
         with self._alone():
             pair = self._signer().sign_user(user) if (self._authority / _OWN_KEY).exists() else None
@@ -162,9 +132,6 @@ class CertificateAuthority:
         """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.
 
         They are the folder of the servers, and the credentials of each user in the directory.
-
-        Raises:
-            InvalidArgument: there is one already, or a file cannot be used or written.
         """
         with self._alone():
             if self._next_key.exists() or self._former.exists():
@@ -176,11 +143,7 @@ class CertificateAuthority:
             return self._hand_on(files, {self._next: later.certificate, self._next_key: later.key})
 
     def use_successor(self) -> list[Path]:
-        """Have the successor sign: a new certificate for the servers and for each user; return the files to hand on.
-
-        Raises:
-            InvalidArgument: there is no successor, or a file cannot be used or written.
-        """
+        """Have the successor sign: a new certificate for the servers and for each user; return the files to hand on."""
         with self._alone():
             if not self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no second authority: {self.next_step}")
@@ -202,11 +165,7 @@ class CertificateAuthority:
             return handed
 
     def retire_former(self) -> list[Path]:
-        """Have nobody trust the former authority any more; return the files to hand on.
-
-        Raises:
-            InvalidArgument: there is no former one, or a file cannot be used or written.
-        """
+        """Have nobody trust the former authority any more; return the files to hand on."""
         with self._alone():
             if not self._former.exists() or self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no former authority: {self.next_step}")
@@ -266,7 +225,6 @@ class CertificateAuthority:
         return signer
 
     def _trusted(self) -> bytes:
-        """Return the certificates of all authorities that are trusted now."""
         own = read_bounded(self._authority / ROOTS)
         return own + b"".join(read_bounded(path) for path in (self._next, self._former) if path.exists())
 
@@ -286,7 +244,6 @@ class CertificateAuthority:
         }
 
     def _trusting(self, roots: bytes) -> dict[Path, bytes]:
-        """Return the files of servers and users, in which nothing is new but whom they trust."""
         files = {self.server / ROOTS: roots}
         for path, user in self._users().items():
             files[path] = _rewritten(path, user, replace(user.stored, roots=roots))
@@ -298,7 +255,6 @@ class CertificateAuthority:
 
 
 def _rewritten(path: Path, user: CredentialsFile, trust: Trust) -> bytes:
-    """Return credentials of a user with another trust."""
     about = ABOUT_TOKEN if isinstance(trust.bearer, UserToken) else about_user(path.stem)
     return written(user.nameservers, trust, about).encode()
 
@@ -309,7 +265,6 @@ def _describe(path: Path) -> CertificateReport:
 
 
 def _library() -> ModuleType:
-    """Return the module that makes certificates. Raises `InvalidArgument` when the library for it is lacking."""
     try:
         return importlib.import_module("minimq.local.certificate_signer")
     except ImportError:
@@ -318,7 +273,6 @@ def _library() -> ModuleType:
 
 
 def _names(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the names for a certificate of servers. Raises `InvalidArgument`."""
     names = [host.strip("[]") for host in hosts]
     for name in names:
         if not _is_address(name) and not _HOST.fullmatch(name):

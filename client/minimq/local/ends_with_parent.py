@@ -30,7 +30,6 @@ _LOOK_AGAIN_S = 0.5
 
 
 def _wait_for_end(parent: int) -> None:
-    """Return when the process is not this one's parent any more."""
     try:
         pidfd = os.pidfd_open(parent)
     except (AttributeError, OSError):  # not Linux, or not allowed, or it is gone already

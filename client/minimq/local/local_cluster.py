@@ -77,22 +77,7 @@ class LocalCluster:
         nameserver_options: Mapping[str, object] | None = None,
         **unknown: Unpack[NoOthers],
     ) -> None:
-        """Prepare; the servers are started by `with` or by `start`.
-
-        Args:
-            brokers: how many masters, 1 to 26.
-            slaves: number of slaves of each of them.
-            port: port of the first name server, the others have those after it; with 0 free ones are chosen.
-            data_dir: for data and logs, and kept; without it a temporary folder is used and removed at the end.
-            nameservers: how many name servers, 1 to 99.
-            cluster: name of the cluster.
-            secure: with TLS and user keys: clients need the `credentials` of a user.
-            broker_options: options of `minimq-broker` for all brokers, such as {"segment_bytes": 1 << 20}.
-            nameserver_options: options of `minimq-nameserver`, such as {"expire_after_s": 5.0}.
-
-        Raises:
-            InvalidArgument: a value breaks one of these rules, or the library for certificates is lacking.
-        """
+        """Prepare; the servers are started by `with` or by `start`."""
         refuse_others(unknown, LocalCluster)
         check_between("slaves", slaves, 0, _MOST_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
@@ -246,7 +231,6 @@ class LocalCluster:
         )
 
     def _trust(self) -> Trust | None:
-        """Return whom clients of this cluster trust, and what they show; None without TLS."""
         opened = open_credentials(self.credentials or "")
         return None if opened is None else opened.trust()
 
@@ -258,11 +242,6 @@ class LocalCluster:
         return [f"--listen={address}", *grace, *controller, *self._secret_flags(), *self._nameserver_flags]
 
     def _wait_registered(self) -> None:
-        """Return when each running broker is registered with each running name server.
-
-        Raises:
-            DeadlineExceeded: the text names one that is not.
-        """
         deadline = time.monotonic() + _REGISTERED_S
         for nameserver in self.nameservers:
             client = ClusterClient(nameserver.address, _ANSWER_S, credentials=self.credentials or "")
@@ -282,11 +261,9 @@ class LocalCluster:
                 client.close()
 
     def _told_by(self, name: str) -> str:
-        """Return the log of a server that is not ready, as the end of an error."""
         return f"the end of the log of {name}:\n{self.server(name).log_tail()}\nThe logs are in {self.data_dir}"
 
     def _absent_from(self, client: ClusterClient) -> list[str]:
-        """Return the names of the running brokers that a name server does not know where they are."""
         try:
             brokers = client.wait(lambda: client.nameservers.cluster(_ANSWER_S))
             known = {address for broker in brokers for address in broker.addresses.values()}
@@ -299,11 +276,6 @@ class LocalCluster:
         ]
 
     def _wait_in_sync(self) -> None:
-        """Return when the slaves of each running master are in sync, so that each of them may take over.
-
-        Raises:
-            DeadlineExceeded: the text names one that is not.
-        """
         if not self._has_slaves:
             return
         deadline = time.monotonic() + _REGISTERED_S
@@ -317,7 +289,6 @@ class LocalCluster:
 
 
 def _launch_all(servers: Sequence[ServerProcess]) -> None:
-    """Start servers in parallel, and return when all of them serve."""
     for server in servers:
         server.launch()
     for server in servers:

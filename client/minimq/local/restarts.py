@@ -4,13 +4,7 @@ from __future__ import annotations
 
 
 class Restarts:
-    """The waits before the starts of one server: short at first, longer each time it ends soon again.
-
-    Args:
-        first_s: seconds before the first start.
-        most_s: seconds before any start; each wait is twice the one before.
-        calm_s: seconds after a start; a server that ends later counts as one that has ended for the first time.
-    """
+    """The waits before the starts of one server: short at first, longer each time it ends soon again."""
 
     def __init__(self, *, first_s: float = 1.0, most_s: float = 30.0, calm_s: float = 60.0) -> None:
         self._first_s = first_s

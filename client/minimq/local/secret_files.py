@@ -18,15 +18,7 @@ _PUBLIC = ".crt"
 
 @contextmanager
 def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
-    """Keep other commands from changing a folder, and say why it cannot be written.
-
-    Args:
-        directory: the folder.
-        make: make it if there is none.
-
-    Raises:
-        InvalidArgument: it cannot be read, or what the caller writes cannot be written.
-    """
+    """Keep other commands from changing a folder, and say why it cannot be written."""
     opened = -1
     try:
         if make:
@@ -54,10 +46,6 @@ def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> It
 
     So a full disk changes nothing. All but certificates are read by their owner alone; one that is replaced keeps owner
     and mode, so that a server that has another user can read it as before.
-
-    Args:
-        files: their contents.
-        keeps_owners: False where nobody may have put a file that would say whose the secret is.
     """
     made: dict[str, Path] = {}
     try:

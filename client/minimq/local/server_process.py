@@ -62,16 +62,7 @@ class ServerProcess:
         flags: Callable[[str, bool], list[str]],
         settled: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is started.
-
-        Args:
-            role: "nameserver" or "broker".
-            name: unique in the directory.
-            directory: for the data and the log.
-            port: to serve at; with 0 a free one is chosen now.
-            flags: takes the address and whether this is the first start, and returns the arguments of the command.
-            settled: waits until the server has its place among the others.
-        """
+        """Prepare; nothing is started."""
         self.role = role
         self.name = name
         self.data_dir = directory / name
@@ -274,12 +265,10 @@ class ServerProcess:
                 os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _close_pipe(self) -> None:
-        """Close what the ready line would have come through, when nobody has read it."""
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
 
     def _failure(self, process: subprocess.Popen[bytes]) -> MiniMQError:
-        """Return why the process is not ready."""
         try:
             status = process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -335,11 +324,7 @@ def free_port() -> int:
 
 
 def flags_from(options: Mapping[str, object], reserved: frozenset[str]) -> list[str]:
-    """Return the flags for options by the names of their fields: `segment_bytes` is `--segment-bytes`.
-
-    Raises:
-        InvalidArgument: an option is one of those that the cluster sets itself.
-    """
+    """Return the flags for options by the names of their fields: `segment_bytes` is `--segment-bytes`."""
     taken = sorted(reserved & options.keys())
     if taken:
         raise InvalidArgument(f"the cluster itself sets {', '.join(taken)}: leave it out of the options")
@@ -356,7 +341,6 @@ def flags_from(options: Mapping[str, object], reserved: frozenset[str]) -> list[
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment, in which children find the packages where this process finds them."""
     roots: dict[str, None] = {}
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -368,7 +352,6 @@ def _environment() -> dict[str, str]:
 
 
 def _read_line(pipe: IO[bytes], timeout_s: float, told: threading.Event | None = None) -> str:
-    """Return the first line, or what came of it before the end, the timeout or the event."""
     deadline = time.monotonic() + timeout_s
     text = b""
     poll = select.poll()

@@ -11,11 +11,7 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5
 
 
 class ClientMetrics:
-    """Counts messages, and measures calls, once for each call. Thread-safe.
-
-    Args:
-        provider: has the instruments; None for that of the process.
-    """
+    """Counts messages, and measures calls, once for each call. Thread-safe."""
 
     def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
         meter = metrics.get_meter(INSTRUMENTATION, "", provider, SCHEMA_URL)

@@ -35,12 +35,7 @@ Attributes = dict[str, AttributeValue]
 
 
 def operation(name: str, kind: str) -> Attributes:
-    """Return the attributes that all spans and metrics of an operation have.
-
-    Args:
-        name: what minimq calls it.
-        kind: what the conventions call it.
-    """
+    """Return the attributes that all spans and metrics of an operation have."""
     return {SYSTEM: "minimq", OPERATION_NAME: name, OPERATION_TYPE: kind}
 
 

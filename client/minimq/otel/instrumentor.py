@@ -27,7 +27,6 @@ class MinimqInstrumentor(BaseInstrumentor):
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as declared
-        """Begin; `tracer_provider` and `meter_provider` are those of the process unless given."""
         providers = kwargs.get("tracer_provider"), kwargs.get("meter_provider")
         self._ends = (sending.intercept_all(OtelSend(*providers)), receiving.intercept_all(OtelReceive(*providers)))
 

@@ -128,12 +128,7 @@ def span_name(call: ConsumerCall) -> str:
 
 
 def attributes_of(call: ConsumerCall, kind: str) -> Attributes:
-    """Return the attributes of a span when it begins.
-
-    Args:
-        call: of which it is.
-        kind: what the conventions call the operation.
-    """
+    """Return the attributes of a span when it begins."""
     attributes = operation(call.operation, kind)
     if call.group:
         attributes[GROUP] = call.group
@@ -157,7 +152,6 @@ def _attributes_of_one(message: ReceivedMessage) -> Attributes:
 
 
 def _topic(call: ConsumerCall) -> str:
-    """Return the topic of all messages of a call; empty if they have several."""
     if not call.messages:
         return ""
     topic = call.messages[0].topic  # of all but those of a settle, which may be of anywhere

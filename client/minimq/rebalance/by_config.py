@@ -58,6 +58,5 @@ def _check_disjoint(by_member: Mapping[str, frozenset[MessageQueue]]) -> None:
 
 
 def _digest(by_member: Mapping[str, frozenset[MessageQueue]]) -> str:
-    """Return a few letters that tell one list from another: the list itself is too long for a name."""
     told = [(member, [str(queue) for queue in sorted(queues)]) for member, queues in sorted(by_member.items())]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:12]

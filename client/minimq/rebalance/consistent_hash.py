@@ -67,7 +67,6 @@ class _Ring:
 
 
 def _key(queue: MessageQueue) -> str:
-    """Return what RocketMQ's clients print a queue as, which is what they hash."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 

@@ -65,7 +65,6 @@ class MachineRoomNearby(Division):
     def _rooms(
         self, queues: Sequence[MessageQueue], members: list[str]
     ) -> Iterable[tuple[list[MessageQueue], list[str]]]:
-        """Yield for each room that has queues: the queues, and the members they are divided among."""
         readers: defaultdict[str, list[str]] = defaultdict(list)
         for member in members:
             readers[self._room_of_member(member)].append(member)

@@ -92,7 +92,6 @@ def _sizes(shares: Mapping[str, _Share], free: int) -> dict[str, int]:
 
 
 def _hand_out(free: Sequence[MessageQueue], shares: Mapping[str, _Share]) -> None:
-    """Give each queue to the member with the fewest of its topic, then the fewest in all, then the first name."""
     for queue in free:
         member = min(
             (member for member, share in shares.items() if share.room),

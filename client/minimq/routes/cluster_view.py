@@ -12,18 +12,13 @@ from minimq_proto.v1 import nameserver_pb2
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The brokers that are registered with one name server.
-
-    Attributes:
-        brokers: sorted by name.
-        versions: data version by broker name and id; the routes of the name server show every change up to these.
-        settled: False when the name server has just started, so that brokers may be missing which run.
-        away: brokers that have gone, or came back without some of their topics, sorted by name.
-    """
+    """The brokers that are registered with one name server."""
 
     brokers: tuple[BrokerData, ...]
     versions: Mapping[tuple[str, int], int]
+    #: False when the name server has just started, so that brokers may be missing which run.
     settled: bool
+    #: Brokers that have gone, or came back without some of their topics, sorted by name.
     away: tuple[AwayBroker, ...] = ()
 
 

@@ -10,13 +10,7 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class RetrySchedule:
-    """The decision whether there is another try. Times are seconds on one clock.
-
-    Args:
-        timeout_s: seconds after which there is no other try.
-        now: the time.
-        option: name of the option that sets `timeout_s`, for the error at the end; none is named when empty.
-    """
+    """The decision whether there is another try. Times are seconds on one clock."""
 
     def __init__(self, timeout_s: float, now: float, option: str = "") -> None:
         self._timeout_s = timeout_s
@@ -29,16 +23,7 @@ class RetrySchedule:
         return max(self._give_up_at - now, 0.0)
 
     def pause_s(self, error: MiniMQError, now: float) -> float:
-        """Return how many seconds to wait before the next try. The last try is at the end of the time.
-
-        Args:
-            error: of the try that failed.
-            now: the time.
-
-        Raises:
-            MiniMQError: there is no other try. It is the error itself if that is not retriable, or says how long
-                servers were waited for.
-        """
+        """Return how many seconds to wait before the next try. The last try is at the end of the time."""
         if not error.retriable:
             raise error
         left_s = self.left_s(now)

@@ -26,15 +26,7 @@ _NAMED = ("record", "error", "enum", "fixed")
 
 
 class AvroSchema:
-    """A parsed Avro schema.
-
-    Args:
-        schema: its text.
-        others: the schemas that it refers to, by name, in an order in which each follows those that it needs.
-
-    Raises:
-        InvalidArgument: it is none, or would let a body of few bytes become a value of any size.
-    """
+    """A parsed Avro schema."""
 
     def __init__(self, schema: Schema, others: Mapping[str, Schema]) -> None:
         if schema.kind != "AVRO":
@@ -73,17 +65,7 @@ class AvroSchema:
         raise InvalidArgument(f"the value does not fit its schema: {told}")
 
     def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
-        """Return the value of a payload that was written with this schema.
-
-        Args:
-            payload: in Avro's binary encoding.
-            reader: the schema of the value; None for this one.
-
-        Raises:
-            MalformedBody: there are bytes behind the value.
-            RecursionError: it is nested too deeply.
-            Exception: the payload does not fit; of any class.
-        """
+        """Return the value of a payload that was written with this schema."""
         data = BytesIO(payload)
         read = python_reader.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
         value = read(data, self.parsed, None if reader is None else reader.parsed)
@@ -94,7 +76,6 @@ class AvroSchema:
     # ---- mistakes -------------------------------------------------------------------------------
 
     def _mistake(self, value: object, schema: Plain, path: str) -> str | None:
-        """Return the first mistake in a value, with its path."""
         if isinstance(schema, str) and schema in self._named:
             schema = self._named[schema]
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -184,7 +165,6 @@ class _SchemaFacts:
 
 
 def _default_value(schema: Plain, default: Plain) -> Plain:
-    """Return a default as readers have values: fastavro leaves bytes, dates and others as the schema writes them."""
     kind = schema[0] if isinstance(schema, list) and schema else schema
     base = kind["type"] if isinstance(kind, dict) else kind
     if base in ("bytes", "fixed") and isinstance(default, str):
@@ -199,7 +179,6 @@ def _default_value(schema: Plain, default: Plain) -> Plain:
 
 
 def _read(text: str) -> Plain:
-    """Return a schema as JSON has it; a bare name such as `string` is one, too."""
     return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else {"type": text.strip()}
 
 

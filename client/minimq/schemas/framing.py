@@ -59,11 +59,7 @@ def header_mark(guid: UUID, indexes: Sequence[int] = ()) -> str:
 
 
 def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
-    """Return the mark before a body.
-
-    Raises:
-        MalformedBody: the body has none; the text says what it begins with.
-    """
+    """Return the mark before a body."""
     if not body:
         raise MalformedBody("the body is empty: a tombstone has no value, look at is_tombstone first")
     if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
@@ -112,7 +108,6 @@ def _varint(number: int) -> bytes:
 
 
 def _read_indexes(body: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Return the indexes of a message, and where they end."""
     count, at = _read_varint(body, at)
     if count == 0:
         return _FIRST_MESSAGE, at

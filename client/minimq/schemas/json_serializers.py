@@ -82,7 +82,6 @@ class JsonSerializer(Serializer[Any]):
         return value
 
     def _new_validator(self, schema: Schema) -> Validator:
-        """Return what checks values by a schema. Nothing is fetched but from the registry."""
         check_installed("jsonschema")
         import jsonschema  # noqa: PLC0415 - a part of an extra, and slow to import
         from referencing import Registry, Resource  # noqa: PLC0415
@@ -196,7 +195,6 @@ class PydanticSerializer(Serializer[M]):
 
 
 def _mistake(validator: Validator, value: object) -> str | None:
-    """Return the mistake in a value that fits its schema least; None if it fits."""
     from jsonschema.exceptions import best_match  # noqa: PLC0415 - a part of an extra
 
     error = best_match(validator.iter_errors(value))
@@ -204,7 +202,6 @@ def _mistake(validator: Validator, value: object) -> str | None:
 
 
 def _pydantic_text(error: pydantic.ValidationError) -> str:
-    """Return the first mistake, with its path."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
     return f"{first['msg']} - at `${path}`"

@@ -25,13 +25,7 @@ _BUILT_IN = "google/protobuf/"
 
 
 class PlainValue(NamedTuple):
-    """The value of a body, of dicts, lists, texts and numbers.
-
-    Attributes:
-        value: the value.
-        kind: the language of its schema.
-        mark: how the body names its schema.
-    """
+    """The value of a body, of dicts, lists, texts and numbers."""
 
     value: Any
     kind: SchemaType
@@ -39,11 +33,7 @@ class PlainValue(NamedTuple):
 
 
 class PlainReader:
-    """Reads bodies that name a schema of a registry. Thread-safe.
-
-    Args:
-        registry: the schema registry.
-    """
+    """Reads bodies that name a schema of a registry. Thread-safe."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -54,12 +44,7 @@ class PlainReader:
         }
 
     def read(self, message: HasBody) -> PlainValue | None:
-        """Return the value of a message; None if the body names no schema.
-
-        Raises:
-            MalformedBody: the body does not fit its schema, or the registry has no such schema.
-            NotAuthenticated, AccessDenied, Unavailable: the registry.
-        """
+        """Return the value of a message; None if the body names no schema."""
         marked = message.properties.get(SCHEMA_ID_PROPERTY)
         read = partial(read_prefix, message.body) if marked is None else partial(read_header, marked)
         try:
@@ -107,7 +92,6 @@ class _AnyProtobuf(Serializer[Any]):
 
 
 def _add(pool: descriptor_pool.DescriptorPool, schema: Schema, name: str = "") -> FileDescriptor:
-    """Add a file to a pool, with those of Protobuf itself that it imports."""
     try:
         file = FileDescriptorProto.FromString(b64decode(schema.text, validate=True))
     except ValueError:

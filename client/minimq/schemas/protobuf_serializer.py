@@ -60,7 +60,6 @@ class ProtobufSerializer(Serializer[P]):
         return Schema(schema.text, schema.kind, self._registered(self._file))
 
     def _registered(self, file: FileDescriptor) -> tuple[SchemaReference, ...]:
-        """Register the files that a file imports, and theirs; return how it refers to them."""
         assert self.registry is not None
         references = []
         for imported in file.dependencies:
@@ -101,7 +100,6 @@ def _schema_of(file: FileDescriptor) -> Schema:
 
 
 def _index_of(descriptor: Descriptor) -> list[int]:
-    """Return where a message is in its file: its number there, or that of the message around it and its own."""
     around = descriptor.containing_type
     if around is None:
         return [list(descriptor.file.message_types_by_name).index(descriptor.name)]

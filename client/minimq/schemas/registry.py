@@ -282,7 +282,6 @@ class SchemaRegistry:
             raise Unavailable(f"{self.url}{place} does not answer as a schema registry does: {error}") from None
 
     def _body_of(self, answer: BaseHTTPResponse) -> bytes:
-        """Return the body of an answer, or the beginning of one that is too large. One that trickles in is given up."""
         data, end = bytearray(), time.monotonic() + self._timeout_s
         while len(data) <= _MOST_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
             data += part
@@ -332,7 +331,6 @@ def _check_url(url: str) -> None:
 
 
 def _basic(credentials: tuple[str, str]) -> str:
-    """Return credentials as they stand in the header, in UTF-8."""
     given: object = credentials
     if not isinstance(given, tuple | list) or len(given) != 2 or ":" in credentials[0]:
         raise InvalidArgument("basic_auth must be a user, whose name has no colon, and a password")
@@ -346,7 +344,6 @@ def _checked_token(token: object) -> str:
 
 
 def _tls_context(ca_file: str | None, certificate_file: str | None, key_file: str | None) -> ssl.SSLContext | None:
-    """Return what connections to the registry begin with; None for the default of urllib3."""
     if key_file is not None and certificate_file is None:
         raise InvalidArgument("key_file needs certificate_file, the certificate of this key")
     if ca_file is None and certificate_file is None:
@@ -365,13 +362,11 @@ def _tls_context(ca_file: str | None, certificate_file: str | None, key_file: st
 
 
 def _proxy_of(url: str) -> str:
-    """Return the proxy that the environment names for a URL; empty for none."""
     parts = urlsplit(url)
     return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
 
 
 def _proxy_user(proxy: str) -> str:
-    """Return USER:PASSWORD in the URL of a proxy; empty for none. Raises `InvalidArgument`."""
     parts = urlsplit(proxy)
     try:
         is_whole = bool(parts.hostname) and parts.port != 0
@@ -392,12 +387,7 @@ def _quoted(name: str) -> str:
 def resolved(
     registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100, *, serialized: bool = False
 ) -> dict[str, Schema]:
-    """Return all schemas that some refer to, by name, and theirs; those that others need come first.
-
-    Raises:
-        InvalidArgument: there are too many.
-        SchemaMissing: and what `SchemaRegistry.version` raises.
-    """
+    """Return all schemas that some refer to, by name, and theirs; those that others need come first."""
     found: dict[str, Schema] = {}
     visited: set[str] = set()
 

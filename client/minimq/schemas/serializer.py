@@ -154,7 +154,6 @@ class Serializer(ABC, Generic[T]):
         """Return the value of a payload. Raises `MalformedBody`, or any error that is none of minimq."""
 
     def _indexes(self) -> Sequence[int]:
-        """Return the indexes of the Protobuf message."""
         return ()
 
     def written(self, mark: SchemaMark) -> RegisteredSchema:
@@ -185,7 +184,6 @@ class Serializer(ABC, Generic[T]):
         return _TopicMark(b"", {SCHEMA_ID_PROPERTY: header_mark(registered.guid, self._indexes())})
 
     def _prepared(self, schema: Schema) -> Schema:
-        """Return a schema as it is registered, once those that it refers to are."""
         return schema
 
     def _checked(self, decode: Callable[[], T]) -> T:

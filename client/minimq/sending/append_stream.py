@@ -27,15 +27,7 @@ _MOST_JOINED_BYTES = 32 << 10
 
 
 class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse, broker_pb2.AppendResult]):
-    """Sends batches to one broker. Thread-safe; answers come on the event loop of the connection.
-
-    Args:
-        connection: the connection whose event loop it uses.
-        address: HOST:PORT of the broker.
-
-    Raises:
-        Closed: the connection is closed, or this is a fork.
-    """
+    """Sends batches to one broker. Thread-safe; answers come on the event loop of the connection."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         self._takes_joined = False  # until the broker says so
@@ -56,9 +48,6 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         One with a due time is delivered then. A delay is sent as what is left of it, so that clocks need not agree.
         `key_queues` are all queues of a compacted topic, among which that of the keys was chosen; 0 for other topics.
         `traceparent` is the context of a trace that is recorded, if the batch belongs to one.
-
-        Raises:
-            MiniMQError: the stream has ended.
         """
 
         def request(request_id: int) -> tuple[bytes, ...]:
@@ -82,7 +71,6 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         self.request(request, answer)
 
     def _join(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
-        """Add small requests that wait to one that is written."""
         size = sum(map(len, request))
         if not self._takes_joined or size > _MOST_JOINED_BYTES:
             return request

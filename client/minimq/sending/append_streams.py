@@ -10,11 +10,7 @@ from minimq_common.errors import Closed
 
 
 class AppendStreams:
-    """Append streams by address, opened when they are first needed. Thread-safe.
-
-    Args:
-        connection: reaches the brokers.
-    """
+    """Append streams by address, opened when they are first needed. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -23,11 +19,7 @@ class AppendStreams:
         self._closed = False
 
     def to(self, address: str) -> AppendStream:
-        """Return the stream to a broker; open one if there is none, or if it has ended.
-
-        Raises:
-            Closed: the producer was closed, or its connection.
-        """
+        """Return the stream to a broker; open one if there is none, or if it has ended."""
         stream = self._by_address.get(address)
         if stream is not None and not stream.ended:
             return stream

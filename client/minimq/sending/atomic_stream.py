@@ -24,15 +24,7 @@ _UNDER_WAY = 4
 
 
 class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
-    """Sends atomic appends to one broker. On the event loop of the connection.
-
-    Args:
-        connection: the connection whose event loop it uses.
-        address: HOST:PORT of the broker.
-
-    Raises:
-        Closed: the connection is closed, or this is a fork.
-    """
+    """Sends atomic appends to one broker. On the event loop of the connection."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts)  # type: ignore[arg-type, return-value]
@@ -48,11 +40,7 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
         progress: broker_pb2.AtomicProgress | None,
         timeout_s: float,
     ) -> broker_pb2.AtomicAppendResult:
-        """Have batches stored as a whole, with what a group has consumed.
-
-        Raises:
-            MiniMQError: the broker refused, or did not answer.
-        """
+        """Have batches stored as a whole, with what a group has consumed."""
         answer: asyncio.Future[broker_pb2.AtomicAppendResult] = asyncio.get_running_loop().create_future()
 
         def take(result: broker_pb2.AtomicAppendResult | None, error: MiniMQError | None) -> None:
@@ -99,7 +87,6 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what has gathered, unless most is under way: then the next answer does."""
         self._is_flushing = False
         while self._gathered and _UNDER_WAY * len(self._gathered) >= self._under_way:
             pieces: list[bytes] = []

@@ -32,17 +32,6 @@ class Attendance:
     """A client's attendance at one broker name: a stream to its master, reopened whenever it ends.
 
     All of it lives on the event loop of the connection; any thread may look at the attributes.
-
-    Args:
-        streams: of which this is one.
-        broker_name: the broker.
-
-    Attributes:
-        broker_name: the broker.
-        address: HOST:PORT of the master that was last attended; empty before the first one.
-        is_open: True while the broker knows the client.
-        error: why it was not attended the last time; None if it was.
-        events: number of events so far.
     """
 
     def __init__(self, streams: AttendStreams, broker_name: str) -> None:
@@ -81,7 +70,6 @@ class Attendance:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _attend(self) -> MiniMQError | None:
-        """Attend the present master until its stream ends; return why it has ended."""
         address = self._streams.master_of(self.broker_name)
         if address is None:
             return Unavailable(f"broker {self.broker_name} has no master now")
@@ -111,17 +99,7 @@ class Attendance:
 
 
 class AttendStreams:
-    """The attendances of one client, by broker name. They live on the event loop of the connection.
-
-    Args:
-        connection: has the loop, and reaches the brokers.
-        routes: where brokers are.
-        hello: says who the client is; the first request of each stream.
-        on_event: called with each event.
-
-    Attributes:
-        on_event: as given.
-    """
+    """The attendances of one client, by broker name. They live on the event loop of the connection."""
 
     def __init__(
         self, connection: Connection, routes: RouteCache, hello: attend_pb2.AttendRequest, on_event: OnEvent
@@ -153,9 +131,6 @@ class AttendStreams:
         """Return the first of some brokers that is attended; they are tried one after the other, in this order.
 
         It waits as long as none can be attended; the caller says how long that may take.
-
-        Raises:
-            MiniMQError: all refuse for good, such as `AccessDenied`.
         """
         attended: list[Attendance] = []
         for name in broker_names:

@@ -23,9 +23,6 @@ class AutoCreate:
 
     If several threads need the same topic at the same time, one makes the request and the others wait for its result. A
     refusal is remembered for a second, so that sends to a misspelt topic do not burden the brokers.
-
-    Args:
-        client: makes the calls. Its `timeout_s` is also how long to wait until all name servers show the topic.
     """
 
     def __init__(self, client: ClusterClient) -> None:
@@ -39,19 +36,6 @@ class AutoCreate:
 
         Each broker decides by itself, with its own number of queues: some may create the topic while others do not.
         Several clients may request the same topic at the same time.
-
-        Returns:
-            True if a broker created it for this call; False if it already existed, or another thread made the request.
-
-        Raises:
-            TopicNotFound: no broker creates topics automatically; the text describes how to create this one, and the
-                option to change that.
-            DeadlineExceeded: a name server did not show it in time. It is created.
-            SystemBusy: the name servers have just started and their brokers are not back yet.
-            Unavailable: no name server or no master can be reached.
-            InvalidArgument: the topic name is invalid.
-            Closed: it was closed.
-            MiniMQError: no broker has it, and one of them failed; the text names it.
         """
         check_topic(topic)
         while True:
@@ -82,7 +66,6 @@ class AutoCreate:
         return made
 
     def _check(self, topic: str) -> None:
-        """Raise a remembered refusal."""
         self._masters.calls.check_open()
         until, refusal = self._refusals.get(topic, (0.0, None))
         if refusal is not None and time.monotonic() < until:

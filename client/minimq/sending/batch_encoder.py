@@ -11,15 +11,7 @@ from minimq_common.single_batch import encode_single
 
 
 class BatchEncoder:
-    """Encodes the batches of one producer. Thread-safe.
-
-    Args:
-        options: of the producer.
-
-    Attributes:
-        producer_id: 64 random bits; with the sequence number, the id of a batch, by which brokers recognize resent
-            batches.
-    """
+    """Encodes the batches of one producer. Thread-safe."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._max_body_bytes = options.max_body_bytes

@@ -84,16 +84,7 @@ class _OpenBatch:
 
 
 class BulkSend:
-    """One call of `send_many`. Belongs to its thread, except for the outcomes of batches.
-
-    Args:
-        sender: sends the batches, and owns the buffer.
-        options: of the producer.
-        find: returns the route of a topic, or raises.
-        choose: returns the required queue of a message, None for any.
-        is_bound: it has to be asked about each message, not only about those with a message group.
-        cancelled: once it is set, no further messages are read; those that were read are sent.
-    """
+    """One call of `send_many`. Belongs to its thread, except for the outcomes of batches."""
 
     def __init__(
         self,
@@ -221,7 +212,6 @@ class BulkSend:
     def _add_to(
         self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], due: DueTime | None
     ) -> None:
-        """Add messages, whose bodies have these lengths, to the open batch of their destination."""
         topic, _, message_group, _ = destination
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
         batch = self._open.get(destination)
@@ -263,7 +253,6 @@ class BulkSend:
         self._send_leaving()
 
     def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
-        """Return the last batch for a destination, split for several queues if the call filled none."""
         topic, queue, _, _ = destination
         portions = math.ceil(len(batch.records) / self._options.spread_messages)
         if portions > 1 and queue is None and destination not in self._filled:
@@ -323,7 +312,6 @@ class BulkSend:
             self._changed.notify_all()
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Notify the watcher, if any, of the outcome of messages."""
         if self._watcher is None:
             return
         for index, place in enumerate(places):
@@ -342,7 +330,6 @@ class BulkSend:
 
 
 def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> None:
-    """Store the receipts of the messages of one batch at their indexes."""
     index = 0
     for part in slots:
         made = map(SendReceipt, repeat(receipt), range(index, index + len(part)))
@@ -359,7 +346,6 @@ def _not_sent(error: BaseException) -> SendFailed:
 
 
 def _are_alike(messages: Sequence[Message]) -> bool:
-    """Return whether messages are of one topic, with one due time or none, and nothing else parts them."""
     topic, delay, moment = messages[0].topic, messages[0].deliver_after_s, messages[0].deliver_at
     different = [  # in one walk, and due times by their identity: each message that is sent is looked at here
         message
@@ -377,6 +363,5 @@ def _are_alike(messages: Sequence[Message]) -> bool:
 
 
 def _parent_of(message: Message) -> str:
-    """Return the context of a message if its trace is recorded; empty also for one that breaks the rules."""
     properties: object = message.properties
     return recorded_parent(properties) if properties and isinstance(properties, Mapping) else ""

@@ -17,9 +17,6 @@ class CallbackThread:
     """Makes calls one after the other. Thread-safe; the thread starts with the first call.
 
     A call after `close` runs in a thread of its own.
-
-    Args:
-        name: of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,7 +57,6 @@ class CallbackThread:
             thread.join(timeout_s)
 
     def _end(self) -> None:
-        """Make the thread end after its pending calls."""
         self._calls.put(None)
         self._thread, self._calls = None, queue.SimpleQueue()
 

@@ -37,13 +37,7 @@ AskUser = Callable[[Message, Resolved], None]
 
 
 class BrokerStreams(AttendStreams):
-    """The attendances of one client at all brokers of a cluster. They live on the event loop of the connection.
-
-    Args:
-        client: reaches the cluster.
-        hello: says who the client is.
-        on_event: called with each event.
-    """
+    """The attendances of one client at all brokers of a cluster. They live on the event loop of the connection."""
 
     def __init__(
         self,
@@ -90,15 +84,7 @@ class BrokerStreams(AttendStreams):
 
 
 class CheckBack:
-    """Has the check of a producer group called when a broker asks for the end of a transaction. Thread-safe.
-
-    Args:
-        client: reaches the cluster.
-        group: the producer group.
-        producer_id: under which half messages are sent.
-        ask: calls the check.
-        calls: bring the answers to brokers.
-    """
+    """Has the check of a producer group called when a broker asks for the end of a transaction. Thread-safe."""
 
     def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, calls: HalfCalls) -> None:
         self._client = client
@@ -217,11 +203,7 @@ class _CheckAnswer:
 
 
 class CheckThreads:
-    """Calls a check that is a plain function, on threads of its own.
-
-    Args:
-        check: of the user.
-    """
+    """Calls a check that is a plain function, on threads of its own."""
 
     def __init__(self, check: Callable[[Message], TransactionResolution]) -> None:
         self._check = check

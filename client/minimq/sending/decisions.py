@@ -100,14 +100,10 @@ def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """A question to a broker about the transactions of the name.
-
-    Attributes:
-        broker_name: the broker.
-        parts: its staged batches of this one: it keeps them until it receives a decision, or reports the missing ones.
-    """
+    """A question to a broker about the transactions of the name."""
 
     broker_name: str
+    #: Its staged batches of this one: it keeps them until it receives a decision, or reports the missing ones.
     parts: tuple[StagedPart, ...] = ()
 
 
@@ -127,16 +123,6 @@ class CommitProtocol:
 
     Calls may be repeated, answers may be lost, and the attempt may be interrupted at any moment: the next one continues
     from the brokers' knowledge.
-
-    Args:
-        transaction: the transaction to end.
-        parts: everything that this attempt has staged for it.
-        decided: a broker has refused to stage a batch because the transaction is decided. Then `parts` is incomplete,
-            and nothing new is decided.
-
-    Attributes:
-        transaction, decided: as above.
-        decision: the final decision; None until it is known.
     """
 
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
@@ -167,12 +153,7 @@ class CommitProtocol:
         self._others.update(set(others) - self._latest.keys() - self._passed_over)
 
     def described(self, broker_name: str, latest: Decision | None, missing: int = 0) -> None:
-        """Record the latest decision of a broker, and the number of batches of this attempt that it has dropped.
-
-        Raises:
-            TransactionEnded: the decision has a later number.
-            InternalError: another broker keeps a different decision for the same number.
-        """
+        """Record the latest decision of a broker, and the number of batches of this attempt that it has dropped."""
         self._others.discard(broker_name)
         self._passed_over.discard(broker_name)
         self._latest[broker_name] = latest
@@ -222,11 +203,7 @@ class CommitProtocol:
         return self.decision is not None and self.needed <= self._done
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls to make now, in any order or in parallel; none if it is finished.
-
-        Raises:
-            TransactionExpired: a broker has dropped batches, so that nothing may be decided.
-        """
+        """Return the calls to make now, in any order or in parallel; none if it is finished."""
         if self.decision is not None:
             return [CommitCall(name, self.decision) for name in sorted(self.needed - self._done)]
         unheard = (self.needed - self._latest.keys()) | self._others
@@ -260,11 +237,9 @@ class CommitProtocol:
 
     @property
     def _last(self) -> Decision | None:
-        """The latest decision that a broker has reported."""
         reported = [decision for decision in self._latest.values() if decision is not None]
         return max(reported, key=lambda decision: decision.number, default=None)
 
     def _behind(self, last: Decision) -> list[str]:
-        """Return the brokers that lack the decision of an earlier transaction, which this one would end there."""
         heard = {name for name, decision in self._latest.items() if decision and decision.number >= last.number}
         return sorted(last.publishers - heard - self._caught_up)

@@ -47,12 +47,7 @@ class _Destination:
 
 
 class DestinationQueues:
-    """All waiting batches of one producer. Not thread-safe: it belongs to a `RecordAccumulator`.
-
-    Args:
-        selector: knows the available targets.
-        options: of the producer.
-    """
+    """All waiting batches of one producer. Not thread-safe: it belongs to a `RecordAccumulator`."""
 
     def __init__(self, selector: QueueSelector, options: ProducerOptions) -> None:
         self._selector = selector
@@ -241,7 +236,6 @@ class DestinationQueues:
         return destination
 
     def _update(self, destination: _Destination) -> None:
-        """Recompute whether a destination has something to send, and forget it if it is unused."""
         if destination.batches and destination.under_way is None:
             self._ready.setdefault(destination.broker, {})[destination.key] = destination
             return
@@ -250,7 +244,6 @@ class DestinationQueues:
             self._destinations.pop(destination.key, None)
 
     def _rest(self, destination: _Destination) -> None:
-        """End the turn of a destination, and move it behind the others of its broker."""
         ready = self._ready.pop(destination.broker, None)
         if ready is not None:
             ready.pop(destination.key, None)

@@ -20,27 +20,19 @@ _recallable = count(1)
 
 
 class DueBucket(NamedTuple):
-    """The span of time in which a delayed message is due. Messages of one topic and one bucket travel together.
+    """The span of time in which a delayed message is due. Messages of one topic and one bucket travel together."""
 
-    Attributes:
-        is_delay: it is due after a delay, not at a time of day.
-        number: of the span.
-        alone: different for each recallable message, as these travel alone; 0 for all others.
-    """
-
+    #: It is due after a delay, not at a time of day.
     is_delay: bool
     number: int
+    #: Different for each recallable message, as these travel alone; 0 for all others.
     alone: int
 
 
 class DueTime(NamedTuple):
-    """When a delayed message, or a batch of them, is due.
+    """When a delayed message, or a batch of them, is due."""
 
-    Attributes:
-        at_s: seconds by the monotonic clock of this process if it is due after a delay; otherwise since 1970.
-        bucket: the span in which it is due.
-    """
-
+    #: Seconds by the monotonic clock of this process if it is due after a delay; otherwise since 1970.
     at_s: float
     bucket: DueBucket
 
@@ -60,17 +52,7 @@ class DueTime(NamedTuple):
 
 
 def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: float) -> DueTime | None:
-    """Return when a message is due; None if it is delivered at once.
-
-    Args:
-        message: to be sent now.
-        precision_s: how much later it may be due, so that it can travel with others.
-        monotonic_s: the time of the monotonic clock.
-        time_s: the time of day, in seconds since 1970.
-
-    Raises:
-        InvalidArgument: it has two due times, or a wrong one, or cannot be delayed or recalled.
-    """
+    """Return when a message is due; None if it is delivered at once."""
     after, at = message.deliver_after_s, message.deliver_at
     if after is None and at is None:
         if message.recallable:
@@ -109,7 +91,6 @@ def _delay_s(given: object) -> float:
 
 
 def _moment_s(given: object, time_s: float) -> float:
-    """Return seconds since 1970."""
     if isinstance(given, datetime):
         if given.utcoffset() is None:
             raise InvalidArgument(

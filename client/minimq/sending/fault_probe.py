@@ -18,12 +18,6 @@ class FaultProbe:
     """A task on the event loop of a connection that probes all brokers of a round in parallel.
 
     It belongs to one producer.
-
-    Args:
-        connection: reaches the brokers.
-        targets: returns the addresses of the brokers to probe, by name; called before each round. None ends the task.
-        tell: called on the event loop with the name of a broker, and True if it answered.
-        interval_s: seconds between two rounds, and seconds that a broker may take to answer.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ class FaultTable:
 
     A caller that caches results from this table has to recompute them when `version` changes, or at the time returned
     by `next_end`.
-
-    Args:
-        table: the length of the exclusion by latency or error.
     """
 
     def __init__(self, table: LatencyTable) -> None:
@@ -69,15 +66,7 @@ class FaultTable:
             self._extend(self._slow, broker_name, f"an answer took {latency_s:.2f} s", now, now + out_s)
 
     def failed(self, broker_name: str, reason: str, now: float, *, unreachable: bool, at_least_s: float = 0.0) -> None:
-        """Record a request that failed with an error of the broker.
-
-        Args:
-            broker_name: the broker.
-            reason: a readable text.
-            now: seconds.
-            unreachable: whether no answer arrived, so that the broker should be probed.
-            at_least_s: seconds that the server asked to wait.
-        """
+        """Record a request that failed with an error of the broker."""
         parts = self._unreachable if unreachable else self._slow
         self._extend(parts, broker_name, reason, now, now + max(self._table.isolation_s, at_least_s))
 
@@ -128,7 +117,6 @@ class FaultTable:
         return min((end for end in ends if now < end), default=math.inf)
 
     def _exclusion(self, broker_name: str, now: float) -> Exclusion | None:
-        """Return both parts of an exclusion as one."""
         parts = [
             part
             for part in (self._unreachable.get(broker_name), self._slow.get(broker_name))
@@ -168,15 +156,6 @@ def choose_brokers(names: Sequence[str], faults: FaultTable, avoid: str | None, 
     4. the one whose exclusion ends first, even the one to avoid; of several the first that is not to be avoided.
 
     So a single broker is always used.
-
-    Args:
-        names: the brokers that carry the topic, each once.
-        faults: the known exclusions.
-        avoid: the broker of the last try of this batch, None for its first try.
-        now: seconds.
-
-    Returns:
-        Names in the order of `names`; empty only if `names` is.
     """
     others = [name for name in names if name != avoid]
     for usable in (faults.available, faults.reachable):

@@ -38,14 +38,7 @@ class HalfCallOutcome(Protocol):
 
 
 class HalfCalls:
-    """Stages half messages and ends transactions at brokers. Thread-safe.
-
-    Args:
-        connection: reaches the brokers.
-        master_of: returns the address of the master of a broker by its name; None if there is none now.
-        look_for: has it asked for in the background.
-        timeout_s: seconds for all tries of a request.
-    """
+    """Stages half messages and ends transactions at brokers. Thread-safe."""
 
     def __init__(
         self,
@@ -168,7 +161,6 @@ class _HalfCall:
             self._failed(number, address, error)
 
     def _failed(self, number: int, address: str, error: MiniMQError) -> None:
-        """Try again after a pause, unless another try is under way or there is no more time."""
         if number != self._tries:
             return
         self._began = 0.0

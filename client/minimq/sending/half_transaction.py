@@ -38,26 +38,18 @@ class TransactionState(Enum):
 
 @dataclass(slots=True)
 class HalfTransaction:
-    """One transaction. Pure but for its number; belongs to the thread or the task that has begun it.
-
-    Attributes:
-        group: the producer group.
-        topics: those to which messages are to be sent, as far as they were named ahead.
-        number: drawn at random.
-        broker_name: of the broker that has all messages; empty before the first one.
-        topic: of the first message.
-        batches: number of the batches that the broker has.
-        state: what may be done with it.
-        failure: why it is to be rolled back; None without an error.
-    """
+    """One transaction. Pure but for its number; belongs to the thread or the task that has begun it."""
 
     group: str
     topics: tuple[str, ...] = ()
     number: int = 0
+    #: Of the broker that has all messages; empty before the first one.
     broker_name: str = ""
     topic: str = ""
     batches: int = 0
+    #: What may be done with it.
     state: TransactionState = TransactionState.OPEN
+    #: Why it is to be rolled back; None without an error.
     failure: MiniMQError | None = None
 
     def __post_init__(self) -> None:
@@ -87,18 +79,7 @@ class HalfTransaction:
     def choose(
         self, route: TopicRoute, queue: MessageQueue | None, brokers: Collection[str], turn: int
     ) -> MessageQueue:
-        """Return the queue for a message.
-
-        Args:
-            route: of its topic.
-            queue: the one to which it must go; None for any.
-            brokers: those that may have the transaction, the best ones first, if it has none yet.
-            turn: grows with each message.
-
-        Raises:
-            InvalidArgument: it must go to a queue of another broker, or its topic is on other brokers.
-            Unavailable: no broker takes it now.
-        """
+        """Return the queue for a message."""
         if queue is not None:
             if self.broker_name not in ("", queue.broker_name):
                 raise InvalidArgument(
@@ -145,12 +126,7 @@ class HalfTransaction:
         )
 
     def check_committed(self, result: halves_pb2.EndHalfResult) -> None:
-        """Raise the reason why it is not committed.
-
-        Raises:
-            TransactionEnded: it was rolled back before.
-            TransactionExpired: its broker has lost a part of it, or it was open for too long.
-        """
+        """Raise the reason why it is not committed."""
         if result.outcome == halves_pb2.HALF_OUTCOME_COMMITTED:
             return
         if result.outcome == halves_pb2.HALF_OUTCOME_EXPIRED:

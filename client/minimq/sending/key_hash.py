@@ -24,9 +24,6 @@ def consistent_hash(key: str, buckets: int) -> int:
     """Return a bucket, 0 or above, for a key: Guava's `consistentHash` of the key's `java_hash`.
 
     With one bucket more, only the keys that go to the new bucket move: one of `buckets + 1`. Thread-safe.
-
-    Raises:
-        InvalidArgument: there is no bucket.
     """
     if buckets < 1:
         raise InvalidArgument(f"{buckets} buckets: there must be at least one")
@@ -55,7 +52,6 @@ def _remembered_hash(text: str) -> int:
 
 @functools.lru_cache(maxsize=16_384)
 def _jump(hashed: int, buckets: int) -> int:
-    """Guava's jump consistent hash, in the arithmetic of Java's long."""
     state = hashed  # the sign is extended to 64 bits, as in Java's conversion from int to long
     bucket = following = 0
     while following < buckets:

@@ -9,13 +9,7 @@ from minimq_common.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """Exclusion times by latency. All times are seconds.
-
-    Attributes:
-        name: the name for `latency_table`.
-        steps: pairs (latency, time out): the last one whose latency is reached counts. Sorted.
-        isolation_latency_s: the latency that an error counts as.
-    """
+    """Exclusion times by latency. All times are seconds."""
 
     name: str
     steps: tuple[tuple[float, float], ...]

@@ -57,16 +57,7 @@ class ReplyOutcome(Protocol):
 
 
 class OpenRequest:
-    """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply.
-
-    Args:
-        requests: of which it is one.
-        correlation_id: its id.
-        timeout_s: seconds that it waits in all.
-        deadline: when that is over, on the monotonic clock.
-        outcome: receives the reply, or the error.
-        home: where it is answered.
-    """
+    """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply."""
 
     __slots__ = ("_events", "_outcome", "_receipt", "_requests", "correlation_id", "deadline", "home", "timeout_s")
 
@@ -118,13 +109,6 @@ class OpenRequests:
     """All requests of a producer without a reply. Thread-safe.
 
     No lock: a request is of whoever takes it out of the dictionary, which is one atomic step. Ctrl-C may come anywhere.
-
-    Args:
-        connection: on whose event loop deadlines are kept.
-        call: has functions of users called.
-
-    Attributes:
-        late_replies: replies that came when their request was over, or already had one.
     """
 
     def __init__(self, connection: Connection, call: Callable[[UserCall], None]) -> None:
@@ -197,7 +181,6 @@ class OpenRequests:
             self._call(call)
 
     def _look(self) -> None:
-        """End the requests whose time is over, and come back when that of the next one is."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -36,14 +36,7 @@ class _End(Enum):
 
 
 class OpenTransaction(Generic[M]):
-    """A transaction of a producer. Not thread-safe.
-
-    Args:
-        transactor: commits it.
-        max_body_bytes: largest body.
-        interceptors: see each message.
-        source: what it consumes; None if nothing.
-    """
+    """A transaction of a producer. Not thread-safe."""
 
     def __init__(
         self,

@@ -54,15 +54,10 @@ Direction = tuple[str, bool]
 
 
 class BufferShare(NamedTuple):
-    """A share of the producer's buffer.
-
-    Attributes:
-        tickets: of its reservations.
-        size: bytes of all of them.
-        counts: number of messages of each reservation; by default all.
-    """
+    """A share of the producer's buffer."""
 
     tickets: Sequence[int]
+    #: Bytes of all of them.
     size: int
     counts: Sequence[int] | None = None
 
@@ -75,14 +70,11 @@ class Target(NamedTuple):
 
 
 class BatchNumber(NamedTuple):
-    """The number of a batch.
+    """The number of a batch."""
 
-    Attributes:
-        sequence: one more than that of the batch before.
-        unsettled: how many earlier numbers may still be resent. Brokers forget older ones.
-    """
-
+    #: One more than that of the batch before.
     sequence: int
+    #: How many earlier numbers may still be resent. Brokers forget older ones.
     unsettled: int
 
 
@@ -104,28 +96,21 @@ def beside_content(message: Message) -> int:
 
 
 class PendingMessage(msgspec.Struct, eq=False):
-    """A single, validated message without an outcome. Without `outcome` nobody is notified.
-
-    Attributes:
-        message: as it is sent.
-        queue: its required queue; None for any.
-        size: bytes of its content.
-        outcome: receives the receipt, or the error.
-        due: when it is due; None if it is delivered at once.
-        ticket: of its reservation in the buffer.
-        born_ms: when it was accepted, in ms since 1970.
-        handed_in: the same by the monotonic clock.
-        beside: bytes of memory that it uses besides its content.
-    """
+    """A single, validated message without an outcome. Without `outcome` nobody is notified."""
 
     message: Message
     queue: MessageQueue | None
     size: int
+    #: Receives the receipt, or the error.
     outcome: Outcome | None
+    #: When it is due; None if it is delivered at once.
     due: DueTime | None = None
     ticket: int = -1
+    #: When it was accepted, in ms since 1970.
     born_ms: int = 0
+    #: The same by the monotonic clock.
     handed_in: float = 0.0
+    #: Bytes of memory that it uses besides its content.
     beside: int = 0
 
     @property
@@ -143,27 +128,6 @@ class PendingBatch:
     """Messages for one destination that are sent together.
 
     It belongs to the `RecordAccumulator`; during a try, to the sender.
-
-    Attributes:
-        topic: of all messages.
-        queue: its required queue; None for any.
-        message_group: of all messages, in a FIFO topic; else None.
-        due_bucket: in which all messages are due, if they are delayed; else None.
-        messages: the single messages in it.
-        data: the encoded batch; None until it is encoded.
-        number: assigned when it is first sent, or when its records are encoded.
-        transaction: set if the batch is to be staged.
-        deadline: end of all its tries; set when it is first sent.
-        tries: readable descriptions of failed tries.
-        attempts: number of tries, including the current one.
-        target: of the latest try; None before the first.
-        began: when that try was sent; infinite before that.
-        expires: when that try times out.
-        thread: that is to send it.
-        stream: that it was sent on.
-        lookups: how often its topic was unknown at its turn.
-        part: while it accumulates, how many messages are sent together.
-        done: whether it has an outcome.
     """
 
     __slots__ = (

@@ -20,14 +20,7 @@ class EncodedPart(NamedTuple):
 
 
 class PlacedTransaction(NamedTuple):
-    """A transaction on its way to one broker.
-
-    Attributes:
-        broker_name: its name.
-        topic: whose route leads there.
-        parts: the batches.
-        others: whether another broker might take it.
-    """
+    """A transaction on its way to one broker."""
 
     broker_name: str
     topic: str

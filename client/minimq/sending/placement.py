@@ -19,20 +19,15 @@ _REMEDY = (
 
 
 class TransactionMessage(NamedTuple):
-    """A message of a transaction that is not committed.
-
-    Attributes:
-        message: as it is sent.
-        queue: where it must go; None for any.
-        selector: chooses its queue; None if it has none.
-        size: bytes that it takes.
-        born_ms: when it was handed in, in ms since 1970.
-    """
+    """A message of a transaction that is not committed."""
 
     message: Message
+    #: Where it must go; None for any.
     queue: MessageQueue | None
+    #: Chooses its queue; None if it has none.
     selector: Selector | None
     size: int
+    #: When it was handed in, in ms since 1970.
     born_ms: int
 
 
@@ -57,17 +52,7 @@ def queues_at(route: TopicRoute) -> QueuesAt:
 
 
 def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consumed: MessageQueue | None) -> list[str]:
-    """Return the brokers that take messages of all topics, sorted.
-
-    Args:
-        topics: their queues.
-        bound: a queue that a message must go to; None if there is none.
-        consumed: a queue that the transaction consumes; None if there is none.
-
-    Raises:
-        TopicNotFound: there is none; the text says which broker has which topic.
-        InvalidArgument: one is wanted that is not where the transaction consumes.
-    """
+    """Return the brokers that take messages of all topics, sorted."""
     if bound is not None and consumed is not None and bound.broker_name != consumed.broker_name:
         raise InvalidArgument(
             f"the transaction consumes {consumed}, and a message is for {bound} at another broker: {_REMEDY}"
@@ -82,12 +67,7 @@ def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consu
 
 
 def absent_brokers(routes: Iterable[TopicRoute], wanted: MessageQueue | None) -> list[str]:
-    """Return the brokers that carry one of the topics and have no master now, sorted.
-
-    Args:
-        routes: of the topics.
-        wanted: a queue of the one broker that is asked about; None for all.
-    """
+    """Return the brokers that carry one of the topics and have no master now, sorted."""
     found: set[str] = set()
     for route in routes:
         carriers = {data.broker_name for data in route.queues}
@@ -111,14 +91,7 @@ def _nowhere(topics: Mapping[str, QueuesAt], wanted: MessageQueue | None) -> str
 
 
 def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
-    """Return a queue that a message must go to, and with it all others to its broker; None if they are free.
-
-    Args:
-        fixed: the queue of each message that must go to one, None for the others.
-
-    Raises:
-        InvalidArgument: two of them must go to different brokers.
-    """
+    """Return a queue that a message must go to, and with it all others to its broker; None if they are free."""
     found: MessageQueue | None = None
     for queue in dict.fromkeys(fixed):
         if queue is None:
@@ -137,14 +110,7 @@ def parts_of(
     in_turn: Mapping[str, MessageQueue],
     limits: tuple[int, int],
 ) -> list[TransactionPart]:
-    """Return the batches of a transaction at one broker, whose messages keep their order.
-
-    Args:
-        messages: of the transaction.
-        fixed: as of `bound_queue`.
-        in_turn: the queue of each topic for messages that are free.
-        limits: most messages and bytes of one batch.
-    """
+    """Return the batches of a transaction at one broker, whose messages keep their order."""
     most, most_bytes = limits
     parts: list[TransactionPart] = []
     open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}

@@ -47,20 +47,7 @@ _INTERRUPTED_S = 2.0
 
 
 class ProducerCore:
-    """Checks messages, finds their routes, hands them to the `Sender`, and ends all that serves them. Thread-safe.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        options: how to send.
-        interceptors: see `SendInterceptor`.
-
-    Attributes:
-        requester: has the requests without a reply.
-        replier: sends replies.
-
-    Raises:
-        InvalidArgument: an address is wrong.
-    """
+    """Checks messages, finds their routes, hands them to the `Sender`, and ends all that serves them. Thread-safe."""
 
     def __init__(
         self,
@@ -130,14 +117,7 @@ class ProducerCore:
         outcome: Outcome | None,
         reply_to: str | None = None,
     ) -> PendingMessage:
-        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known.
-
-        Raises:
-            InvalidArgument: the message breaks a rule, or its queue is of another topic.
-            TopicNotFound: no broker carries the topic, and none makes topics by itself.
-            TopicUnavailable: its brokers are away, or none is registered, for all the time that a message is tried.
-            TransportError: no name server answers in that time.
-        """
+        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known."""
         self._process.check()
         if not self._interceptors:
             return self._prepare(message, queue, selector, outcome, reply_to)
@@ -237,14 +217,7 @@ class ProducerCore:
         selector: Selector | None,
         cancelled: threading.Event | None = None,
     ) -> list[SendReceipt]:
-        """Send messages in large batches and wait for all; see `Producer.send_many`.
-
-        Args:
-            messages: what to send.
-            queue: where all must go.
-            selector: chooses the queue of each.
-            cancelled: ends the reading of `messages` when another thread sets it.
-        """
+        """Send messages in large batches and wait for all; see `Producer.send_many`."""
 
         def choose(message: Message) -> MessageQueue | None:
             return self._destination(message, queue, selector)

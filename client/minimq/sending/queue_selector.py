@@ -46,11 +46,7 @@ class _Chosen(NamedTuple):
 
 
 class RoundRobin:
-    """Queues in turn. Not thread-safe.
-
-    Args:
-        start: where to begin; a random number spreads many producers evenly.
-    """
+    """Queues in turn. Not thread-safe."""
 
     def __init__(self, start: int) -> None:
         self._next = start
@@ -70,11 +66,6 @@ class QueueSelector:
     """Selects queues, counts what is under way, and keeps away from brokers that fail or are slow.
 
     Not thread-safe: it belongs to a `RecordAccumulator`.
-
-    Args:
-        routes: where the queues are.
-        options: of the producer.
-        chance: where the turns of a topic begin, so that many producers spread evenly.
     """
 
     def __init__(self, routes: KnownRoutes, options: ProducerOptions, chance: random.Random) -> None:
@@ -94,20 +85,7 @@ class QueueSelector:
     # ---- choosing -------------------------------------------------------------------------------
 
     def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
-        """Select where a batch goes, and take a place in the window there; `release` gives it back.
-
-        Args:
-            topic: of the batch.
-            queue: where it must go, or None.
-            avoid: name of the broker at which it was tried last, or None for the first try.
-            now: the time.
-
-        Returns:
-            The target; None when there are brokers that take the batch, but none of them has room just now.
-
-        Raises:
-            TopicNotFound, QueueNotFound, NoPermission, Unavailable: no broker takes it.
-        """
+        """Select where a batch goes, and take a place in the window there; `release` gives it back."""
         writable = self._writable_of(topic)
         if writable is None:
             raise TopicNotFound(
@@ -166,7 +144,6 @@ class QueueSelector:
         return turn.select(writable.queues, lambda queue: queue.broker_name in brokers)
 
     def _usable(self, writable: _Writable, avoid: str | None, now: float) -> Sequence[str]:
-        """Return the brokers to which a batch may go; chosen once until something changes."""
         key = (writable.route.topic, avoid)
         known = self._chosen.get(key)
         if known is not None and known.holds(writable, self._faults.version, now):
@@ -242,7 +219,6 @@ class QueueSelector:
 
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:
-    """Return why nothing can be sent to a topic."""
     headless = sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None)
     if headless:  # whose slaves take nothing until one of them is elected
         names = ", ".join(headless)
@@ -257,7 +233,6 @@ def _why_nowhere(route: TopicRoute) -> MiniMQError:
 
 
 def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
-    """Return why nothing can be sent to a queue."""
     if route.master_of(queue.broker_name) is None:
         return Unavailable(f"broker {queue.broker_name} of queue {queue} has no master that is registered just now")
     data = next((data for data in route.queues if data.broker_name == queue.broker_name), None)

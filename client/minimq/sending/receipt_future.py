@@ -67,7 +67,6 @@ class ReceiptFuture(Future[T], Generic[T]):
         return super()._invoke_callbacks if own.get("_done_callbacks") else None  # type: ignore[misc]
 
     def _invoke_callbacks(self) -> None:
-        """Leave the callbacks to whoever completes it; whoever cancels it calls them."""
         if self.cancelled():
             super()._invoke_callbacks()  # type: ignore[misc]
 

@@ -56,12 +56,7 @@ Action = Send | Complete | FindRoute | Abandon
 
 
 class RecordAccumulator:
-    """All messages of one producer that have no outcome yet. Not thread-safe: guarded by the lock of its `Sender`.
-
-    Args:
-        selector: selects queues; belongs to this.
-        options: of the producer.
-    """
+    """All messages of one producer that have no outcome yet. Not thread-safe: guarded by the lock of its `Sender`."""
 
     def __init__(self, selector: QueueSelector, options: ProducerOptions) -> None:
         self._selector = selector
@@ -83,13 +78,7 @@ class RecordAccumulator:
         return self._waiting.join(item)
 
     def add_message(self, item: PendingMessage, now: float, thread: int) -> PendingBatch | None:
-        """Add a checked message; return a batch to be sent at once, or None when `drain` has to find out.
-
-        Args:
-            item: the message.
-            now: the time.
-            thread: which is to send the batch.
-        """
+        """Add a checked message; return a batch to be sent at once, or None when `drain` has to find out."""
         if self._closed:
             raise _closed()
         topic, queue = item.message.topic, item.queue
@@ -174,7 +163,6 @@ class RecordAccumulator:
         return (Send(batch),)
 
     def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> Sequence[Action]:
-        """Decide about a batch that no broker takes."""
         self._close(batch, now)
         # A broker said that the topic is gone, and name servers had the time to say where else it is.
         batch.lookups += not self._selector.is_known(batch.topic)
@@ -193,7 +181,6 @@ class RecordAccumulator:
         self._in_flight.add(batch)
 
     def _close(self, batch: PendingBatch, now: float) -> None:
-        """Give a batch that leaves for the first time its number, and begin the time of all its tries."""
         if batch.number is None:
             batch.number = self.new_number()
         if batch.deadline == math.inf:
@@ -275,7 +262,6 @@ class RecordAccumulator:
         return [action for batch in left for action in self._complete(batch, None, _closed())]
 
     def _end_try(self, batch: PendingBatch, attempt: int) -> bool:
-        """Take out a try that has ended; return False when that was done before."""
         if attempt != batch.attempts or batch not in self._in_flight:
             return False
         self._in_flight.remove(batch)
@@ -286,14 +272,6 @@ class RecordAccumulator:
     def _try_later(
         self, batch: PendingBatch, error: MiniMQError, now: float, *, tried: bool = True
     ) -> Sequence[Action]:
-        """Let a batch wait for its next try, or fail it: when trying again cannot help, or time is used up.
-
-        Args:
-            batch: is in no line.
-            error: why it is not stored.
-            now: the time.
-            tried: whether a broker was asked; otherwise there was none to ask.
-        """
         actions: list[Action] = []
         is_gone = tried and isinstance(error, TopicNotFound)  # the next send asks anew, and so finds or makes it
         if is_gone or error.refresh_route:
@@ -316,7 +294,6 @@ class RecordAccumulator:
         return actions
 
     def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> Sequence[Action]:
-        """Fail a batch, and with it those behind it that have waited as long where nothing gets through."""
         actions = [*self._complete(batch, None, batch.final(error))]
         long_ago = now - self._options.send_timeout_s
         if not hopeless and self._progress.get(batch.direction, -math.inf) <= long_ago:

@@ -50,12 +50,7 @@ class PreparedReply(NamedTuple):
 
 
 class Replier:
-    """Sends replies to those who asked. Thread-safe.
-
-    Args:
-        client: reaches the brokers; not closed here.
-        max_body_bytes: largest body of a reply.
-    """
+    """Sends replies to those who asked. Thread-safe."""
 
     def __init__(self, client: ClusterClient, max_body_bytes: int) -> None:
         self._connection = client.connection
@@ -74,12 +69,7 @@ class Replier:
         self.send(request, prepared)
 
     def prepare(self, request: RequestMessage, reply: Reply) -> PreparedReply | None:
-        """Return the reply to a message, ready to be sent; None if the message is no request. Sends nothing.
-
-        Raises:
-            InvalidArgument: the reply breaks a rule.
-            CorruptBatch: the properties of the message are malformed.
-        """
+        """Return the reply to a message, ready to be sent; None if the message is no request. Sends nothing."""
         to = reply_to(request.properties.get(REPLY_TO, ""))
         made = encoded_reply(reply, to.correlation_id if to is not None else "", self._max_body_bytes)
         return PreparedReply(to, request.topic, made) if to is not None else None

@@ -30,12 +30,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> attend_pb2.RequestReply:
-    """Return a reply as it travels.
-
-    Raises:
-        InvalidArgument: a field has the wrong type, or is too long.
-        MessageTooLarge: the body is over the limit.
-    """
+    """Return a reply as it travels."""
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
     body, properties = reply.body, reply.properties

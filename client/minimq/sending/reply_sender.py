@@ -61,14 +61,6 @@ class ReplySender:
     """Sends replies to brokers, those that gather meanwhile together. Thread-safe.
 
     A reply that cannot be forwarded is tried again while its request may still wait; nobody waits for it here.
-
-    Args:
-        connection: reaches the brokers; all the work is done on its event loop.
-        routes: where they are.
-
-    Attributes:
-        outcomes: number of replies by what became of them: forwarded, late, unread, too-large,
-            or dropped.
     """
 
     def __init__(self, connection: Connection, routes: RouteCache) -> None:
@@ -90,13 +82,7 @@ class ReplySender:
         self._waiters: list[threading.Event] = []
 
     def send(self, to: ReplyTo, topic: str, made: attend_pb2.RequestReply) -> None:
-        """Send a reply. Returns at once.
-
-        Args:
-            to: where.
-            topic: of the request, whose route has the broker.
-            made: the reply.
-        """
+        """Send a reply. Returns at once."""
         until = time.monotonic() + min(to.wait_ms / 1000, _AGAIN_FOR_S)
         self._came.append(_WaitingReply(to, topic, made, made.ByteSize(), until))
         self._is_used = True
@@ -239,7 +225,6 @@ class _ReplyLine:
         self._waiting.clear()
 
     def _next(self) -> dict[bytes, list[_WaitingReply]]:
-        """Take what goes in the next request, by inbox."""
         parts: dict[bytes, list[_WaitingReply]] = {}
         sizes: Counter[bytes] = Counter()
         size = 0
@@ -308,7 +293,6 @@ class _ReplyLine:
         self.flush()
 
     def _again(self, replies: list[_WaitingReply], error: MiniMQError | None) -> None:
-        """Send replies once more after a pause, unless they are refused for good."""
         if error is not None and not error.retriable:
             log.warning("client: replies were refused broker=%s error=%s", self._broker_name, error)
             self._sender.over(replies, "dropped")

@@ -58,12 +58,6 @@ class Requester:
     """Opens the inbox of a producer where replies can reach it, and gives each reply to its request. Thread-safe.
 
     The inbox is open at one broker of each topic to which requests are sent, at the same one as long as that is there.
-
-    Args:
-        client: reaches the brokers.
-        callbacks: where functions of users are called.
-        find: returns the route of a topic; see `ProducerCore`, as for the next one.
-        send: sends a message.
     """
 
     def __init__(
@@ -101,16 +95,7 @@ class Requester:
         return home.is_open and home.broker_name in route.brokers and not self._health.is_silent(home.address)
 
     async def open_inbox(self, route: TopicRoute, deadline: float) -> Attendance:
-        """Open the inbox at a broker of a topic, on the event loop of the connection.
-
-        Args:
-            route: of the topic.
-            deadline: when to give up, on the monotonic clock.
-
-        Raises:
-            DeadlineExceeded: no broker could be attended by then.
-            MiniMQError: all refuse.
-        """
+        """Open the inbox at a broker of a topic, on the event loop of the connection."""
         streams = self._begin()
         names = self._candidates(route)
         try:
@@ -134,7 +119,6 @@ class Requester:
         return self._streams
 
     def _candidates(self, route: TopicRoute) -> list[str]:
-        """Return the brokers at which the inbox may be, the best one first; each requester has an order of its own."""
         names = [name for name in sorted(route.brokers) if route.master_of(name) is not None]
         random.Random(self._inbox).shuffle(names)
         return sorted(names, key=lambda name: self._health.is_silent(route.master_of(name) or ""))
@@ -149,12 +133,7 @@ class Requester:
         outcome: ReplyOutcome,
         timeout_s: float,
     ) -> None:
-        """Send a request, which is ended at its deadline; wait for its topic and the inbox, if these are not known.
-
-        Raises:
-            DeadlineExceeded: no broker could be attended in time.
-            MiniMQError: as `ProducerCore.send`.
-        """
+        """Send a request, which is ended at its deadline; wait for its topic and the inbox, if these are not known."""
         request = self._new(message, outcome, timeout_s)
         self._hand_in(message, queue, selector, request, keep_time=True)
 
@@ -208,24 +187,12 @@ class Requester:
             raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
 
     def new(self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float) -> OpenRequest:
-        """Return a request, to begin with.
-
-        Args:
-            home: where it is answered.
-            outcome: receives the reply, or the error.
-            timeout_s: seconds that it waits in all, for the text of the error.
-            deadline: when they are over, on the monotonic clock.
-        """
+        """Return a request, to begin with."""
         assert self._ids is not None  # the inbox is open
         return OpenRequest(self._requests, self._ids.new(), timeout_s, deadline, outcome, home)
 
     def begin(self, request: OpenRequest, *, keep_time: bool) -> str:
-        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`, see `ReplyTo`.
-
-        Args:
-            request: it.
-            keep_time: end it at its deadline; otherwise the caller does that.
-        """
+        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`, see `ReplyTo`."""
         self._requests.add(request, keep_time=keep_time)
         wait_ms = max(round((request.deadline - time.monotonic()) * 1000), 1)
         return f"{request.home.broker_name}/{self._inbox}/{request.correlation_id}/{wait_ms}"

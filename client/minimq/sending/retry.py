@@ -19,12 +19,7 @@ _NOWHERE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The batch fails.
-
-    Attributes:
-        reason: why there is no further try, for people.
-        hopeless: whether it is the error that forbids another try; otherwise the time is used up.
-    """
+    """The batch fails."""
 
     reason: str
     hopeless: bool
@@ -32,13 +27,9 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The batch is tried again.
+    """The batch is tried again."""
 
-    Attributes:
-        delay_s: seconds to wait before.
-        refresh_route: whether to ask for the route meanwhile, because what is known of it led to the error.
-    """
-
+    #: Seconds to wait before.
     delay_s: float
     refresh_route: bool
 
@@ -46,18 +37,7 @@ class TryAgain:
 def next_step(
     error: MiniMQError, *, tries: int, now: float, deadline: float, bound: bool, elsewhere: bool
 ) -> GiveUp | TryAgain:
-    """Decide about a batch that is not stored. All times are seconds on one clock.
-
-    Args:
-        error: why not; its marks decide, see `minimq_common.errors`.
-        tries: how often it was sent, the failed one included; 0 when no broker takes it.
-        now: the time.
-        deadline: of the batch; no try begins at it or later.
-        bound: whether it has to go to one queue. If it may go to any, an error that is about the queue or about the
-            route is not its end.
-        elsewhere: whether another broker is available. A free batch then goes there without the wait that the server
-            asked for: that one is about its own load.
-    """
+    """Decide about a batch that is not stored. All times are seconds on one clock."""
     if not error.retriable and (bound or not error.refresh_route):
         return GiveUp("trying again does not help", hopeless=True)
     delay_s = _BACKOFF_S[min(tries, len(_BACKOFF_S)) - 1] if tries else _NOWHERE_S

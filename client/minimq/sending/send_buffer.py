@@ -13,12 +13,6 @@ class SendBuffer:
     """Counts messages and bytes from their reservation to their outcome. Thread-safe.
 
     Each reservation has a ticket, one more than that of the one before.
-
-    Args:
-        limit_bytes: what may be on its way; a single message larger than that still goes when the buffer is empty.
-        block_when_full: let `reserve` wait for room, or raise.
-        lock: of the owner, when it is to protect this as well. A plain one: Ctrl-C cannot come between its being taken
-            and its being held.
     """
 
     def __init__(self, limit_bytes: int, *, block_when_full: bool, lock: threading.Lock | None = None) -> None:
@@ -38,12 +32,7 @@ class SendBuffer:
         self.messages = 0
 
     def reserve(self, topic: str, count: int, size: int) -> int:
-        """Take room for `count` messages of together `size` bytes; return the ticket.
-
-        Raises:
-            BufferFull: there is none, and the buffer does not block.
-            Closed: the buffer was closed, before the call or while it waited.
-        """
+        """Take room for `count` messages of together `size` bytes; return the ticket."""
         with self._lock:
             ticket = self.reserve_locked(topic, count, size)
         assert ticket is not None  # it has waited

@@ -59,16 +59,7 @@ _STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
-    """Sends batches and messages. Thread-safe.
-
-    Args:
-        routes: where the queues are.
-        connection: reaches the brokers; its event loop brings the answers.
-        options: of the producer.
-
-    Attributes:
-        buffer: bounds what is handed in; has the lock of this.
-    """
+    """Sends batches and messages. Thread-safe."""
 
     def __init__(self, routes: RouteCache, connection: Connection, options: ProducerOptions) -> None:
         keep_freed_memory()  # batches of 1 MiB pass through
@@ -93,12 +84,7 @@ class Sender:
     # ---- handing in -----------------------------------------------------------------------------
 
     def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a checked message; return False when there is no room for it and the caller does not wait.
-
-        Raises:
-            BufferFull: there is no room, and the buffer does not block.
-            Closed: the producer was closed.
-        """
+        """Send a checked message; return False when there is no room for it and the caller does not wait."""
         thread = threading.get_ident()
         try:
             with self._lock:
@@ -143,11 +129,7 @@ class Sender:
         due: DueTime | None = None,
         traceparent: str = "",
     ) -> None:
-        """Send the records of one topic, which have a share of the buffer, as one batch.
-
-        Raises:
-            InvalidArgument: they make none; `completion` has been called without an outcome.
-        """
+        """Send the records of one topic, which have a share of the buffer, as one batch."""
         thread = threading.get_ident()
         number = batch = None
         try:
@@ -185,7 +167,6 @@ class Sender:
             raise
 
     def _hand_over(self, thread: int) -> None:
-        """Leave it to the event loop to send what a thread has taken, whose call Ctrl-C has ended."""
         with self._lock:
             self._accumulator.repair(thread)
         self._connection.call_soon(self._drain)
@@ -226,7 +207,6 @@ class Sender:
     # ---- carrying out ---------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Send whatever has somewhere to go."""
         thread = threading.get_ident()
         while True:
             with self._lock:
@@ -250,7 +230,6 @@ class Sender:
                     self._abandon(action)
 
     def _transmit(self, batch: PendingBatch) -> None:
-        """Encode a batch, unless that was done for an earlier try, and send it."""
         try:
             if batch.data is None and not self._encode(batch):
                 return
@@ -262,7 +241,6 @@ class Sender:
             self._failed(batch, batch.attempts, error)
 
     def _encode(self, batch: PendingBatch) -> bool:
-        """Encode the messages of a batch; return False when they make none, which whoever waits for them is told."""
         try:
             batch.data = self._encoder.encode_messages(batch)
         except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
@@ -279,7 +257,6 @@ class Sender:
         self._carry_out(actions)
 
     def _append(self, batch: PendingBatch) -> MiniMQError | None:
-        """Begin a try, unless the batch has failed meanwhile; return the reason when there is no stream for it."""
         assert batch.target is not None
         assert batch.data is not None
         queue, address = batch.target
@@ -299,7 +276,6 @@ class Sender:
         return None
 
     def _abandon(self, action: Abandon) -> None:
-        """End a stream whose broker does not answer: all that is under way there fails."""
         self._not_stored(action.target, action.error)
         address = action.target.address
         assert isinstance(action.stream, AppendStream)
@@ -357,7 +333,6 @@ class Sender:
             self._carry_out(actions)
 
     def _not_stored(self, target: Target, error: MiniMQError) -> None:
-        """Log that a broker does not answer, and have it asked until it does."""
         queue, address = target
         self._outages.failed(queue.broker_name, address, error)
         if error.avoid_broker and not error.answered:
@@ -405,7 +380,6 @@ class Sender:
             self._fail_left()
 
     def _tick(self, now: float) -> bool:
-        """Let time pass for tries that take too long, and for what waits for its next try; return if anything does."""
         with self._lock:
             if self._closed or self._accumulator.is_empty:
                 self._keeps_time = False

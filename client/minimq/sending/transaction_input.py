@@ -52,12 +52,7 @@ class TransactionInput(Protocol[M]):
 
 
 def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:
-    """Return what a transaction takes from a consumer. Raises `InvalidArgument` if it cannot.
-
-    Args:
-        consumer: as the user gave it.
-        awaits: the transaction is one of asyncio, and so has the consumer to be.
-    """
+    """Return what a transaction takes from a consumer. Raises `InvalidArgument` if it cannot."""
     make = getattr(consumer, "transaction_input", None)
     if make is None:
         raise InvalidArgument(

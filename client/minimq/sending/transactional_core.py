@@ -38,18 +38,7 @@ class HalfBatch(NamedTuple):
 
 
 class TransactionalCore:
-    """Places transactions, encodes their messages, sends and ends them. Thread-safe.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        group: the producer group.
-        options: how to send.
-        ask: calls the check of the user.
-        interceptors: see each half message.
-
-    Raises:
-        InvalidArgument: an address or the group is wrong.
-    """
+    """Places transactions, encodes their messages, sends and ends them. Thread-safe."""
 
     def __init__(
         self,
@@ -104,13 +93,7 @@ class TransactionalCore:
         queue: MessageQueue | None,
         selector: Selector | None,
     ) -> list[HalfBatch]:
-        """Return messages as they will be sent. Asks a name server, and so waits, when a topic is not known.
-
-        Raises:
-            InvalidArgument: a message breaks a rule, or cannot be in this transaction.
-            TopicNotFound: no broker carries the topic.
-            MiniMQError: as `Producer.send`.
-        """
+        """Return messages as they will be sent. Asks a name server, and so waits, when a topic is not known."""
         transaction.check_open()
         gathered: dict[tuple[str, str | None, MessageQueue | None], PendingBatch] = {}
         items: list[PendingMessage] = []
@@ -157,7 +140,6 @@ class TransactionalCore:
             yield HalfBatch(pending.queue, self._encoder.encode_messages(batch), seen)
 
     def _brokers(self, transaction: HalfTransaction, route: TopicRoute) -> list[str]:
-        """Return the brokers that may have a transaction that begins, the best ones first."""
         if transaction.broker_name:
             return []
         names = dict.fromkeys(queue.broker_name for queue in route.write_queues())

@@ -206,7 +206,6 @@ class CheckedTransaction:
             core.left(transaction)
 
     def _roll_back(self) -> None:
-        """Roll back. What goes wrong is only logged: the check decides then."""
         core, transaction = self._core, self._transaction
         awaited: AwaitedAnswer[halves_pb2.EndHalfResult] = AwaitedAnswer()
         try:

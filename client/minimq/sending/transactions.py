@@ -183,7 +183,6 @@ class _Attempt:
         )
 
     def _look(self) -> dict[str, str]:
-        """Return the addresses of all masters by broker name, and update the brokers of the protocol."""
         undecided = self.protocol.decision is None
         known = self._masters.brokers(settled=undecided)
         addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
@@ -195,7 +194,6 @@ class _Attempt:
     # ---- calls ----------------------------------------------------------------------------------
 
     def _describe(self, calls: Sequence[Describe], addresses: Mapping[str, str]) -> bool:
-        """Query brokers for decisions; return whether one has answered, or is skipped."""
         names = {call.broker_name for call in calls}
         needed = names & self.protocol.needed
         asked = self._reached(sorted(names), addresses)
@@ -229,7 +227,6 @@ class _Attempt:
         return bool(answers) or not failures.keys() <= needed
 
     def _commit(self, calls: Sequence[CommitCall], addresses: Mapping[str, str]) -> bool:
-        """Deliver decisions to brokers; return whether that got us further."""
         protocol = self.protocol
         decisions = {call.broker_name: call.decision for call in calls}
         asked = self._reached(decisions, addresses)
@@ -254,7 +251,6 @@ class _Attempt:
         return further
 
     def _reached(self, names: Iterable[str], addresses: Mapping[str, str]) -> dict[str, str]:
-        """Return the addresses of the brokers that have a master now."""
         reached = {}
         for name in names:
             if name in addresses:
@@ -264,7 +260,6 @@ class _Attempt:
         return reached
 
     def _wait_for(self, name: str, error: MiniMQError) -> None:
-        """Process the error of a broker; raise it when waiting does not change that."""
         if not error.retriable:
             raise error.with_message(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
         self._reasons[name] = error
@@ -284,7 +279,6 @@ class _Attempt:
             )
 
     def _is_publishing(self, name: str, address: str) -> bool:
-        """Return whether a broker that takes long has less left to publish than before."""
         request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
         answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.DescribeTransaction, request)
         if name not in answers:

@@ -89,17 +89,7 @@ class _Absent(Exception):
 
 
 class Transactor:
-    """Commits the transactions of one producer. Thread-safe.
-
-    Args:
-        client: of the producer.
-        options: of the producer.
-        find: returns the route of a topic, and has it made if that is allowed.
-        choose: chooses the queue of a message group, or of a key in a compacted topic.
-
-    Attributes:
-        counters: count transactions that have ended.
-    """
+    """Commits the transactions of one producer. Thread-safe."""
 
     def __init__(
         self,
@@ -137,13 +127,7 @@ class Transactor:
     def commit(
         self, messages: Sequence[TransactionMessage], source: TransactionInput[Any] | None
     ) -> Generator[LoopStep, Any, list[SendReceipt]]:
-        """Commit a transaction: yield what event loops are to run, and return the receipts.
-
-        Raises:
-            Fenced: others have got what the transaction has consumed; nothing of it is stored.
-            SendFailed: it is not known that it is stored, or it is not stored; the text says which.
-            MiniMQError: another refusal; nothing of it is stored.
-        """
+        """Commit a transaction: yield what event loops are to run, and return the receipts."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
             return []
@@ -169,7 +153,6 @@ class Transactor:
     def _place(
         self, messages: Sequence[TransactionMessage], consumed: MessageQueue | None, avoid: Collection[str]
     ) -> PlacedTransaction:
-        """Choose a broker and encode the batches for it. Asks name servers, and so waits, for routes not known."""
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
         routes = {
             topic: self._find(topic, make=topic not in fifo)
@@ -213,7 +196,6 @@ class Transactor:
         return known[1]
 
     def _fixed(self, route: TopicRoute, item: TransactionMessage) -> MessageQueue | None:
-        """Return the queue that a message must go to; None if it is free. Raises `InvalidArgument`."""
         message = item.message
         if not message.body:
             check_body(message, route)
@@ -272,9 +254,6 @@ class Transactor:
         """Have the event loop run a step of a commit, and tell the result or the error; any number at one wake-up.
 
         Returns False for a step that is not of this connection, which is not begun.
-
-        Raises:
-            Closed: the producer was closed.
         """
         if step.client is not self._client:
             return False
@@ -308,7 +287,6 @@ class Transactor:
     async def _append(
         self, placed: PlacedTransaction, source: TransactionInput[Any] | None, deadline: float
     ) -> Sequence[broker_pb2.AppendResult]:
-        """Try until the outcome is known, or the time is over."""
         tries: list[str] = []
         in_doubt = False
         while True:
@@ -350,7 +328,6 @@ class Transactor:
         *,
         in_doubt: bool,
     ) -> float:
-        """Return how long to wait before the next try. Raises the error of the transaction if there is none."""
         now = time.monotonic()
         if isinstance(error, Fenced):
             if source is not None and source.may_pass() and now + _RENEWED_S < deadline:
@@ -377,7 +354,6 @@ class Transactor:
         return address
 
     async def _stream(self, address: str, timeout_s: float) -> AtomicStream:
-        """Return the stream to a broker. A new one begins with a question: what fails by then was not sent."""
         stream = self._streams.get(address)
         if stream is None or stream.ended:
             calls = self._client.connection.brokers
@@ -388,7 +364,6 @@ class Transactor:
         return stream
 
     async def _look_again(self, topics: Collection[str]) -> None:
-        """Ask after a while where the brokers of topics are."""
         await asyncio.sleep(_AGAIN_S)
         for topic in topics:
             await self._refresh(topic)

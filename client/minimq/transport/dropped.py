@@ -34,12 +34,6 @@ class WhenDropped:
     """Ends what a client has made, if the client itself is dropped. It warns then, by `ResourceWarning`.
 
     The threads of a client hold what it has made, and must not hold the client.
-
-    Args:
-        client: the object that users have.
-        release: ends what the client has made; runs on a thread of its own, and may wait. It must not hold the client.
-        flush: waits for what the client has on its way, for so many seconds at most. With it, the end of the process
-            warns of a client that is not closed, and flushes it. It must not hold the client.
     """
 
     def __init__(
@@ -74,7 +68,6 @@ def close_all(*parts: Closable) -> None:
 
 
 def _place_of_user() -> str:
-    """Return where a client is made: the innermost line that is not ours."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "minimq":
         frame = frame.f_back
@@ -82,7 +75,6 @@ def _place_of_user() -> str:
 
 
 def _drop(number: int, name: str, place: str, release: Callable[[], None], process: int) -> None:
-    """Run wherever the garbage collector does, whatever locks are held there: so it only begins a thread."""
     _unclosed.pop(number, None)
     if os.getpid() != process:
         _left_alone.append(release)

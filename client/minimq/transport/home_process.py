@@ -42,7 +42,6 @@ def _before_fork() -> None:
 
 
 def _others_use_grpc() -> bool:
-    """Return whether other code of this process uses gRPC without its support of forks. Always false but on Linux."""
     if "grpc" not in sys.modules or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
         return False
     while _has_grpc_thread():
@@ -97,14 +96,7 @@ def connection_closed(connection: object) -> None:
 
 
 class HomeProcess:
-    """The process that made a client. gRPC and the client's threads do not come along into a fork of it.
-
-    Args:
-        what: the client, for the text of the error, such as "producer".
-
-    Raises:
-        UsageError: no client works in this process, because of its parent or because of a monkey patch.
-    """
+    """The process that made a client. gRPC and the client's threads do not come along into a fork of it."""
 
     def __init__(self, what: str) -> None:
         if _breaking_parent:
@@ -156,7 +148,6 @@ def check_no_signal() -> None:
 
 
 def _has_handler(inner: FrameType | None, outer: FrameType) -> bool:
-    """Return whether a call between two frames is a signal handler: it has its caller's frame among its arguments."""
     while inner is not None and inner is not outer:
         for value in inner.f_locals.values():
             if value is inner.f_back or (isinstance(value, tuple) and any(each is inner.f_back for each in value)):
@@ -166,7 +157,6 @@ def _has_handler(inner: FrameType | None, outer: FrameType) -> bool:
 
 
 def _monkey_patch() -> str | None:
-    """Return what has patched modules that the client waits with; None if nothing has."""
     is_patched: Callable[[str], bool]
     if (gevent := sys.modules.get("gevent.monkey")) is not None:
         is_patched = gevent.is_module_patched

@@ -23,11 +23,7 @@ def start_position(start: Start, name: str = "start") -> broker_pb2.StartPositio
 
 
 def offset_or_start(given: Start, name: str) -> int | broker_pb2.StartPosition:
-    """Return an offset, which is a number here, or what `start_position` makes of anything else.
-
-    Raises:
-        InvalidArgument: it is neither, or text of digits alone, which could mean an offset or milliseconds.
-    """
+    """Return an offset, which is a number here, or what `start_position` makes of anything else."""
     if isinstance(given, int):
         if isinstance(given, bool) or not 0 <= given < 1 << 63:
             raise InvalidArgument(

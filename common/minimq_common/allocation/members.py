@@ -7,14 +7,10 @@ from typing import NamedTuple
 
 
 class MemberList(NamedTuple):
-    """The members of a group as one broker sees them.
-
-    Attributes:
-        client_ids: who is in it.
-        topics: what each of them subscribes to; empty while that is the same for all.
-    """
+    """The members of a group as one broker sees them."""
 
     client_ids: Collection[str]
+    #: What each of them subscribes to; empty while that is the same for all.
     topics: Mapping[str, Collection[str]]
 
     def subscribers(self, topic: str) -> tuple[str, ...]:
@@ -23,12 +19,6 @@ class MemberList(NamedTuple):
 
 
 def deciders(carriers: Mapping[str, Collection[str]], *, same_topics: bool) -> dict[str, str]:
-    """Return, by topic, the broker by whose list of members its queues are divided.
-
-    Args:
-        carriers: by topic, the brokers that carry it; at least one each.
-        same_topics: whether all members subscribe to the same topics. Then one broker decides for all of them, the
-            first by name that carries one; otherwise the first that carries the topic.
-    """
+    """Return, by topic, the broker by whose list of members its queues are divided."""
     first = {topic: min(brokers) for topic, brokers in carriers.items()}
     return dict.fromkeys(first, min(first.values(), default="")) if same_topics else first

@@ -48,13 +48,7 @@ def refused(user: str, decision: AccessDecision) -> str:
 
 
 def denied_by(user: str, rule: Rule, source: str) -> str:
-    """Return which rule denies something, and how it is removed.
-
-    Args:
-        user: who has the rule.
-        rule: that denies.
-        source: where it stands, as an `AccessDecision` has it.
-    """
+    """Return which rule denies something, and how it is removed."""
     name = shlex.quote(user)
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)

@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 
 class AccessAge:
-    """The age of the users and rules of a server, which is bounded. Changed on one event loop; any thread may read it.
+    """The age of the users and rules of a server, which is bounded.
 
-    Args:
-        max_s: oldest age at which users are served; infinite for any.
-        now_s: returns seconds that only grow.
+    Changed on one event loop; any thread may read it.
     """
 
     def __init__(self, max_s: float, now_s: Callable[[], float]) -> None:
@@ -38,11 +36,7 @@ class AccessAge:
         )
 
     def agreed(self, talk: object) -> None:
-        """Note that another server has nothing newer, and that it would say so if it had.
-
-        Args:
-            talk: stands for the connection with that server.
-        """
+        """Note that another server has nothing newer, and that it would say so if it had."""
         self._in_touch.add(talk)
 
     def lost(self, talk: object) -> None:

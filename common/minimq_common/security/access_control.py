@@ -57,12 +57,7 @@ _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW
 
 @dataclass(frozen=True, slots=True)
 class UnknownToken:
-    """A token that a call has shown, and that nobody has verified yet.
-
-    Attributes:
-        text: the token.
-        hash: of it.
-    """
+    """A token that a call has shown, and that nobody has verified yet."""
 
     text: str = field(repr=False)
     hash: str
@@ -80,19 +75,7 @@ class _KnownUser:
 
 
 class AccessControl:
-    """Knows callers by keys and tokens, and lets them go when users, rules or keys change. Lives on one event loop.
-
-    Args:
-        server_keys: returns the keys of servers.
-        shared: the users and rules; while there are none, only servers are let in.
-        folder: of the secrets of this server, for the files that issuers of tokens name; None without.
-        now_ms: returns the time of day.
-
-    Attributes:
-        shared: the users and rules.
-        refusals: what was refused.
-        rates: of users that have limits.
-    """
+    """Knows callers by keys and tokens, and lets them go when users, rules or keys change. Lives on one event loop."""
 
     def __init__(
         self,
@@ -138,16 +121,7 @@ class AccessControl:
             self._gate.stop()
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
-        """Return who makes a call, or the token that `verify` has to look at for that.
-
-        Raises:
-            NotAuthenticated: they are not known.
-            SystemBusy: for a moment after the start.
-            Unavailable: users and rules are too old.
-
-        Args:
-            metadata: of the call.
-        """
+        """Return who makes a call, or the token that `verify` has to look at for that."""
         try:
             return self._known(metadata)
         except NotAuthenticated:
@@ -156,17 +130,7 @@ class AccessControl:
             return self._unknown
 
     def verify(self, token: UnknownToken, peer: str) -> KnownCaller:
-        """Return who has shown a token.
-
-        Args:
-            token: was shown.
-            peer: the other end of the connection, as gRPC names it.
-
-        Raises:
-            NotAuthenticated: the token is not right.
-            SystemBusy: too many tokens come, or the keys of its issuer are being fetched.
-            Unavailable: they cannot be fetched.
-        """
+        """Return who has shown a token."""
         try:
             known = self._in_force(token.hash)  # another call with it may have come before
             return known.caller if known is not None else self._user_with(token, peer)
@@ -245,7 +209,6 @@ class AccessControl:
         return self._add(shown.hash, found, token)
 
     def _forget_one(self) -> None:
-        """Make room for a token. Raises `SystemBusy` when all that are known are in use."""
         for key_hash, known in self._users.items():
             if known.token is not None and not known.caller.is_streaming:
                 self._forget(key_hash)
@@ -289,7 +252,6 @@ class AccessControl:
     # ---- changes ---------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Go by the newest users and rules."""
         document: AccessDocument | None = self.shared.document
         former, policy = self._policy, None if document is None else Policy(document)
         self._policy = policy
@@ -306,7 +268,6 @@ class AccessControl:
                     caller.decide_anew(self._decider(policy, found), sees_all=self._sees_all(policy, found))
 
     def _let_go(self) -> None:
-        """End what callers have whose keys or tokens are not in force any more."""
         now_ms = self._now_ms()
         for key_hash, known in [*self._users.items()]:
             found, caller = self._found_anew(key_hash, known, now_ms), known.caller
@@ -337,7 +298,6 @@ class AccessControl:
             self._servers.setdefault(key_hash, ServerCaller(self._denied))
 
     def _too_old(self) -> str:
-        """Return why the copy of users and rules is no longer trusted; empty while it is."""
         return "" if self._only_reports else self.shared.age.refusal
 
     def _look_at_age(self) -> None:

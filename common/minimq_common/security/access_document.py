@@ -130,12 +130,7 @@ def from_toml(data: bytes) -> AccessDocument:
 
 
 def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
-    """Return a document as people read it, and `from_toml` too.
-
-    Args:
-        document: of users and rules.
-        now_ms: milliseconds since 1970, by which keys are marked that have expired; 0 to mark none.
-    """
+    """Return a document as people read it, and `from_toml` too."""
     lines = ["# Users and rules: `minimq user` and `minimq access` change them. Whoever edits this by hand gives it a",
              "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
@@ -168,7 +163,6 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as TOML has it: as JSON, but not in the two halves of a pair."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -17,18 +17,7 @@ async def exchange(
     write: Callable[[AccessNotice], Awaitable[object]],
     agreed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Talk until the other side ends the stream.
-
-    Args:
-        own: the document of this server.
-        peer: the other one, for the log.
-        heard: what the other side says; a large notice as it came.
-        write: says something to the other side.
-        agreed: called when nothing is lacking here of what the other side has; perhaps again and again.
-
-    Raises:
-        InvalidArgument: the other side says what cannot be.
-    """
+    """Talk until the other side ends the stream."""
     conversation = AccessConversation(own, peer)
     wake = asyncio.Event()
 

@@ -24,19 +24,7 @@ _LOOK_S = 0.4
 
 
 class AccessFolder:
-    """The document of a server, of which its file `access.toml` is one source. Lives on one event loop.
-
-    Args:
-        path: of the file; while there is none, servers are all who are known.
-        only_reports: see `SharedAccess`.
-        max_age_s: see `SharedAccess`.
-
-    Raises:
-        InvalidArgument: the file is damaged.
-
-    Attributes:
-        shared: the document; it has that of the file from the beginning.
-    """
+    """The document of a server, of which its file `access.toml` is one source. Lives on one event loop."""
 
     def __init__(self, path: Path, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self._path = path
@@ -103,16 +91,7 @@ class AccessFolder:
 
 
 def access_of(directory: Path | None, *, only_reports: bool = False, max_age_s: float = 0.0) -> AccessFolder | None:
-    """Return the users and rules in a folder of secrets; None when nobody needs a key.
-
-    Args:
-        directory: the folder; None without.
-        only_reports: see `SharedAccess`.
-        max_age_s: see `SharedAccess`; 0 for any age.
-
-    Raises:
-        InvalidArgument: a file cannot be used, or the keys of servers are lacking, without which all would be let in.
-    """
+    """Return the users and rules in a folder of secrets; None when nobody needs a key."""
     if directory is None:
         return None
     if (directory / CLUSTER_KEY).exists():

@@ -38,17 +38,12 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user that has shown a key or a token.
-
-    Attributes:
-        user: the name.
-        key_id: of the key; empty for who has shown a certificate or a token.
-        expires_ms: milliseconds since 1970 after which the key or the token is good no more; 0 for never.
-        roles: that the token gives, beside those that the document does.
-    """
+    """A user that has shown a key or a token."""
 
     user: str
+    #: Of the key; empty for who has shown a certificate or a token.
     key_id: str = ""
+    #: Milliseconds since 1970 after which the key or the token is good no more; 0 for never.
     expires_ms: int = 0
     roles: tuple[str, ...] = ()
 
@@ -82,11 +77,7 @@ class AccessDecision:
 
 
 class Policy:
-    """The decisions of one document. It never changes: another document makes another policy.
-
-    Args:
-        document: of users and rules.
-    """
+    """The decisions of one document. It never changes: another document makes another policy."""
 
     def __init__(self, document: AccessDocument) -> None:
         self.document = document
@@ -146,11 +137,6 @@ class Policy:
 
         The topics in which a group keeps its retries and dead letters, and the transactions by which these are resent,
         are of the group: who may read it may use them.
-
-        Args:
-            user: the name.
-            need: what.
-            roles: that a token gives the user.
         """
         need = of_group(need)
         found = self._find(user, roles)
@@ -219,7 +205,6 @@ class Policy:
         return not any(rule.verb is Verb.DESCRIBE and not rule.allows for rule, _ in self._rules(user, found))
 
     def _find(self, name: str, roles: tuple[str, ...] = ()) -> User | None:
-        """Return a user with all roles; one of an issuer need not be in the document."""
         found = self.document.users.get(name)
         issuer = self.document.known_issuers.get(issuer_of(name))
         if issuer is None:

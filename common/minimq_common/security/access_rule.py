@@ -107,11 +107,7 @@ def matches(pattern: str, name: str, user: str) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """Return the rule in a text.
-
-    Raises:
-        InvalidArgument: it is none; the text says what is wrong, and what would be right.
-    """
+    """Return the rule in a text."""
     words, what = text.split(), f"the rule {text!r}"
     if len(words) not in (3, 4) or words[0] not in ("allow", "deny"):
         raise InvalidArgument(f"{what} is invalid: write allow or deny, a verb, a resource and a name, such as "
@@ -129,7 +125,6 @@ def need_of(verb: str, resource: str, name: str = "") -> Need:
 
 
 def _right_of(words: list[str], what: str) -> tuple[Verb, Resource, str]:
-    """Return the verb, the resource and the pattern in some words; `what` names these for errors."""
     try:
         resource = Resource(words[1])
     except ValueError:

@@ -15,14 +15,6 @@ class ByteRate:
 
     Whoever moves bytes waits until earlier ones are paid for, and then owes these: so a message larger than the rate
     passes too, and the next one waits longer.
-
-    Args:
-        bytes_per_s: how many; 0 for any number.
-        clock: returns seconds.
-
-    Attributes:
-        bytes_per_s: how many; 0 for any number.
-        waited_s: how long streams have waited, all together.
     """
 
     def __init__(self, bytes_per_s: int = 0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -40,12 +40,7 @@ class Caller:
     sent: ByteRate | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401 - of the generated classes
-        """Raise `AccessDenied` unless the caller may make a request.
-
-        Args:
-            request: a message.
-            key: stands for all requests that take the same rights, so that they are looked at once; None for no other.
-        """
+        """Raise `AccessDenied` unless the caller may make a request."""
 
     def allows(self, need: Need) -> bool:
         """Return whether the caller has a right."""
@@ -90,17 +85,7 @@ class _LiveStream:
 
 
 class KnownCaller(Caller):
-    """A caller that has shown a key or a token. Lives on the event loop of the server; one for all calls with that.
-
-    Args:
-        user: the name.
-        decide: returns whether the user has a right, and why.
-        denied: called with each right that the user lacked.
-        sees_all: nothing has to be left out of a list.
-        shown: "key" or "token".
-        opened: the streams by method of all callers that are this user; None for those of this one alone.
-        most: decisions that are remembered.
-    """
+    """A caller that has shown a key or a token. Lives on the event loop of the server; one for all calls with that."""
 
     def __init__(
         self,
@@ -164,15 +149,7 @@ class KnownCaller(Caller):
 
     @contextmanager
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
-        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that.
-
-        Args:
-            method: the name of the stream.
-            most: streams of that name that the caller may have.
-
-        Raises:
-            SystemBusy: the caller has as many.
-        """
+        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
         self._check_in_force()
         if self._open[method] >= most:
             raise SystemBusy(

@@ -26,12 +26,7 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key.
-
-    Attributes:
-        certificate: in PEM, with those between it and the one that is trusted.
-        key: the private key in PEM, without a password.
-    """
+    """A certificate and its key."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -39,16 +34,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All with which one side meets the other.
-
-    Attributes:
-        roots: the certificates in PEM of those who are trusted to name others.
-        pair: shown to the other side in the handshake; None for nothing.
-        bearer: the key or the token that is sent with each call; None for none.
-    """
+    """All with which one side meets the other."""
 
     roots: bytes
+    #: Shown to the other side in the handshake; None for nothing.
     pair: Pair | None = None
+    #: The key or the token that is sent with each call; None for none.
     bearer: UserKey | UserToken | None = None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -61,14 +52,10 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class CertificateReport:
-    """The contents of a certificate that people ask for.
-
-    Attributes:
-        names: hosts and addresses for which it is good.
-        ends_at: seconds since 1970 after which it is not good any more.
-    """
+    """The contents of a certificate that people ask for."""
 
     names: tuple[str, ...]
+    #: Seconds since 1970 after which it is not good any more.
     ends_at: float
 
 
@@ -96,13 +83,6 @@ def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
     """Return what a certificate says of itself, after a handshake in memory in which its own roots verify it.
 
     So it is known to be in force, and to be signed by those whom the others trust.
-
-    Args:
-        trust: what a server has.
-        mutual: servers show their certificate as clients, too.
-
-    Raises:
-        InvalidArgument: the handshake failed; the text says why.
     """
     near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), trust.roots, "ca.crt")
@@ -171,7 +151,6 @@ def _showing(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """Yield a path at which some bytes can be read, by this process alone; Python takes a key only from a file."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("minimq-pem"), "wb") as made:  # noqa: PTH123 - it has no path
             made.write(data)

@@ -26,9 +26,6 @@ class ChannelSecurity(Protocol):
         """Return whom a channel trusts and what it shows, as it is now; None for a channel without TLS.
 
         The same object as long as nothing has changed.
-
-        Args:
-            at_once: look at the files, even if somebody did a moment ago.
         """
 
 
@@ -43,14 +40,7 @@ PLAIN: Final[ChannelSecurity] = _Plain()
 
 
 def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
-    """Open the credentials that were given, or those that the variable names; None when there are none.
-
-    Args:
-        given: by the user; "" for none, whatever the variable says.
-
-    Raises:
-        InvalidArgument: they cannot be used.
-    """
+    """Open the credentials that were given, or those that the variable names; None when there are none."""
     if given is None:
         given = os.environ.get(VARIABLE, "")
     if not isinstance(given, Credentials):

@@ -34,14 +34,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CredentialsFile:
-    """Credentials that are open. Thread-safe; a file that changes counts for each new connection.
-
-    Args:
-        credentials: as a user gave them.
-
-    Raises:
-        InvalidArgument: they cannot be read, or are none.
-    """
+    """Credentials that are open. Thread-safe; a file that changes counts for each new connection."""
 
     def __init__(self, credentials: Credentials) -> None:
         where = str(credentials)
@@ -82,13 +75,7 @@ class CredentialsFile:
 
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
-    """Return the text of a credentials file.
-
-    Args:
-        nameservers: HOST:PORT of each; none is left out.
-        trust: the rest of it.
-        about: a sentence for who opens it.
-    """
+    """Return the text of a credentials file."""
     import json  # noqa: PLC0415 - for who writes one
 
     lines = [f"# {about}"]

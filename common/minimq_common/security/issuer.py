@@ -71,20 +71,12 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """A token of an issuer whose signature and claims are right. It holds nothing that is secret.
-
-    Attributes:
-        issuer_name: of the issuer in the document.
-        issuer: as it was when the token was verified.
-        user: the name.
-        expires_ms: milliseconds since 1970 after which the token is good no more.
-        claimed: the values of the claim that stands for roles.
-        key_print: of the key that signed it.
-    """
+    """A token of an issuer whose signature and claims are right. It holds nothing that is secret."""
 
     issuer_name: str
     issuer: Issuer
     user: str
+    #: Milliseconds since 1970 after which the token is good no more.
     expires_ms: int
     claimed: tuple[str, ...]
     key_print: str

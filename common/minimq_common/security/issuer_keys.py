@@ -36,25 +36,14 @@ class IssuerKeys(Protocol):
         """Return the keys that are known; none before there are some."""
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None if the issuer has no such key.
-
-        Raises:
-            SystemBusy: it may have one, which is being fetched.
-            Unavailable: nobody knows, since its keys cannot be read.
-        """
+        """Return a key, or None if the issuer has no such key."""
 
     def stop(self) -> None:
         """Follow them no longer."""
 
 
 def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
-    """Return the keys of an issuer, which are followed from now on.
-
-    Args:
-        name: of the issuer in the document.
-        issuer: as it is there.
-        folder: of the secrets of this server, which has the files that the issuer names.
-    """
+    """Return the keys of an issuer, which are followed from now on."""
     folder = folder or Path()
     if is_url(issuer.jwks):
         return FetchedKeys(name, issuer.jwks, folder / issuer.ca if issuer.ca else None)
@@ -62,12 +51,7 @@ def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
 
 
 class FileKeys:
-    """Keys in a file, which is looked at once a second while somebody asks.
-
-    Args:
-        name: of the issuer.
-        path: of the file.
-    """
+    """Keys in a file, which is looked at once a second while somebody asks."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
@@ -116,14 +100,6 @@ class FetchedKeys:
     """Keys at a URL, which a thread of its own fetches. Thread-safe.
 
     Keys that are there stay when the issuer does not answer, or with what cannot be used.
-
-    Args:
-        name: of the issuer.
-        url: of the keys.
-        ca: see `fetch`.
-        refresh_s: seconds after which they are fetched again.
-        again_s: see `_AGAIN_S`.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -204,12 +180,10 @@ class FetchedKeys:
                 self._rest(began)
 
     def _rest(self, began: float) -> None:
-        """Wait until it is time for the next fetch."""
         while not self._is_over and (left_s := self._due(began) - self._clock()) > 0:
             self._turn.wait(left_s)
 
     def _due(self, began: float) -> float:
-        """Return when to fetch again."""
         return began + (self._again_s if self._is_wanted or self._complaint else self._refresh_s)
 
     def _take(self, found: TokenKeys) -> None:

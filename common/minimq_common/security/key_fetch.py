@@ -15,15 +15,7 @@ _OK = 200
 
 
 def fetch(url: str, ca: Path | None) -> bytes:
-    """Return what is at a URL; no redirect is followed.
-
-    Args:
-        url: https://, or http:// of this machine.
-        ca: a file with the certificates that are trusted; None for those of the system.
-
-    Raises:
-        InvalidArgument: it is not there, or too large, or takes too long. The text names the host alone.
-    """
+    """Return what is at a URL; no redirect is followed."""
     # A server imports these when it has an issuer with a URL.
     import http.client  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415

@@ -30,10 +30,6 @@ class KeyedChannel:
 
     An interceptor of gRPC would stand between each message and its stream; this adds to the beginning of a call alone.
     The plugins that gRPC has for it begin a thread with each call.
-
-    Args:
-        channel: with TLS.
-        key: of whoever calls, or a token.
     """
 
     def __init__(self, channel: Any, key: UserKey | UserToken) -> None:  # noqa: ANN401 - of either kind

@@ -24,16 +24,12 @@ class CallerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """All that a request takes.
+    """All that a request takes."""
 
-    Attributes:
-        standing: who may ask at all.
-        needs: rights of a user, each of which is needed.
-        or_server: servers may ask without these rights.
-    """
-
+    #: Who may ask at all.
     standing: CallerKind = CallerKind.USER
     needs: tuple[Need, ...] = ()
+    #: Servers may ask without these rights.
     or_server: bool = False
 
 
@@ -81,7 +77,6 @@ def _all(*needs: Need) -> Requirement:
 
 
 def _reads(group: str, topics: Iterable[str]) -> Requirement:
-    """Return what it takes to read topics for a group."""
     names = dict.fromkeys(topics)  # each once: requests repeat the topic with each queue
     return _all(Need(Verb.READ, Resource.GROUP, group), *(Need(Verb.READ, Resource.TOPIC, name) for name in names))
 

@@ -29,16 +29,7 @@ SERVER = "server"
 
 
 class RefusalLog:
-    """Counts what is refused, and logs it. Lives on one event loop; any thread may look at the counts.
-
-    Args:
-        clock: returns seconds.
-        only_reports: nothing is refused, see `SharedAccess`.
-
-    Attributes:
-        unauthenticated: calls by callers that are not known, by the reason.
-        denied: requests for which a right was lacking, by the verb.
-    """
+    """Counts what is refused, and logs it. Lives on one event loop; any thread may look at the counts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reports: bool = False) -> None:
         self._clock = clock
@@ -49,22 +40,12 @@ class RefusalLog:
         self.denied: Counter[str] = Counter()
 
     def caller_refused(self, reason: str, key_id: str) -> None:
-        """Take note of a call by somebody who is not known.
-
-        Args:
-            reason: one word.
-            key_id: of the key that was shown; empty when none was, or a text that is none.
-        """
+        """Take note of a call by somebody who is not known."""
         self.unauthenticated[reason] += 1
         self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
 
     def request_denied(self, user: str, need: Need | None) -> None:
-        """Take note of a request for which a right was lacking.
-
-        Args:
-            user: who asked.
-            need: the right; None for what servers alone may do.
-        """
+        """Take note of a request for which a right was lacking."""
         self.denied[SERVER if need is None else need.verb.value] += 1
         self._note(
             f"access: a request {self._is} refused user=%s need=%r",
@@ -92,5 +73,4 @@ class RefusalLog:
 
 
 def _is_fresh(kinds: dict[str, tuple[float, int]], now: float) -> bool:
-    """Return whether one of some kinds was logged in the last minute."""
     return any(now < since + _REPEAT_S for since, _ in kinds.values())

@@ -49,13 +49,6 @@ class ServerSecrets:
     """The certificate of a server, its key, and whom it trusts. Thread-safe.
 
     Files that are replaced count for each new connection; those that are open go on.
-
-    Args:
-        directory: has `tls.crt`, `tls.key` and `ca.crt`, and, if callers have to show keys, `cluster.key`.
-        requires_certificates: whether a client that shows no certificate is refused.
-
-    Raises:
-        InvalidArgument: a file is missing or damaged, or they do not fit each other.
     """
 
     def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
@@ -120,7 +113,6 @@ class ServerSecrets:
         return self._files.rejected or (self._keys is not None and self._keys.rejected)
 
     def _warn(self, report: CertificateReport) -> None:
-        """Log that the certificate ends soon, once a day; called for each new connection."""
         now = time.time()
         left = report.ends_at - now
         is_told = self._warned_of == report.ends_at and abs(now - self._warned_at) < _AGAIN_S
@@ -147,7 +139,6 @@ class ServerSecrets:
 
 
 def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
-    """Return the keys in a file, which a server shows and takes. Raises `InvalidArgument`."""
     try:
         keys = tuple(parse_key(line.strip()) for line in data.decode("ascii").splitlines() if line.strip())
     except (InvalidArgument, UnicodeDecodeError):

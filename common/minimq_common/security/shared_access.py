@@ -33,19 +33,7 @@ class AccessSaid(NamedTuple):
 
 
 class SharedAccess:
-    """The newest document that a server has heard of. Used on one event loop.
-
-    Args:
-        only_reports: see below.
-        max_age_s: oldest age of the document at which users are served; infinite for any.
-
-    Attributes:
-        document: None until there is one.
-        rank: of the document.
-        conflicts: times that two documents were seen which have one version.
-        only_reports: the server lets everybody in, and reports what it would refuse (`--access-mode report`).
-        age: of the document; whoever talks to other servers tells it.
-    """
+    """The newest document that a server has heard of. Used on one event loop."""
 
     def __init__(self, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self.only_reports = only_reports
@@ -82,12 +70,7 @@ class SharedAccess:
         self._listeners.remove(changed)
 
     def offer(self, document: AccessDocument, source: str) -> bool:
-        """Take a document if it is newer than that which is here; return whether it was.
-
-        Args:
-            document: of users and rules.
-            source: where it comes from, for the log.
-        """
+        """Take a document if it is newer than that which is here; return whether it was."""
         rank = AccessRank(document.version, document.digest)
         if rank == self.rank:
             return False
@@ -121,10 +104,6 @@ class AccessConversation:
     """One end of the talk between two servers, the same at both.
 
     Each says the rank of its document first; the one whose document is newer sends it, then and after each change.
-
-    Args:
-        own: the document of this server.
-        peer: the other one, for the log.
     """
 
     def __init__(self, own: SharedAccess, peer: str) -> None:

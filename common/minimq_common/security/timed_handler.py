@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 class TimedHandler(AbstractHTTPHandler):
-    """A handler of an opener of `urllib`, for one request and its answer.
-
-    Args:
-        trusted: by which certificates are verified.
-        whole_s: seconds for all of it, from now on: the connection, the answer of a proxy, headers and body.
-    """
+    """A handler of an opener of `urllib`, for one request and its answer."""
 
     def __init__(self, trusted: ssl.SSLContext, whole_s: float) -> None:
         super().__init__()

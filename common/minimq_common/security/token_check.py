@@ -28,12 +28,7 @@ _WHAT = "the token in these credentials"
 
 
 class RefusedToken(Exception):
-    """A token that is not taken.
-
-    Args:
-        reason: one word, for the metrics.
-        text: for who has shown it; nothing of the token is in it.
-    """
+    """A token that is not taken."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -53,12 +48,7 @@ class _Claims(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TokenClaim:
-    """The unverified word of a token about itself.
-
-    Attributes:
-        issuer: who made it.
-        key_id: the name of the key that signed it.
-    """
+    """The unverified word of a token about itself."""
 
     issuer: str
     key_id: str
@@ -89,18 +79,7 @@ def claim_of(text: str) -> TokenClaim:
 
 
 def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> VerifiedToken:
-    """Return a token that is right.
-
-    Args:
-        text: the token.
-        name: of the issuer in the document.
-        issuer: who made it, as it says.
-        key: of the issuer, under the id that the token has.
-        now_ms: milliseconds since 1970.
-
-    Raises:
-        RefusedToken: it is not.
-    """
+    """Return a token that is right."""
     claims = _verified(text, name, issuer, key)
     expires_ms = _time(claims.get("exp"))
     if expires_ms is None:
@@ -122,7 +101,6 @@ def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> 
 
 
 def _verified(text: str, name: str, issuer: Issuer, key: TokenKey) -> dict[str, Any]:
-    """Return the claims of a token, whose signature, issuer and audience are right."""
     import jwt  # noqa: PLC0415 - for who has an issuer
 
     later: Any = {"require": ["exp", "iss", "aud"], **dict.fromkeys((f"verify_{each}" for each in _OTHERS), False)}
@@ -149,7 +127,6 @@ _OTHERS = ("exp", "nbf", "iat", "sub", "jti")
 
 
 def _time(seconds: object) -> int | None:
-    """Return a time in a token in milliseconds; None for what is none."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LATEST_S:
         return None  # also for what is no number
     return int(seconds * 1000)

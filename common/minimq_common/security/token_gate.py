@@ -31,13 +31,7 @@ _COME_BACK_S = 1.0
 
 
 class TokenGate:
-    """Checks tokens. Lives on one event loop.
-
-    Args:
-        folder: of the secrets of this server; None for one without, whose issuers have no files.
-        now_ms: returns the time of day.
-        clock: returns seconds.
-    """
+    """Checks tokens. Lives on one event loop."""
 
     def __init__(
         self, folder: Path | None, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic
@@ -79,17 +73,7 @@ class TokenGate:
             keys.stop()
 
     def check(self, text: str, peer: str) -> VerifiedToken:
-        """Return a token that is right.
-
-        Args:
-            text: has the form of a token.
-            peer: who shows it, as gRPC says it: "ipv4:HOST:PORT".
-
-        Raises:
-            RefusedToken: it is not.
-            SystemBusy: too many tokens come, or the key of this one is being fetched.
-            Unavailable: the keys of its issuer cannot be read.
-        """
+        """Return a token that is right."""
         if self._is_lacking_library:
             raise RefusedToken(
                 "token-library",
@@ -132,7 +116,6 @@ class TokenGate:
             keys.stop()
 
     def _count(self, host: str) -> None:
-        """Raise `SystemBusy` if a peer, or all together, show too many tokens."""
         own = self._peers.setdefault(host, ByteRate(CHECKS_OF_PEER, self._clock))
         self._peers.move_to_end(host)
         if len(self._peers) > _MOST_PEERS:
@@ -145,7 +128,6 @@ class TokenGate:
 
 
 def _host_of(peer: str) -> str:
-    """Return the address of a peer, of IPv6 the network, in which one machine has any number of addresses."""
     kind, _, rest = peer.partition(":")
     host = unquote(rest.rpartition(":")[0])
     if kind == "ipv6":

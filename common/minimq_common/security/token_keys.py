@@ -46,14 +46,7 @@ class _JsonSet(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """A public key of an issuer.
-
-    Attributes:
-        id: the name under which tokens refer to it.
-        algorithm: by which it signs, and no other.
-        print: what no other key has.
-        jwk: as PyJWT has it.
-    """
+    """A public key of an issuer."""
 
     id: str
     algorithm: str
@@ -65,11 +58,7 @@ TokenKeys = Mapping[str, TokenKey]
 
 
 def parse_keys(data: bytes) -> TokenKeys:
-    """Return the keys of a set that can verify tokens, by their ids.
-
-    Raises:
-        InvalidArgument: there is none, or the set is too large, has a private key, or is no set at all.
-    """
+    """Return the keys of a set that can verify tokens, by their ids."""
     if len(data) > MAX_SET_BYTES:
         raise InvalidArgument(f"it has over {MAX_SET_BYTES} bytes")
     try:
@@ -91,7 +80,6 @@ def parse_keys(data: bytes) -> TokenKeys:
 
 
 def _parse(data: msgspec.Raw) -> TokenKey | None:
-    """Return a key, or None for one that is for something else. Raises `InvalidArgument` for one that is private."""
     try:
         found = msgspec.json.decode(data, type=_Json)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -11,15 +11,7 @@ from minimq_common.security.watched import Watched
 
 
 class TrustedFiles:
-    """The CAs in one file, and a certificate with its key in two others. Thread-safe; files may be replaced.
-
-    Args:
-        roots: the file of the CAs.
-        pair: the files of certificate and key; None to show nothing.
-
-    Raises:
-        InvalidArgument: a file cannot be read or is damaged.
-    """
+    """The CAs in one file, and a certificate with its key in two others. Thread-safe; files may be replaced."""
 
     def __init__(self, roots: Path, pair: tuple[Path, Path] | None) -> None:
         self._roots = roots

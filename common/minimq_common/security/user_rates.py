@@ -45,7 +45,6 @@ class UserRates:
         ]
 
     def _make_room(self) -> None:
-        """Forget users without limits when there are too many: rather those that never had to wait."""
         for is_kept in (_matters, _is_limited):
             if len(self._rates) >= _MOST_USERS:
                 self._rates = {user: rates for user, rates in self._rates.items() if any(map(is_kept, rates))}

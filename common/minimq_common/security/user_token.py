@@ -13,13 +13,9 @@ from minimq_common.security.token_check import MAX_TOKEN, has_form
 
 @dataclass(frozen=True, slots=True)
 class UserToken:
-    """A token, as its user has it. No `repr` shows it.
+    """A token, as its user has it. No `repr` shows it."""
 
-    Attributes:
-        path: of the file that it is in; another one takes its place there before it expires.
-        text: the token.
-    """
-
+    #: Of the file that it is in; another one takes its place there before it expires.
     path: str
     text: str = field(repr=False)
 

@@ -26,15 +26,6 @@ class Watched(Generic[T]):
 
     Files are replaced one after the other: while they do not fit, and while they cannot be read, the former value
     stands.
-
-    Args:
-        paths: of the files.
-        make: takes what is in them, in their order.
-        fresh_s: seconds for which nobody looks again, if it is not one.
-        most_bytes: of one file.
-
-    Raises:
-        InvalidArgument: a file cannot be read, or `make` raises it.
     """
 
     def __init__(
@@ -56,11 +47,7 @@ class Watched(Generic[T]):
         self._complaint = ""
 
     def get(self, *, at_once: bool = False) -> T:
-        """Return the value of the files as they are, or were when they were right.
-
-        Args:
-            at_once: look at them, however short ago somebody did.
-        """
+        """Return the value of the files as they are, or were when they were right."""
         fresh_s = 0.0 if at_once else _FRESH_S if self._fresh_s is None else self._fresh_s
         if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=at_once):
             try:
@@ -94,7 +81,6 @@ class Watched(Generic[T]):
         return [read_bounded(path, self._most_bytes) for path in self._paths]
 
     def _signs(self) -> tuple[object, ...]:
-        """Return what changes when a file does."""
         return tuple(_sign(path) for path in self._paths)
 
 

@@ -56,13 +56,7 @@ def _what_happens(permission: Permission, what: str, elsewhere: str) -> list[str
 
 
 def toggles(action: Action, now: Permission, **names: str) -> list[ActionTarget]:
-    """Return the action as two links, one that pauses or resumes sending, and one for reading.
-
-    Args:
-        action: that on a topic or on a broker.
-        now: the permission as it is.
-        **names: those of the path.
-    """
+    """Return the action as two links, one that pauses or resumes sending, and one for reading."""
     found = []
     for permission, what in ((Permission.WRITE, "sending"), (Permission.READ, "reading")):
         label = f"Pause {what}" if now & permission else f"Resume {what}"

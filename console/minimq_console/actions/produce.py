@@ -91,7 +91,6 @@ def run(visit: Visit, _progress: Progress) -> ActionResult:
 
 
 def _message_for(visit: Visit) -> Message:
-    """Return the message that is filled in: without a body it is a tombstone for a compacted topic."""
     message = message_of(visit.parameters)
     is_compacted = any(each.compaction for each in _described(visit).settings)
     return structs.replace(message, is_tombstone=is_compacted and not message.body)

@@ -57,7 +57,6 @@ def run(visit: Visit, progress: Progress) -> ActionResult:
 
 
 def _replicas(visit: Visit) -> tuple[ReplicationReport | None, Sequence[ReplicationReport]]:
-    """Return the master of the broker, None if there is none, and the others. Raises `InvalidArgument` without."""
     name = visit.parameters.name("broker")
     statuses = visit.ask("the brokers", visit.observer.admin.broker_status).required()
     own = [each.report.replication for each in statuses if each.broker_name == name and each.report is not None]

@@ -110,7 +110,6 @@ def _group(visit: Visit) -> GroupDescription:
 
 
 def _target(visit: Visit) -> int | str:
-    """Return where the group goes on, as `Admin` takes it. Raises `InvalidArgument`."""
     given, to = visit.parameters, TO.text(visit.parameters)
     if to == "offset":
         return OFFSET.number(given)
@@ -120,7 +119,6 @@ def _target(visit: Visit) -> int | str:
 
 
 def _queues(given: Parameters, topic: str) -> Sequence[MessageQueue] | None:
-    """Return the only queue that is meant; None for all. Raises `InvalidArgument`."""
     text = QUEUE.text(given)
     if not text:
         return None
@@ -142,7 +140,6 @@ def _words(given: Parameters) -> str:
 
 
 def _distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, int | None]) -> list[str]:
-    """Return sentences about how far queues move, the farthest first, and about all of them."""
     moves = {queue: offset - (now.get(queue) or 0) for queue, offset in new.items() if now.get(queue) is not None}
     back, ahead = (-sum(each for each in moves.values() if each < 0), sum(each for each in moves.values() if each > 0))
     said = []

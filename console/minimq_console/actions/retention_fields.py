@@ -24,11 +24,7 @@ RETENTION_BYTES = FormField(
 
 
 def retention_of(given: Parameters) -> tuple[float | None, int | None]:
-    """Return the retention in seconds and in bytes; 0 for "default", None for what is empty.
-
-    Raises:
-        InvalidArgument: one of them is no quantity.
-    """
+    """Return the retention in seconds and in bytes; 0 for "default", None for what is empty."""
     age, size = RETENTION.text(given), RETENTION_BYTES.text(given)
     seconds = None if not age else 0.0 if age == _DEFAULT else seconds_of(age)
     count = None if not size else 0 if size == _DEFAULT else bytes_of(size)

@@ -104,15 +104,11 @@ def drop(visit: Visit, progress: Progress) -> ActionResult:
 
 @dataclass(frozen=True, slots=True)
 class FoundLetters:
-    """The open dead letters that are meant.
+    """The open dead letters that are meant."""
 
-    Attributes:
-        topics: their number by the topic that they were sent to; "" for those that do not tell.
-        until_ms: the moment after the last of them died, in milliseconds since 1970.
-        is_cut: there was no time to count them all.
-    """
-
+    #: Their number by the topic that they were sent to; "" for those that do not tell.
     topics: Counter[str]
+    #: The moment after the last of them died, in milliseconds since 1970.
     until_ms: int
     is_cut: bool
 

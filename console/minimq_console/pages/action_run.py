@@ -13,19 +13,13 @@ RUN_PATH = "/actions/{run}"
 
 
 class ActionRunPage(PageData, frozen=True, kw_only=True):
-    """An action that was confirmed.
-
-    Attributes:
-        title: of the action.
-        state: "under way", "done" or "failed".
-        said: a sentence about where it is.
-        to: address of the page that shows the effect; empty until it is done.
-        form: address of its form.
-    """
+    """An action that was confirmed."""
 
     title: str
+    #: "under way", "done" or "failed".
     state: str
     said: str
+    #: Address of the page that shows the effect; empty until it is done.
     to: str
     form: str
 

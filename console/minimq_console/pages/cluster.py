@@ -17,63 +17,43 @@ from minimq_console.page import Page, PageData, Visit
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
-    """One replica of a broker.
-
-    Attributes:
-        cluster: name of its cluster.
-        broker: its broker name.
-        id: its id in routes, 0 for the master.
-        address: HOST:PORT.
-        state: "running", "away", or "silent" if it does not answer.
-        error: why it is away or silent; None for others.
-        away_since: when it went; None for others.
-        version: of minimq, as the following None if it does not answer.
-        up_s: seconds since it began to serve.
-        in_per_s: messages that it stores in a second.
-        out_per_s: messages that it sends to consumers in a second.
-        permission: what clients may do with its topics.
-        disk_used: used share of its disk, from 0 to 1.
-        disk_free_bytes: what is left there.
-        disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
-        log_bytes: size of its CommitLog.
-        store_failed: its disk has failed.
-        replication: what it is among its replicas.
-        actions: those that the visitor may use on it.
-    """
+    """One replica of a broker."""
 
     cluster: str
     broker: str
     id: int
     address: str
+    #: "running", "away", or "silent" if it does not answer.
     state: str
+    #: Why it is away or silent; None for others.
     error: str | None
+    #: When it went; None for others.
     away_since: datetime | None
+    #: Of minimq, as the following None if it does not answer.
     version: str | None = None
+    #: Seconds since it began to serve.
     up_s: float | None = None
+    #: Messages that it stores in a second.
     in_per_s: float | None = None
+    #: Messages that it sends to consumers in a second.
     out_per_s: float | None = None
+    #: What clients may do with its topics.
     permission: Permission | None = None
     disk_used: float | None = None
     disk_free_bytes: int | None = None
+    #: What that calls for: "normal", "warn", "delete-early" or "refuse".
     disk_level: str | None = None
     log_bytes: int | None = None
     store_failed: bool = False
     replication: ReplicationReport | None = None
+    #: Those that the visitor may use on it.
     actions: tuple[Offer, ...] = ()
 
 
 class ClusterPage(PageData, frozen=True, kw_only=True):
-    """The cluster at one moment.
+    """The cluster at one moment."""
 
-    Attributes:
-        read_at: when it was read; None if it never could be.
-        problems: what an operator has to look at, brokers first.
-        replicas: all replicas, sorted by broker and id.
-        topic_count: number of topics, without those of minimq itself.
-        group_count: number of groups.
-        charts: what came in and went out in the last hour.
-    """
-
+    #: When it was read; None if it never could be.
     read_at: datetime | None
     problems: tuple[ActivityProblem, ...]
     replicas: tuple[ReplicaRow, ...]

@@ -7,11 +7,7 @@ from minimq_console.page import Page, PageData, Visit
 
 
 class ConflictsPage(PageData, frozen=True, kw_only=True):
-    """Brokers that name servers refused or replaced lately.
-
-    Attributes:
-        conflicts: as `Admin.conflicts` returns them; each name server reports its own.
-    """
+    """Brokers that name servers refused or replaced lately."""
 
     conflicts: tuple[ConflictReport, ...]
 

@@ -22,52 +22,27 @@ _MOST_SKIPPED = 10_000
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """A group with dead letters.
-
-    Attributes:
-        group: its name.
-        stored: number of its stored dead letters, with those that are settled.
-    """
+    """A group with dead letters."""
 
     group: str
     stored: int
 
 
 class DeadLettersPage(PageData, frozen=True, kw_only=True):
-    """The groups with dead letters.
-
-    Attributes:
-        part: which groups are shown.
-        groups: these groups, those with the most first.
-    """
+    """The groups with dead letters."""
 
     part: TablePart
     groups: tuple[DeadLetterGroup, ...]
 
 
 class LetterRow(msgspec.Struct, frozen=True):
-    """One open dead letter.
-
-    Attributes:
-        broker: the broker that has it.
-        queue_id: number of its queue there.
-        offset: its offset in the topic of the dead letters.
-        letter_topic: that topic.
-        topic: to which the message was sent; None if it does not tell.
-        reason: why the last try failed.
-        tries: number of deliveries.
-        died_at: when it was given up.
-        tag: of the message; None without one.
-        keys: of the message.
-        size: bytes of its body.
-        preview: the beginning of its body.
-        actions: those that the visitor may use on it.
-    """
+    """One open dead letter."""
 
     broker: str
     queue_id: int
     offset: int
     letter_topic: str
+    #: To which the message was sent; None if it does not tell.
     topic: str | None
     reason: str
     tries: int
@@ -76,22 +51,17 @@ class LetterRow(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     size: int
     preview: str
+    #: Those that the visitor may use on it.
     actions: tuple[Offer, ...] = ()
 
 
 class LettersPage(PageData, frozen=True, kw_only=True):
-    """Open dead letters of one group.
-
-    Attributes:
-        group: its name.
-        skipped: number of open dead letters before those that are shown.
-        rows: how many are shown at most.
-        has_more: there are others behind them.
-        letters: those that are shown.
-    """
+    """Open dead letters of one group."""
 
     group: str
+    #: Number of open dead letters before those that are shown.
     skipped: int
+    #: How many are shown at most.
     rows: int
     has_more: bool
     letters: tuple[LetterRow, ...]

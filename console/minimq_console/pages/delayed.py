@@ -18,29 +18,19 @@ _MOST_SKIPPED = 10_000
 
 
 class DelayedTopicRow(msgspec.Struct, frozen=True):
-    """The delayed messages of one topic.
-
-    Attributes:
-        topic: its name.
-        messages: number of messages that wait; None if it is not known.
-        batches: number of their batches; None likewise.
-        next_due_at: when the first of them is due; None if none waits.
-    """
+    """The delayed messages of one topic."""
 
     topic: str
+    #: Number of messages that wait; None if it is not known.
     messages: int | None
+    #: Number of their batches; None likewise.
     batches: int | None
+    #: When the first of them is due; None if none waits.
     next_due_at: datetime | None
 
 
 class DelayedTopicsPage(PageData, frozen=True, kw_only=True):
-    """The delayed messages of a part of all topics.
-
-    Attributes:
-        search: what names of topics contain.
-        part: which topics are shown.
-        topics: these topics.
-    """
+    """The delayed messages of a part of all topics."""
 
     search: str
     part: TablePart
@@ -48,44 +38,30 @@ class DelayedTopicsPage(PageData, frozen=True, kw_only=True):
 
 
 class WaitingRow(msgspec.Struct, frozen=True):
-    """Messages that wait together.
-
-    Attributes:
-        broker: the broker that has them.
-        queue_id: number of the queue there into which they come.
-        due_at: when they are due.
-        stored_at: when they were stored.
-        messages: their number.
-        size: bytes of their batch.
-        recallable: one can recall them.
-        actions: those that the visitor may use on them.
-    """
+    """Messages that wait together."""
 
     broker: str
     queue_id: int
     due_at: datetime
     stored_at: datetime
     messages: int
+    #: Bytes of their batch.
     size: int
     recallable: bool
+    #: Those that the visitor may use on them.
     actions: tuple[Offer, ...] = ()
 
 
 class WaitingPage(PageData, frozen=True, kw_only=True):
-    """The delayed messages of one topic.
-
-    Attributes:
-        topic: its name.
-        skipped: number of batches before those that are shown.
-        rows: how many are shown at most.
-        has_more: there are others behind them.
-        waiting: batches in the order in which they are due.
-    """
+    """The delayed messages of one topic."""
 
     topic: str
+    #: Number of batches before those that are shown.
     skipped: int
+    #: How many are shown at most.
     rows: int
     has_more: bool
+    #: Batches in the order in which they are due.
     waiting: tuple[WaitingRow, ...]
 
 

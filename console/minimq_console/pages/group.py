@@ -15,93 +15,62 @@ from minimq_console.table_part import TablePart, part_of
 
 
 class MemberRow(msgspec.Struct, frozen=True):
-    """One member of a group.
-
-    Attributes:
-        client_id: its name.
-        topics: the topics that it subscribes to.
-        queues: number of queues that it reads.
-        in_flight: number of messages that it has of those delivered one by one.
-        lag: number of messages in its queues that are not committed.
-        lag_s: seconds since the oldest of them was stored.
-        seen_by: names of the brokers that count it as a member.
-    """
+    """One member of a group."""
 
     client_id: str
     topics: tuple[str, ...]
     queues: int
     in_flight: int
+    #: Number of messages in its queues that are not committed.
     lag: int
+    #: Seconds since the oldest of them was stored.
     lag_s: float
     seen_by: tuple[str, ...]
 
 
 class GroupQueueRow(msgspec.Struct, frozen=True):
-    """One queue of a group.
-
-    Attributes:
-        topic: its topic, as the following two part of its name.
-        broker: its broker.
-        queue_id: its number there.
-        owner: client id of the member that reads it; None when nobody does.
-        epoch: of the lease of the owner.
-        held_since: when this console saw the lease first; None without an owner.
-        held_for: client id of the former owner for which it is kept; None for others.
-        waiting: client ids of members that wait for it.
-        committed_offset: from which the group continues; None if it has not begun here.
-        max_offset: the offset that the next message gets.
-        lag: number of messages that are not committed.
-        lag_s: seconds since the oldest of them was stored.
-        in_flight: number of messages that consumers have; None if the group divides queues, as the following two.
-        returned: number of messages that were released, or not acknowledged in time.
-        holders: number of messages by client id of who has them.
-    """
+    """One queue of a group."""
 
     topic: str
     broker: str
     queue_id: int
+    #: Client id of the member that reads it; None when nobody does.
     owner: str | None
     epoch: int
+    #: When this console saw the lease first; None without an owner.
     held_since: datetime | None
+    #: Client id of the former owner for which it is kept; None for others.
     held_for: str | None
     waiting: tuple[str, ...]
+    #: From which the group continues; None if it has not begun here.
     committed_offset: int | None
     max_offset: int
+    #: Number of messages that are not committed.
     lag: int
+    #: Seconds since the oldest of them was stored.
     lag_s: float
+    #: Number of messages that consumers have; None if the group divides queues, as the following two.
     in_flight: int | None
+    #: Number of messages that were released, or not acknowledged in time.
     returned: int | None
     holders: Mapping[str, int]
 
 
 class GroupPage(PageData, frozen=True, kw_only=True):
-    """One group.
-
-    Attributes:
-        group: its name.
-        strategy: the allocation strategy; None without members, or if they receive messages one by one.
-        assignment: "client" or "server", whichever computes the shares; None likewise.
-        lag: number of messages that it has not committed.
-        lag_s: seconds since the oldest of them was stored.
-        retrying: number of messages that wait for a retry.
-        dead_letters: number of its stored dead letters.
-        expires_at: when it will be deleted unless it is used; None if it is in use.
-        is_agreed: every broker knows all members.
-        topics_differ: its members subscribe to different topics.
-        away: names of brokers that carry its topics and have gone.
-        members: all members.
-        part: which queues are shown.
-        queues: these queues, those with the most lag first.
-        charts: its lag and its rate in the last hour.
-    """
+    """One group."""
 
     group: str
+    #: The allocation strategy; None without members, or if they receive messages one by one.
     strategy: str | None
+    #: "client" or "server", whichever computes the shares; None likewise.
     assignment: str | None
+    #: Number of messages that it has not committed.
     lag: int
+    #: Seconds since the oldest of them was stored.
     lag_s: float
     retrying: int
     dead_letters: int
+    #: When it will be deleted unless it is used; None if it is in use.
     expires_at: datetime | None
     is_agreed: bool
     topics_differ: bool

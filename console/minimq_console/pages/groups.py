@@ -14,48 +14,32 @@ _ORDERS = ("lag", "name", "behind", "rate")
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group.
-
-    Attributes:
-        group: its name.
-        members: number of its members.
-        lag: number of messages that it has not committed.
-        lag_s: seconds since the oldest of them was stored.
-        out_per_s: messages that it commits in a second; None until it was looked at twice.
-        retrying: number of messages that wait for a retry.
-        in_flight: number of messages in flight of those delivered one by one.
-        dead_letters: number of its stored dead letters.
-        topics: names of the topics that it reads.
-        unanswered: names of brokers that did not answer.
-        away: names of brokers that carry its topics and have gone.
-    """
+    """One group."""
 
     group: str
     members: int
+    #: Number of messages that it has not committed.
     lag: int
+    #: Seconds since the oldest of them was stored.
     lag_s: float
+    #: Messages that it commits in a second; None until it was looked at twice.
     out_per_s: float | None
     retrying: int
     in_flight: int
     dead_letters: int
     topics: tuple[str, ...]
+    #: Names of brokers that did not answer.
     unanswered: tuple[str, ...]
     away: tuple[str, ...]
 
 
 class GroupsPage(PageData, frozen=True, kw_only=True):
-    """A part of all groups.
-
-    Attributes:
-        search: what names contain.
-        order: "lag", "name", "behind" or "rate".
-        read_at: when they were read; None if they never could be.
-        part: which rows are shown.
-        groups: these rows.
-    """
+    """A part of all groups."""
 
     search: str
+    #: "lag", "name", "behind" or "rate".
     order: str
+    #: When they were read; None if they never could be.
     read_at: datetime | None
     part: TablePart
     groups: tuple[GroupRow, ...]

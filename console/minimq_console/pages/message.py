@@ -22,48 +22,34 @@ _MOST_QUEUE_ID = 100_000
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """The fate of a message in one group.
-
-    Attributes:
-        group: its name.
-        state: "waiting", "read", "in flight", "returned", "settled", "retrying", "dead" or "dead, settled".
-        client_id: the consumer that has it, or that reads its queue; None without one.
-        tries: how often it was delivered, as far as that is counted.
-        until: until when it is in flight, or from when on it is delivered again; None if there is no such time.
-    """
+    """The fate of a message in one group."""
 
     group: str
+    #: "waiting", "read", "in flight", "returned", "settled", "retrying", "dead" or "dead, settled".
     state: str
+    #: The consumer that has it, or that reads its queue; None without one.
     client_id: str | None
     tries: int
+    #: Until when it is in flight, or from when on it is delivered again; None if there is no such time.
     until: datetime | None
 
 
 class MessagePage(PageData, frozen=True, kw_only=True):
-    """One message.
-
-    Attributes:
-        message: the row of it in a list of messages.
-        born_at: when it was handed to its producer.
-        due_at: when it was due, if it was delayed.
-        message_group: its message group, in a FIFO topic.
-        properties: all of them.
-        way: "text", "json" or "hex": how its body is shown.
-        body: that.
-        is_cut: the body is longer than what is shown.
-        schema: the schema by which the body was decoded; empty if it was not.
-        fates: what groups have done with it; None if that was not asked for.
-    """
+    """One message."""
 
     message: MessageRow
     born_at: datetime
+    #: When it was due, if it was delayed.
     due_at: datetime | None
     message_group: str | None
     properties: Mapping[str, str]
+    #: "text", "json" or "hex": how its body is shown.
     way: str
     body: str
     is_cut: bool
+    #: The schema by which the body was decoded; empty if it was not.
     schema: str
+    #: What groups have done with it; None if that was not asked for.
     fates: tuple[Fate, ...] | None
 
     @property
@@ -115,7 +101,6 @@ def address_of(parameters: Parameters) -> MessageAddress:
 
 
 def _properties(message: ReceivedMessage) -> tuple[Mapping[str, str], str | None]:
-    """Return the properties and the message group; nothing if they are damaged, which the row says."""
     try:
         return {visible(name): visible(value) for name, value in message.properties.items()}, message.message_group
     except CorruptBatch:

@@ -12,41 +12,27 @@ from minimq_console.table_part import TablePart, part_of
 
 
 class RouteRow(msgspec.Struct, frozen=True):
-    """One broker in the route of a topic.
-
-    Attributes:
-        broker: its name.
-        cluster: of the broker.
-        master: HOST:PORT of its master; None while there is none.
-        slaves: HOST:PORT of its slaves, by broker id.
-        read_queues: how many queues consumers see; None if it is away, as the following two.
-        write_queues: how many queues producers see.
-        permission: what clients may do.
-        away_since: when it went; None if it is there.
-    """
+    """One broker in the route of a topic."""
 
     broker: str
     cluster: str
+    #: HOST:PORT of its master; None while there is none.
     master: str | None
     slaves: dict[str, str]
+    #: How many queues consumers see; None if it is away, as the following two.
     read_queues: int | None
     write_queues: int | None
+    #: What clients may do.
     permission: Permission | None
+    #: When it went; None if it is there.
     away_since: datetime | None
 
 
 class RoutesPage(PageData, frozen=True, kw_only=True):
-    """Topics to choose from, and the route of the one that is chosen.
-
-    Attributes:
-        search: what names of topics contain.
-        topic: the chosen one; empty for none.
-        part: which topics are shown.
-        topics: their names.
-        route: of the chosen one.
-    """
+    """Topics to choose from, and the route of the one that is chosen."""
 
     search: str
+    #: The chosen one; empty for none.
     topic: str
     part: TablePart
     topics: tuple[str, ...]

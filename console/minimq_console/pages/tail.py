@@ -19,28 +19,20 @@ _PREFETCH_BYTES = 1 << 20
 
 
 class TailPage(PageData, frozen=True, kw_only=True):
-    """The choice of the messages to watch.
-
-    Attributes:
-        topic: its name.
-        queue: "BROKER:ID" of the only queue to watch; empty for all.
-        tag: of the messages to watch; empty for all.
-    """
+    """The choice of the messages to watch."""
 
     topic: str
+    #: "BROKER:ID" of the only queue to watch; empty for all.
     queue: str
+    #: Of the messages to watch; empty for all.
     tag: str
 
 
 class NewMessages(PageData, frozen=True, kw_only=True):
-    """Messages that were stored lately.
-
-    Attributes:
-        messages: the newest first.
-        skipped: number of messages that were stored before these and are not shown, since they were too many.
-    """
+    """Messages that were stored lately."""
 
     messages: tuple[MessageRow, ...]
+    #: Number of messages that were stored before these and are not shown, since they were too many.
     skipped: int
 
 
@@ -52,11 +44,7 @@ def gather(visit: Visit) -> TailPage:
 
 
 async def follow(visit: Visit) -> AsyncIterator[NewMessages]:
-    """Yield new messages, every second something, as long as somebody asks.
-
-    Raises:
-        MiniMQError: there is no such topic or queue, or it cannot be read.
-    """
+    """Yield new messages, every second something, as long as somebody asks."""
     page = _choice(visit)
     queues = await asyncio.to_thread(_described, visit, page)
     async with PullConsumer(visit.observer.cluster, prefetch_bytes=_PREFETCH_BYTES) as consumer:
@@ -74,7 +62,6 @@ async def follow(visit: Visit) -> AsyncIterator[NewMessages]:
 
 
 async def _gathered(consumer: PullConsumer, tag: str) -> tuple[list[MessageRow], bool]:
-    """Return messages that have come, and whether there are more of them than are shown."""
     until = time.monotonic() + _GATHER_S
     rows: list[MessageRow] = []
     while (left_s := until - time.monotonic()) > 0:

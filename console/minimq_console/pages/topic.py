@@ -34,39 +34,27 @@ _SINCE = "-1h"
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """One queue.
-
-    Attributes:
-        broker: its broker.
-        queue_id: its number there.
-        min_offset: first offset that is still stored.
-        max_offset: the offset that the next message gets.
-        last_stored_at: when the newest message was stored; None if there has been none.
-    """
+    """One queue."""
 
     broker: str
     queue_id: int
     min_offset: int
     max_offset: int
+    #: When the newest message was stored; None if there has been none.
     last_stored_at: datetime | None
 
 
 class MessageChoice(msgspec.Struct, frozen=True):
-    """The messages that are looked for.
+    """The messages that are looked for."""
 
-    Attributes:
-        queue: "BROKER:ID" of the only queue to look into; empty for all.
-        offset: the first offset; None without.
-        start: the time from which on, as it was given; empty without.
-        key: one of their keys; empty without.
-        tag: their tag; empty without.
-        most: how many.
-    """
-
+    #: "BROKER:ID" of the only queue to look into; empty for all.
     queue: str
     offset: int | None
+    #: The time from which on, as it was given; empty without.
     start: str
+    #: One of their keys; empty without.
     key: str
+    #: Their tag; empty without.
     tag: str
     most: int
 
@@ -77,22 +65,13 @@ class MessageChoice(msgspec.Struct, frozen=True):
 
 
 class TopicPage(PageData, frozen=True, kw_only=True):
-    """One topic.
-
-    Attributes:
-        topic: the row of it in the list of topics.
-        queues: its queues, the first 500.
-        queue_count: number of all its queues.
-        wanted: the messages that are looked for.
-        messages: those that were found, the newest first unless there is a start.
-        notes: sentences about how far the search went.
-        chart: what was stored in the last hour.
-    """
+    """One topic."""
 
     topic: TopicRow
     queues: tuple[QueueRow, ...]
     queue_count: int
     wanted: MessageChoice
+    #: Those that were found, the newest first unless there is a start.
     messages: tuple[MessageRow, ...]
     notes: tuple[str, ...]
     chart: Chart
@@ -139,7 +118,6 @@ def gather(visit: Visit) -> TopicPage:
 
 
 def _targets(described: TopicDescription) -> list[ActionTarget]:
-    """Return the actions on a topic; none on those of minimq itself."""
     name = described.topic
     if name.startswith("%"):
         return []

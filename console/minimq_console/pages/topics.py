@@ -20,60 +20,40 @@ _ORDERS = ("name", "rate", "messages")
 
 
 class TopicOnBroker(msgspec.Struct, frozen=True):
-    """A topic on one broker.
-
-    Attributes:
-        broker: its name.
-        read_queues: how many queues consumers see.
-        write_queues: how many queues producers see.
-        permission: what clients may do with them.
-        messages: number of messages stored there.
-    """
+    """A topic on one broker."""
 
     broker: str
     read_queues: int
     write_queues: int
+    #: What clients may do with them.
     permission: Permission
     messages: int
 
 
 class TopicRow(msgspec.Struct, frozen=True):
-    """One topic.
-
-    Attributes:
-        topic: its name.
-        messages: number of stored messages; None if no broker answered.
-        in_per_s: messages that are stored in a second; None until it was looked at twice.
-        last_stored_at: when its newest message was stored; None if there has been none.
-        brokers: where it is.
-        kind: "fifo", "compacted", or empty for others.
-        away: names of brokers that carry it and have gone.
-        unanswered: names of brokers that did not answer.
-    """
+    """One topic."""
 
     topic: str
+    #: Number of stored messages; None if no broker answered.
     messages: int | None
+    #: Messages that are stored in a second; None until it was looked at twice.
     in_per_s: float | None
+    #: When its newest message was stored; None if there has been none.
     last_stored_at: datetime | None
     brokers: tuple[TopicOnBroker, ...]
+    #: "fifo", "compacted", or empty for others.
     kind: str
     away: tuple[str, ...]
+    #: Names of brokers that did not answer.
     unanswered: tuple[str, ...]
 
 
 class TopicsPage(PageData, frozen=True, kw_only=True):
-    """A part of all topics.
-
-    Attributes:
-        search: what names contain.
-        own: with the topics of minimq itself, whose names begin with %.
-        order: "name", "rate" or "messages".
-        part: which rows are shown.
-        topics: these rows.
-    """
+    """A part of all topics."""
 
     search: str
     own: bool
+    #: "name", "rate" or "messages".
     order: str
     part: TablePart
     topics: tuple[TopicRow, ...]
@@ -115,7 +95,6 @@ def gather(visit: Visit) -> TopicsPage:
 
 
 def _actions(visit: Visit, shown: Sequence[str]) -> tuple[Offer, ...]:
-    """Return the action that creates a topic, for whoever may manage one of those shown, or one of a new name."""
     needs = [Need(Verb.MANAGE, Resource.TOPIC, name) for name in (*shown, "new-topic")]
     return visit.offers(create_topic.ACTION.on()) if visit.rights(needs) else ()
 
@@ -154,7 +133,6 @@ def row_of(name: str, described: TopicDescription | None, in_per_s: float | None
 
 
 def _unanswered(described: Sequence[TopicDescription]) -> list[str]:
-    """Return a sentence for each reason of a broker that did not answer about topics."""
     reasons = {(broker, why): None for each in described for broker, why in each.unanswered.items()}
     return [f"broker {broker}: {why}" for broker, why in reasons]
 

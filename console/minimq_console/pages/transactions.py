@@ -19,49 +19,33 @@ _MOST = 1_000
 
 
 class TransactionRow(msgspec.Struct, frozen=True):
-    """One transaction that has not ended.
-
-    Attributes:
-        group: the producer group.
-        number: by which it is ended by hand.
-        broker: the broker that has it.
-        topics: of its messages.
-        batches: number of its batches.
-        keys: of its first message; None if that is large or damaged.
-        preview: the beginning of that message; None likewise.
-        age_s: seconds since it began.
-        expires_s: seconds until it expires.
-        checks: how often a member of the group was asked.
-        is_undecided: nobody is asked any more: somebody has to decide.
-        actions: those that the visitor may use on it.
-    """
+    """One transaction that has not ended."""
 
     group: str
     number: int
     broker: str
     topics: tuple[str, ...]
     batches: int
+    #: Of its first message; None if that is large or damaged.
     keys: tuple[str, ...] | None
+    #: The beginning of that message; None likewise.
     preview: str | None
+    #: Seconds since it began.
     age_s: float
     expires_s: float
     checks: int
     is_undecided: bool
+    #: Those that the visitor may use on it.
     actions: tuple[Offer, ...] = ()
 
 
 class TransactionsPage(PageData, frozen=True, kw_only=True):
-    """Transactions that have not ended.
+    """Transactions that have not ended."""
 
-    Attributes:
-        group: only those of this producer group; empty for all.
-        count: number of all of them.
-        part: which are shown, of the 1,000 oldest.
-        transactions: these, the oldest first.
-    """
-
+    #: Only those of this producer group; empty for all.
     group: str
     count: int
+    #: Which are shown, of the 1,000 oldest.
     part: TablePart
     transactions: tuple[TransactionRow, ...]
 

@@ -11,36 +11,24 @@ from minimq_console.table_part import TablePart, part_of
 
 
 class UserKeyRow(msgspec.Struct, frozen=True):
-    """One key of a user.
-
-    Attributes:
-        key_id: names the key.
-        lifetime: until when it is good, in words; empty for one that does not expire.
-    """
+    """One key of a user."""
 
     key_id: str
+    #: Until when it is good, in words; empty for one that does not expire.
     lifetime: str
 
 
 class UserRow(msgspec.Struct, frozen=True):
-    """One user.
-
-    Attributes:
-        user: the name.
-        disabled: whether nothing lets the user in.
-        roles: whose rules hold for the user.
-        rules: of the user alone.
-        keys: the keys.
-        in_bytes_per_s: bytes that the user may send in a second at each broker; 0 for any number.
-        out_bytes_per_s: bytes that the user may read; likewise.
-    """
+    """One user."""
 
     user: str
     disabled: bool
     roles: tuple[str, ...]
     rules: tuple[str, ...]
     keys: tuple[UserKeyRow, ...]
+    #: Bytes that the user may send in a second at each broker; 0 for any number.
     in_bytes_per_s: int
+    #: Bytes that the user may read; likewise.
     out_bytes_per_s: int
 
 
@@ -52,37 +40,22 @@ class RoleRow(msgspec.Struct, frozen=True):
 
 
 class ServerAccessRow(msgspec.Struct, frozen=True):
-    """The users and rules of one server.
-
-    Attributes:
-        server: its name.
-        address: HOST:PORT.
-        version: of its document; 0 if it has none.
-        only_reports: it lets everybody in, and reports what it would refuse.
-        is_current: it has the document that is shown.
-        error: why it did not answer; None if it did.
-    """
+    """The users and rules of one server."""
 
     server: str
     address: str
+    #: Of its document; 0 if it has none.
     version: int
     only_reports: bool
     is_current: bool
+    #: Why it did not answer; None if it did.
     error: str | None
 
 
 class UsersPage(PageData, frozen=True, kw_only=True):
-    """Users, roles and rules.
+    """Users, roles and rules."""
 
-    Attributes:
-        version: of the document; None if the cluster has no access control.
-        search: what names of users contain.
-        part: which users are shown.
-        users: these users.
-        roles: all roles.
-        servers: the servers, and what is in force there.
-    """
-
+    #: Of the document; None if the cluster has no access control.
     version: int | None
     search: str
     part: TablePart

@@ -14,9 +14,6 @@ class DecisionWriter:
     """Has decisions on disk, and the event loop go on meanwhile. Lives on that loop.
 
     All that waits is written in one transaction, with one sync.
-
-    Args:
-        file: where to; nobody else may write to it.
     """
 
     def __init__(self, file: DecisionFile) -> None:
@@ -26,11 +23,7 @@ class DecisionWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, record: ReplicaSet) -> None:
-        """Return when a record is on disk in place of the former one.
-
-        Raises:
-            StoreError: it is not, or nobody knows.
-        """
+        """Return when a record is on disk in place of the former one."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, written))
         if self._writing is None:
@@ -61,7 +54,6 @@ class DecisionWriter:
             self._writing = None
 
     def _save(self, records: Sequence[ReplicaSet]) -> list[Exception | None]:
-        """Write records, and return for each why it is not written, or None."""
         try:
             self._file.save(*records)
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller gets it

@@ -21,16 +21,7 @@ _MAP_BYTES = 64 << 20
 
 
 class DecisionFile:
-    """The latest record of each replica set, in an LMDB file that this process alone has open.
-
-    Args:
-        directory: holds the file `decisions.mdb`; made when it is not there.
-        readonly: look only, at every page of a file that is there.
-
-    Raises:
-        DataDirectoryInUse: another process has it.
-        StoreError: the directory cannot be used, or the file is damaged.
-    """
+    """The latest record of each replica set, in an LMDB file that this process alone has open."""
 
     def __init__(self, directory: Path, *, readonly: bool = False) -> None:
         self._path = directory / "decisions.mdb"
@@ -67,11 +58,7 @@ class DecisionFile:
             raise
 
     def load(self) -> list[ReplicaSet]:
-        """Return the record of each replica set.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
+        """Return the record of each replica set."""
         try:
             with self._env.begin() as transaction, transaction.cursor() as cursor:
                 is_sealed = is_summed(transaction)
@@ -95,11 +82,7 @@ class DecisionFile:
         return StoreError(text)
 
     def save(self, *records: ReplicaSet) -> None:
-        """Return when records are on disk in place of the former ones, all of them or, by an error, none.
-
-        Raises:
-            StoreError: they are not, or nobody knows.
-        """
+        """Return when records are on disk in place of the former ones, all of them or, by an error, none."""
         keys = ["\n".join(record.key).encode() for record in records]
         rows = [(key, seal(key, msgspec.json.encode(record))) for key, record in zip(keys, records, strict=True)]
         try:

@@ -42,14 +42,6 @@ class ControllerService:
 
     Until a decision about a replica set is on disk, nothing else about that set is looked at: no report comes between
     what was decided and what it was decided on. Those of other sets are answered meanwhile.
-
-    Args:
-        directory: where the decisions are kept.
-        lease_s: length of the leases of masters.
-        refused: called with a broker whose place another one has, with that one, and with what it is told.
-
-    Raises:
-        StoreError: the directory cannot be used.
     """
 
     def __init__(
@@ -153,14 +145,12 @@ class ControllerService:
         return self._table.found(report, time.monotonic(), coming)
 
     def _note_conflict(self, report: ReplicaReport, conflict: BrokerConflict) -> None:
-        """Let operators see a replica that is refused: its own log is the last place where they look."""
         record = self._table.record(report.key)
         holder = record.addresses.get(report.replica_id) if record is not None else None
         if holder is not None:
             self._refused(_as_broker(report, report.address), _as_broker(report, holder), conflict)
 
     async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
-        """Wait until there is news for a reporter, for that time at most, and return the record."""
         wait_s = min(wait_s, _LONGEST_HOLD_S)
         if wait_s > 0 and not is_news(self._table.record(report.key), report):
             if len(self._held) >= MAX_HELD_REPORTS:
@@ -202,7 +192,6 @@ class ControllerService:
         return record
 
     async def _change(self, key: Key) -> None:
-        """Wait until the record of a replica set changes."""
         if self._stopping:
             raise Unavailable("the controller stops")
         news = self._news.setdefault(key, asyncio.Event())
@@ -306,7 +295,6 @@ class ControllerService:
 
 
 def _as_broker(report: ReplicaReport, address: str) -> BrokerState:
-    """Return who reports, or who else has its place, as one of those that register."""
     return BrokerState(
         report.cluster, report.broker_name, report.replica_id, address, 0, Permission.READ_WRITE, topics={}
     )

@@ -27,15 +27,10 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetStatus:
-    """The condition of a replica set.
-
-    Attributes:
-        record: what is decided.
-        lease_age_s: seconds since the master renewed its lease.
-        elections: how many masters were named since the start.
-    """
+    """The condition of a replica set."""
 
     record: ReplicaSet
+    #: Seconds since the master renewed its lease.
     lease_age_s: float
     elections: int
 
@@ -45,11 +40,6 @@ class ControllerTable:
 
     A method that decides returns the record as it shall be. It holds from `adopt` on, which is called when it is on
     disk: a decision that could not be written was never made.
-
-    Args:
-        records: what was decided before the start.
-        lease_s: length of the leases in terms that begin from now on.
-        now: the time.
     """
 
     def __init__(self, records: Iterable[ReplicaSet], lease_s: float, now: float) -> None:
@@ -82,16 +72,7 @@ class ControllerTable:
         return repaired if repaired is not record else None
 
     def found(self, report: ReplicaReport, now: float, coming: int = 0) -> ReplicaSet | None:
-        """Note a report of a replica set that has no record, and return the first one; None while there is none.
-
-        Args:
-            report: of a replica.
-            now: the time.
-            coming: sets of which the first record is not adopted yet.
-
-        Raises:
-            SystemBusy: the controller knows too many sets, or has made many of them a moment ago.
-        """
+        """Note a report of a replica set that has no record, and return the first one; None while there is none."""
         bootstrap = self._bootstraps.pop(report.key, None)
         if bootstrap is None:
             self._check_room(report, now, coming)
@@ -109,11 +90,6 @@ class ControllerTable:
         """Note a report of a replica set that has a record, and return the record as it shall be.
 
         The report of a master that may renew its lease renews it.
-
-        Raises:
-            BrokerConflict: another process has the same id.
-            InvalidArgument: the set has as many replicas as there may be.
-            SystemBusy: others have come a moment ago.
         """
         record, liveness = self._records[report.key], self._liveness[report.key]
         liveness.check_alone(report, now)
@@ -132,12 +108,7 @@ class ControllerTable:
         return self._liveness[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
 
     def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
-        """Return the record with the replica that shall be the next master.
-
-        Raises:
-            InvalidArgument: there is no record, or the replica has not been heard of lately.
-            NotInSync, ReplicaSetChanged: as the function of that name says.
-        """
+        """Return the record with the replica that shall be the next master."""
         record, liveness = self._find(key), self._liveness[key]
         if replica_id not in liveness.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 
 class TokenBucket:
-    """Lets something happen some times in a row, and then at a steady rate.
-
-    Args:
-        burst: how often in a row.
-        per_s: how often in a second after that.
-        now: the time.
-    """
+    """Lets something happen some times in a row, and then at a steady rate."""
 
     def __init__(self, burst: int, per_s: float, now: float) -> None:
         self._burst = burst

@@ -100,7 +100,6 @@ class Destinations:
             yield Destination(topic, queues[code] if code >= 0 else None), _taken(content, rows)
 
     def _look_up(self, topic: str) -> None:
-        """See to it that there is a topic, before its rows wait for more, and say who has named it if it cannot be."""
         if topic in self._looked_up:
             return
         try:
@@ -115,7 +114,6 @@ class Destinations:
 def _by_key(
     topic: str, content: pa.RecordBatch, where: dict[str, pa.Array], queue_of: Callable[[str], MessageQueue]
 ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-    """Yield the rows of a compacted topic by the queue of their key. A null body becomes that of a tombstone."""
     if "queue_id" in where and where["queue_id"].null_count < len(where["queue_id"]):
         raise refused(
             "queue_id", f"is set in a row, and each key of the compacted topic {topic} has its queue: drop it"
@@ -141,7 +139,6 @@ def _by_key(
 
 
 def _numbered(ids: pa.Array, count: int) -> pa.Array:
-    """Return which of all queues is meant by a number, which may be larger."""
     ids = ids.cast(pa.int64())
     if ids.null_count < len(ids):
         lowest, highest = pc.min_max(ids).as_py().values()
@@ -152,7 +149,6 @@ def _numbered(ids: pa.Array, count: int) -> pa.Array:
 
 
 def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQueue]) -> pa.Array:
-    """Return which queue is meant by a broker and a number, null where one is null; unknown queues are added."""
     places = {(queue.broker_name, queue.queue_id): place for place, queue in enumerate(queues)}
     encoded = checked_text("broker_name", brokers).dictionary_encode()
     names = encoded.dictionary.to_pylist()
@@ -179,7 +175,6 @@ def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
 
 
 def _grouped(codes: pa.Array) -> Iterator[tuple[int, pa.Array | None]]:
-    """Yield each code and the places where it stands, in their order; None for all."""
     bounds = pc.min_max(codes).as_py()
     if bounds["min"] == bounds["max"]:
         yield bounds["min"], None

@@ -23,9 +23,6 @@ def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """Return columns under the names that minimq has.
 
     A `key` says the queue, as `sharding_key`, and is also what the message is found by, as `keys`.
-
-    Raises:
-        InvalidArgument: a property is no text, or a header or a property has no name.
     """
     named = dict(columns)
     if "value" in named:
@@ -50,7 +47,6 @@ def _keys(column: pa.Array) -> pa.Array:
 
 
 def _map_of(column: str, pairs: pa.Array) -> pa.Array:
-    """Return a list of structures as a map."""
     if pairs.null_count:
         pairs = pairs.take(pa.array(range(len(pairs))))  # so that a null has no entries
     first, last = pairs.offsets[0].as_py(), pairs.offsets[-1].as_py()
@@ -77,7 +73,6 @@ def _map_of(column: str, pairs: pa.Array) -> pa.Array:
 
 
 def _plain_text(values: pa.Array) -> pa.Array | None:
-    """Return a column of text or bytes as text; None if `minimq.kafka` writes some of it in another way."""
     text = pc.cast(with_small_offsets(values), pa.string(), safe=False)
     try:
         text.validate(full=True)
@@ -87,16 +82,7 @@ def _plain_text(values: pa.Array) -> pa.Array | None:
 
 
 def refuse_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
-    """Refuse a row that has one name twice, of which a reader sees one.
-
-    Args:
-        column: of these names.
-        names: of all properties.
-        rows: the row of each.
-
-    Raises:
-        InvalidArgument: there is such a row.
-    """
+    """Refuse a row that has one name twice, of which a reader sees one."""
     if (name := repeated(names, rows)) is not None:
         raise refused(column, f"has {shown(name)} twice in a row: properties have each name once; keep one of them")
 
@@ -114,7 +100,6 @@ def repeated(names: pa.Array, rows: pa.Array) -> str | None:
 
 
 def _text(name: str, column: pa.Array) -> pa.Array:
-    """Return text or bytes as text."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         column = pc.cast(with_small_offsets(column), pa.string(), safe=False)
     return checked_text(name, column)

@@ -15,11 +15,7 @@ _THIRTY_ONE: Final = pa.scalar(31, pa.int32())
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Return the absolute value of each key's `java_hash` as a 64-bit number, null for null.
-
-    Args:
-        keys: text; bytes, of which each is taken as a character; or whole numbers, which are taken as their digits.
-    """
+    """Return the absolute value of each key's `java_hash` as a 64-bit number, null for null."""
     if pa.types.is_integer(keys.type) or pa.types.is_large_string(keys.type):
         keys = keys.cast(pa.string())
     elif pa.types.is_large_binary(keys.type):
@@ -30,7 +26,6 @@ def key_hashes(keys: pa.Array) -> pa.Array:
 
 
 def _hashes(keys: pa.Array) -> pa.Array:
-    """Return the `java_hash` of keys, of which none is null."""
     if len(keys) == 0:
         return pa.array([], pa.int32())
     is_text = pa.types.is_string(keys.type)

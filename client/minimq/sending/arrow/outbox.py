@@ -84,7 +84,6 @@ class Outbox:
             self._take_receipt()
 
     def _take_receipt(self) -> None:
-        """Wait for the oldest batch."""
         destination, sent = self._under_way.popleft()
         try:
             self._receipts.append(sent.result())

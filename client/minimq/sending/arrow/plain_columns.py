@@ -21,16 +21,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in the type in which it is sent.
-
-    Args:
-        name: of the column, for errors.
-        column: of that type, or of one with the same values, such as a dictionary, or texts with 64-bit offsets.
-        kind: text, bytes, whole numbers, or lists or maps of them.
-
-    Raises:
-        InvalidArgument: a value does not fit; the text names the column.
-    """
+    """Return a column in the type in which it is sent."""
     try:
         plain = _cast(column, kind)
     except pa.ArrowException as error:
@@ -41,7 +32,6 @@ def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in another type; step by step what Arrow cannot do at once."""
     if column.type == kind:
         return column
     if pa.types.is_dictionary(column.type):
@@ -54,14 +44,12 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _list_of_view(column: pa.Array) -> pa.Array:
-    """Return a list view as a list; Arrow's own cast makes one offset too few."""
     lengths = pc.list_value_length(column).fill_null(0).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
     return pa.ListArray.from_arrays(offsets, column.flatten(), mask=column.is_null())
 
 
 def _check_map(name: str, maps: pa.Array) -> None:
-    """Refuse a row that has a name twice; neither Arrow nor Polars sees to it."""
     if maps.null_count:
         maps = maps.take(pa.array(range(len(maps))))  # so that a null has no entries
     offsets = maps.offsets

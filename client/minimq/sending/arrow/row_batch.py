@@ -40,16 +40,7 @@ def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression | None = None) -> BatchColumns:
-    """Return rows, at least one, as a batch.
-
-    Args:
-        rows: with the column `body`, and any of `tag`, `keys` and `properties`, of the types in `row_schema.py`.
-        max_body_bytes: largest body that is let through.
-        compression: of the batch; None for none.
-
-    Raises:
-        InvalidArgument: a row makes no message; the text names its column.
-    """
+    """Return rows, at least one, as a batch."""
     sections = [b""] * len(Section)
     largest = _bodies(sections, rows.column("body"), max_body_bytes)
     names = rows.schema.names
@@ -66,7 +57,6 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
 
 
 def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
-    """Fill in the bodies and return the size of the largest."""
     if column.null_count:
         raise refused("body", "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
     sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
@@ -81,7 +71,6 @@ def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int
 
 
 def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
-    """Fill in the tags and return their hashes."""
     if column.null_count == len(column):
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
@@ -153,7 +142,6 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
 
 
 def _limit(column: Literal["tag", "keys", "properties"], characters: pa.Array, text_of: Callable[[int], str]) -> None:
-    """Refuse the longest value of a column if it is too long."""
     longest = pc.max(characters)
     try:
         check_metadata(longest.as_py(), column)
@@ -163,7 +151,6 @@ def _limit(column: Literal["tag", "keys", "properties"], characters: pa.Array, t
 
 
 def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:
-    """Return the sum of the lengths between each two neighbouring offsets."""
     ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
     bounds = ends.take(offsets)
     return pc.subtract(bounds[1:], bounds[:-1])
@@ -175,7 +162,6 @@ def _text_of_properties(names: pa.Array, values: pa.Array, bounds: pa.Array) -> 
 
 
 def _refuse_nul(column: str, texts: pa.Array) -> None:
-    """Refuse what has the character that stands between keys, and between tags; a null may hide one."""
     _, content = variable_sections(texts)
     if _NUL in bytes(content):
         for text in texts.to_pylist():

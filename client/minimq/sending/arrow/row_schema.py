@@ -85,16 +85,7 @@ _COLUMNS: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType | None], str
 
 
 def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
-    """Yield rows in the types in which they are sent.
-
-    Args:
-        rows: a pyarrow table, record batch or reader, or any object with Arrow's C stream or C array interface, such as
-            a data frame of Polars.
-        has_topic: a topic is given for all of them.
-
-    Raises:
-        InvalidArgument: these are no rows, or a column is missing, of another type, or cannot be sent.
-    """
+    """Yield rows in the types in which they are sent."""
     reader = _reader(rows)
     names = [name for name in reader.schema.names if not name.startswith(_PANDAS_INDEX)]
     places = [place for place, name in enumerate(reader.schema.names) if not name.startswith(_PANDAS_INDEX)]

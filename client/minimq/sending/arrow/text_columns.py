@@ -13,11 +13,7 @@ _SHOWN: Final = 40
 
 
 def checked_text(name: str, column: pa.Array) -> pa.Array:
-    """Return a column of text with offsets of 32 bits. Neither Arrow nor Spark sees to it that text is UTF-8.
-
-    Raises:
-        InvalidArgument: it is not; the text names the column.
-    """
+    """Return a column of text with offsets of 32 bits. Neither Arrow nor Spark sees to it that text is UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -41,7 +37,6 @@ def shown(value: str | bytes) -> str:
 
 
 def _first_wrong(column: pa.Array) -> bytes:
-    """Return the first value that is not UTF-8."""
     for value in column:
         if value.is_valid:
             try:
