@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import LocalCluster, MessageQueue, MiniMQError, PullConsumer, PushConsumer, ReceivedMessage
-from support.client_replicas import bring_back, committed, ends, leave_slaves_alone, members_at, send
+from support.client_replicas import bring_back, ends, leave_slaves_alone, members_at, send
 from support.listening import Answer, Listener
 from support.members import Log
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -81,37 +81,6 @@ def check_all_read_once(group: Members, stored: dict[MessageQueue, int]) -> None
     assert group.errors == []
     assert group.log.repeated == {}
     assert group.log.missing({(queue, offset) for queue, end in stored.items() for offset in range(end)}) == set()
-
-
-@pytest.mark.fault
-@pytest.mark.timeout(120)
-def test_a_group_reads_and_commits_at_a_slave_until_the_master_is_back(tmp_path: Path) -> None:
-    with replicas(tmp_path, nameservers=2) as cluster:
-        _, slave = cluster.brokers
-        send(cluster, 400)
-        wait_caught_up(cluster)
-        with members(cluster) as group:
-            group.read(100)
-            leave_slaves_alone(cluster)
-            group.read(250)
-            at_slave = wait_until(lambda: committed(slave, "g"), PATIENCE_S)
-            assert sum(at_slave.values()) > 200
-            assert members_at(slave, "g") == 2
-
-            leader = bring_back(cluster)
-            wait_until(lambda: members_at(leader, "g") == 2, PATIENCE_S, what="both members are back at the master")
-            back = committed(leader, "g")
-            assert all(back[queue_id] >= offset for queue_id, offset in at_slave.items()), (back, at_slave)
-            send(cluster, 50)
-            group.read(450)
-            stored = ends(cluster)
-            wait_until(
-                lambda: committed(leader, "g") == {queue.queue_id: end for queue, end in stored.items()},
-                PATIENCE_S,
-                what="all is committed",
-            )
-        check_all_read_once(group, stored)
-        wait_caught_up(cluster)
 
 
 @pytest.mark.fault

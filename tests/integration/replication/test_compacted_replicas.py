@@ -27,7 +27,8 @@ def update(cluster: LocalCluster, table: dict[str, bytes], chance: random.Random
     for number in range(2_000):
         key = f"key-{chance.randrange(100)}"
         table[key] = b"" if chance.random() < 0.1 else b"%d" % number + bytes(200)
-        messages.append(Message(TOPIC, table[key], keys=(key,)))
+        body = table[key]
+        messages.append(Message(TOPIC, body, keys=(key,)) if body else Message.tombstone(TOPIC, key))
     with Producer(cluster.nameserver) as producer:
         for first in range(0, len(messages), 50):
             producer.send_many(messages[first : first + 50])

@@ -62,6 +62,7 @@ def test_a_master_without_a_lease_tells_none(tmp_path: Path) -> None:
             send(master, 10)
             link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
             cluster.nameservers[0].pause()
+            slave.pause()  # which would confirm the term
 
             def is_refused() -> bool:
                 try:
@@ -70,6 +71,7 @@ def test_a_master_without_a_lease_tells_none(tmp_path: Path) -> None:
                     return True
 
             wait_until(is_refused, PATIENCE_S, what="the lease is over")
+            slave.resume()
             cluster.nameservers[0].resume()
             wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
         wait_in_sync(cluster, master, slave)
