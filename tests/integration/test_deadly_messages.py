@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from minimq.receiving import queue_dispatcher
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_popper import RawPopper
@@ -22,6 +33,7 @@ from support.waiting import wait_until
 PROGRAM = Path(__file__).parent.parent / "support" / "mortal_listener.py"
 PATIENCE_S = 60.0
 TRIES = 2
+EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 LEASED = {"max_tries": TRIES, "retry_delays_s": [0.1], "suspend_s": 0.1}
 POPPED = {"balance": "messages", "max_tries": TRIES, "retry_delays_s": [0.1]}
 
@@ -87,6 +99,28 @@ def send(nameserver: str, topic: str, bodies: Sequence[str]) -> None:
 def dead_letters(nameserver: str, group: str) -> Counter[str]:
     with Admin(nameserver) as admin:
         return Counter(letter.received.body.decode() for letter in admin.dead_letters(group))
+
+
+def die_with(single: LocalCluster, topic: str, queue_id: int) -> None:
+    """Let a member die that had a queue, and the broker count that."""
+    with RawMember(single.brokers[0].address, f"first-{topic}") as member:
+        member.join(topic, topic, start=EARLIEST)
+        member.ask(topic, topic, queue_id)
+        assert member.granted().tries == 0
+        member.die()
+    join_and_leave(single, topic, queue_id)
+
+
+def join_and_leave(single: LocalCluster, topic: str, queue_id: int) -> None:
+    """Let a member commit a queue with which another one died where it is, and leave."""
+    with RawMember(single.brokers[0].address, f"second-{topic}") as member:
+        member.join(topic, topic, start=EARLIEST)
+        member.ask(topic, topic, queue_id)
+        granted = member.granted()
+        assert granted.tries == 1
+        member.commit(topic, topic, queue_id, 0, granted.epoch)
+        member.leave(topic)
+        member.hears_before_heartbeat()
 
 
 def run(workers: Workers, nameserver: str, topic: str, bodies: Sequence[str]) -> None:
@@ -228,19 +262,66 @@ def test_a_consumer_gets_what_the_broker_believes_it_has(single: LocalCluster, t
 
 def test_a_commit_that_does_not_advance_forgets_no_death(single: LocalCluster, topic: str) -> None:
     send(single.nameserver, topic, ["a"])
-    start = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-    address = single.brokers[0].address
-    with RawMember(address, f"1-{topic}") as first:
-        first.join(topic, topic, start=start)
-        first.ask(topic, topic, 0)
-        assert first.granted().tries == 0
-        first.die()
-    for number in (2, 3):
-        with RawMember(address, f"{number}-{topic}") as member:
-            member.join(topic, topic, start=start)
-            member.ask(topic, topic, 0)
-            granted = member.granted()
-            assert granted.tries == 1
-            member.commit(topic, topic, 0, 0, granted.epoch)
-            member.leave(topic)
-            member.hears_before_heartbeat()
+    die_with(single, topic, 0)
+    join_and_leave(single, topic, 0)
+
+
+def test_calls_that_last_and_suspects_do_not_stop_other_queues(
+    single: LocalCluster, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_dispatcher, "_ALONE_S", 0.2)
+    topic = new_name()
+    with Admin(single.nameserver) as admin:
+        admin.create_topic(topic, queues=2)
+    began: list[str] = []
+    may_end = {"suspect-0": threading.Event(), "long": threading.Event()}
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        [body] = [message.body.decode() for message in messages]
+        began.append(body)
+        if body in may_end:
+            may_end[body].wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    with (
+        Producer(single.nameserver) as producer,
+        PushConsumer(single.nameserver, group=topic, threads=4, batch_size=1) as consumer,
+    ):
+
+        def put(body: str, queue_id: int) -> None:
+            producer.send(Message(topic, body.encode()), queue=MessageQueue(topic, "broker-a", queue_id))
+
+        put("suspect-0", 1)
+        put("suspect-1", 1)
+        die_with(single, topic, 1)
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        try:
+            wait_until(lambda: began == ["suspect-0"], PATIENCE_S)
+            put("long", 0)
+            wait_until(lambda: "long" in began, PATIENCE_S)
+            may_end["suspect-0"].set()
+            put("other", 0)
+            wait_until(lambda: "other" in began, PATIENCE_S)
+            assert "suspect-1" not in began  # nothing else may be in hand
+        finally:
+            for event in may_end.values():
+                event.set()
+        wait_until(lambda: "suspect-1" in began, PATIENCE_S)
+
+
+def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_hand(single: LocalCluster, topic: str) -> None:
+    send(single.nameserver, topic, ["a", "b"])
+    die_with(single, topic, 0)
+    came: list[tuple[bytes, int]] = []
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        came.extend((message.body, message.reconsume_times) for message in messages)
+        return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.RETRY_LATER
+
+    with PushConsumer(single.nameserver, group=topic, batch_size=1, **LEASED) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        wait_until(lambda: len(came) == 4, PATIENCE_S)
+    assert sorted(came) == [(b"a", 0), (b"a", 1), (b"b", 0), (b"b", 1)]
+    assert not dead_letters(single.nameserver, topic)

@@ -392,6 +392,12 @@ class InFlightDeliveries:
             self._notify_below = most  # a waiter that each call wakes takes more time than the calls
             return self._changed.wait_for(lambda: len(self._active) < most, timeout_s)
 
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until all calls are over but those that hang. Returns whether that came in time."""
+        with self._changed:
+            self._notify_below = 1 + sum(delivery.hangs for delivery in self._active)
+            return self._changed.wait_for(lambda: all(delivery.hangs for delivery in self._active), timeout_s)
+
     @property
     def active(self) -> int:
         """Number of deliveries that a thread has or will have."""

@@ -48,6 +48,8 @@ log = client_logger(__name__)
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
+#: Suspects wait so long, in seconds, until nothing else is in hand, and so long nothing else is taken while one runs.
+_ALONE_S = 5.0
 #: A listener's threads have so many calls each that run or wait for them.
 _CALLS_PER_THREAD = 2
 
@@ -105,8 +107,10 @@ class QueueDispatcher(Consumer):
         #: When the dispatcher looks for calls that hang.
         self._look_at = 0.0
         self._closing = Closing()
-        #: Suspects are in hand, and nothing else.
-        self._is_alone = False
+        #: Until when nothing else is taken while suspects are in hand; 0 if there are none.
+        self._alone_until = 0.0
+        #: Since when suspects wait until nothing else is in hand; 0 if they do not.
+        self._waits_since = 0.0
         #: Until when those are looked for that were finished by a member that died and had not committed them.
         self._suspect_until = 0.0
         self._broken: BaseException | None = None
@@ -279,11 +283,12 @@ class QueueDispatcher(Consumer):
     def _take(self, *, draining: bool) -> None:
         """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
         assert self._calls is not None  # the dispatcher begins after it
-        if self._is_alone:
-            if not self._in_flight.wait_until_below(1, _WAIT_S):
+        if self._alone_until:
+            if self._in_flight.wait_until_idle(_WAIT_S):
+                self._commit()
+            elif time.monotonic() < self._alone_until:
                 return
-            self._is_alone = False
-            self._commit()
+            self._alone_until = 0.0
         suspects = self._in_flight.suspects(near_only=time.monotonic() > self._suspect_until)
         if suspects and self._take_alone(suspects):
             return
@@ -305,7 +310,7 @@ class QueueDispatcher(Consumer):
             self._in_flight.wait(_DRAIN_WAIT_S)
 
     def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
-        """Deliver suspects with nothing else in hand; return False if there are none.
+        """Deliver suspects with nothing else in hand; return False if other messages are to be taken now.
 
         Should they end the process, the broker knows which they were, and how often they were delivered.
         """
@@ -313,10 +318,16 @@ class QueueDispatcher(Consumer):
         blocked = self._in_flight.blocked()
         idle = [queue for queue in suspects if queue not in blocked and not self._in_flight.of_queue(queue)[0]]
         if not self._fetcher.hand_out.has_any(idle):
+            self._waits_since = 0.0
             return False
         self._calls.flush()
-        if not self._in_flight.wait_until_below(1, _WAIT_S):
-            return True
+        now = time.monotonic()
+        self._waits_since = self._waits_since or now
+        # Calls that last must not stop other queues: these pause and go on in turns, each of which takes twice as long.
+        pauses = int((now - self._waits_since) / _ALONE_S).bit_length() % 2 == 0
+        if not self._in_flight.wait_until_idle(_WAIT_S if pauses else 0.0):
+            return pauses
+        self._waits_since = 0.0
         others = blocked.union(self._fetcher.queues).difference(idle)
         messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=others)
         if not messages:
@@ -336,7 +347,7 @@ class QueueDispatcher(Consumer):
             self._fetcher.hand_out.give_back(messages)
             raise
         for delivery in self._deliveries_of(messages):
-            self._is_alone = True
+            self._alone_until = time.monotonic() + _ALONE_S
             if is_over:
                 delivery.gives_up = DIED
                 tries -= 1  # a dead letter counts one more

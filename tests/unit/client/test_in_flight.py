@@ -375,3 +375,12 @@ def test_who_waits_for_fewer_calls_is_not_woken_by_each_that_ends(monkeypatch: p
     account.in_flight.finish(deliveries[7])
     assert condition.notified == 1
     assert account.in_flight.wait_until_below(3, 0.0)
+
+
+def test_a_call_that_hangs_is_not_waited_for() -> None:
+    account = Account(one_at_a_time=True)
+    [delivery] = account.take(0, 1)
+    account.in_flight.begin(delivery, 0.0)
+    assert not account.in_flight.wait_until_idle(0.0)
+    account.in_flight.hanging(10.0, 5.0, give_up=False)
+    assert account.in_flight.wait_until_idle(0.0)
