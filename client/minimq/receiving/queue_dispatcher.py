@@ -351,7 +351,7 @@ class QueueDispatcher(Consumer):
             if is_over:
                 delivery.gives_up = DIED
                 tries -= 1  # a dead letter counts one more
-            if first < found.near:
+            if found.is_found(first):  # else no listener may have had it
                 delivery.messages = [tried_again(message, tries) for message in delivery.messages]
             self._calls.submit(delivery)
         return True
