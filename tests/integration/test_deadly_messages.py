@@ -319,7 +319,7 @@ def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_hand(single: Lo
         came.extend((message.body, message.reconsume_times) for message in messages)
         return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.RETRY_LATER
 
-    with PushConsumer(single.nameserver, group=topic, batch_size=1, **LEASED) as consumer:
+    with PushConsumer(single.nameserver, group=topic, batch_size=1, max_tries=TRIES, retry_delays_s=(0.1,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
         wait_until(lambda: len(came) == 4, PATIENCE_S)

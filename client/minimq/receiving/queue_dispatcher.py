@@ -332,14 +332,21 @@ class QueueDispatcher(Consumer):
         messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=others)
         if not messages:
             return False
+        if messages[0].queue not in suspects:  # it was granted in a callback meanwhile
+            self._fetcher.hand_out.give_back(messages)
+            return False
+        self._deliver_alone(messages, suspects[messages[0].queue])
+        return True
+
+    def _deliver_alone(self, messages: list[ReceivedMessage], found: Suspects) -> None:
+        assert self._calls is not None
         queue, first = messages[0].queue, messages[0].queue_offset
-        found = suspects[queue]
-        if len(messages) > 1 and (first < found.near or queue.topic == self._retry_topic):
-            self._fetcher.hand_out.give_back(messages[1:])
-            del messages[1:]
-        tries = found.tries_of(first)
-        is_over = found.is_found(first) and self._is_over(messages[0], tries)
         try:
+            if len(messages) > 1 and (first < found.near or queue.topic == self._retry_topic):
+                self._fetcher.hand_out.give_back(messages[1:])
+                del messages[1:]
+            tries = found.tries_of(first)
+            is_over = found.is_found(first) and self._is_over(messages[0], tries)
             if tries and not is_over:
                 end = messages[-1].queue_offset + 1
                 self._client.wait(lambda: self._fetcher.commits.record_delivery(queue, first, tries + 1, end))
@@ -354,7 +361,6 @@ class QueueDispatcher(Consumer):
             if found.is_found(first):  # else no listener may have had it
                 delivery.messages = [tried_again(message, tries) for message in delivery.messages]
             self._calls.submit(delivery)
-        return True
 
     def _is_over(self, message: ReceivedMessage, tries: int) -> bool:
         """Tell whether a message has ended so many members that it becomes a dead letter."""

@@ -1,0 +1,46 @@
+"""The dispatcher of a push consumer that has queues to itself, between its callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from minimq import Message, MessageQueue, ReceivedMessage
+from minimq.receiving.in_flight import InFlightDeliveries, Suspects
+from minimq.receiving.process_queue import InFlightLimits
+from minimq.receiving.queue_dispatcher import QueueDispatcher
+from minimq.receiving.received import EncodedBatch, ReceivedBatch
+from minimq_common.batch_builder import BatchBuilder
+
+SUSPECT, NEW = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+
+
+class HandOut:
+    """Has one message of a queue that a callback has brought, and notes what is given back."""
+
+    def __init__(self) -> None:
+        builder = BatchBuilder(1 << 20)
+        builder.add([Message("orders", b"a")])
+        self.messages = ReceivedBatch(NEW, EncodedBatch(0, 0, 0, 1, builder.build(1, 1, 0))).messages(0)
+        self.given_back: list[ReceivedMessage] = []
+
+    def has_any(self, queues: Sequence[MessageQueue]) -> bool:
+        return bool(queues)
+
+    def take(self, *_: object, **__: object) -> list[ReceivedMessage]:
+        return self.messages
+
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.given_back += messages
+
+
+def test_messages_of_a_queue_that_came_while_suspects_were_taken_are_given_back() -> None:
+    dispatcher: Any = QueueDispatcher.__new__(QueueDispatcher)
+    dispatcher._batch_size, dispatcher._waits_since = 1, 0.0
+    dispatcher._in_flight = InFlightDeliveries(InFlightLimits(10, 1000, 20), lambda: None, one_at_a_time=False)
+    dispatcher._calls = SimpleNamespace(flush=lambda: None)
+    hand_out = HandOut()
+    dispatcher._fetcher = SimpleNamespace(hand_out=hand_out, queues=[SUSPECT])
+    assert not dispatcher._take_alone({SUSPECT: Suspects(0, 1, 1, 1)})
+    assert hand_out.given_back == hand_out.messages
