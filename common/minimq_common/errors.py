@@ -131,7 +131,6 @@ class TopicNotFound(ServerError):
             first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"
             return cls(
                 f"topic {topic} is on no broker: its group creates it with the first message that it {first}, so it "
-                ""
                 "does not exist yet, unless the broker that carries it does not run"
             )
         return cls(

@@ -14,15 +14,7 @@ from minimq_common.names import retry_topic
 
 
 class GroupConfig(NamedTuple):
-    """The part of the configuration that members must share, of one member or of a whole group.
-
-    Attributes:
-        filters: what the messages of each topic are filtered by, by topic, sorted: these are the subscriptions. Those
-            of a group are the subscriptions of all its members.
-        allocation: name of the allocation strategy.
-        hold_ms: for how long a queue is held for its former owner.
-        by_server: whether members ask the deciding broker for their shares instead of computing them.
-    """
+    """The part of the configuration that members must share, of one member or of a whole group."""
 
     filters: tuple[tuple[str, str], ...]
     allocation: str
@@ -36,12 +28,7 @@ class GroupConfig(NamedTuple):
 
 
 class MemberConfig(NamedTuple):
-    """The configuration with which a member joins.
-
-    Attributes:
-        agreement: its part of what the members have to agree on.
-        topics_may_differ: whether it divides a topic among the members that subscribe to it; otherwise among all.
-    """
+    """The configuration with which a member joins."""
 
     agreement: GroupConfig
     topics_may_differ: bool

@@ -77,7 +77,6 @@ def key_search(key: str) -> Search:
 
 
 def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes) -> bool:
-    """Tell whether one of the places where the wanted bytes stand is a whole key."""
     at = keys.find(wanted)
     for _ in range(_MOST_PLACES):
         end = at + len(wanted)
@@ -90,7 +89,6 @@ def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes) -> bool:
 
 
 def _is_bound(keys: bytes, starts: memoryview[int], at: int, separator_at: int) -> bool:
-    """Tell whether a key begins or ends at a place: those of a message there, or a separator stands beside it."""
     if at in (0, len(keys)) or keys[separator_at : separator_at + 1] == _SEPARATOR:
         return True
     index = bisect_left(starts, at)
@@ -142,7 +140,6 @@ def verified(search: Search) -> Search:
 
 
 def _opened(batch: memoryview, last: Section) -> _Sections | None:
-    """Return the sections of a batch up to this one, decompressed if need be; None if that is not possible."""
     try:
         header = read_header(batch)
         start, content = header.size, batch[:-CRC_BYTES]
@@ -162,7 +159,6 @@ def _opened(batch: memoryview, last: Section) -> _Sections | None:
 
 
 def _origins(batch: memoryview) -> bytes | None:
-    """Return the columns in front of the directory of a compacted batch; None if that is not possible."""
     try:
         header, flags = read_header(batch), flags_of(batch)
         if not flags & HAS_ORIGINS:

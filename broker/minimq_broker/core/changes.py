@@ -27,18 +27,14 @@ _NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class AdminChange:
-    """A change of topics, groups or the broker itself.
-
-    Attributes:
-        action: "topic created".
-        name: of the topic, group or broker.
-        old: the value before; "-" if there was none.
-        new: the value after; "-" if there is none.
-    """
+    """A change of topics, groups or the broker itself."""
 
     action: str
+    #: Of the topic, group or broker.
     name: str
+    #: The value before; "-" if there was none.
     old: str = _NOTHING
+    #: The value after; "-" if there is none.
     new: str = _NOTHING
 
 
@@ -81,7 +77,6 @@ def _settings(topic: Topic | None) -> str:
 
 
 def _offsets(state: State, items: Sequence[CommittedOffset], offsets: Sequence[int | None]) -> str:
-    """Return "orders 0:17 1:9", with "-" for a queue in which nothing was committed."""
     names = {topic.topic_id: name for name, topic in state.topics.items()}
     parts: list[str] = []
     topic_id = None

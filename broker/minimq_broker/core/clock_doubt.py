@@ -12,16 +12,13 @@ IDLE_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The knowledge of a broker of the time.
+    """The knowledge of a broker of the time."""
 
-    Attributes:
-        clock_ms: the time of day in ms since 1970, as the machine tells it.
-        steady_s: seconds on a clock that nobody sets.
-        newest_ms: when the newest message was stored; None when there is none.
-    """
-
+    #: The time of day in ms since 1970, as the machine tells it.
     clock_ms: int
+    #: Seconds on a clock that nobody sets.
     steady_s: float
+    #: When the newest message was stored; None when there is none.
     newest_ms: int | None = None
 
 
@@ -31,19 +28,6 @@ class ClockDoubt:
     That time goes on with the steady clock. After a start it goes on from the time that was told last before the stop,
     or else from the newest message. A clock that is ahead of it is believed once it has stayed so for a while; one that
     is behind is believed at once, as that deletes less.
-
-    Args:
-        hold_s: seconds on the steady clock until a clock that has jumped ahead is believed.
-        known_ms: the time that is known from before, in ms since 1970; None when there is none.
-        idle_ms: the same as the attribute, from before.
-
-    Attributes:
-        time_ms: what was told last; None before there was anything to tell it by.
-        ahead_ms: by how much the clock is ahead without being believed; 0 when it is not.
-        idle_ms: by how much of that it was ahead of the newest message when nothing else told the time, as where nobody
-            has sent for a while, or a copy is started; 0 when that was suspiciously much, or it is believed.
-        believed_at_s: when it will be believed, on the steady clock.
-        went_back_ms: by how much the clock went back at the latest reading; 0 when it did not.
     """
 
     def __init__(self, hold_s: float, known_ms: int | None = None, idle_ms: int = 0) -> None:
@@ -82,7 +66,6 @@ class ClockDoubt:
         return expected
 
     def _expected(self, now: ClockReading) -> int | None:
-        """Return the time without the clock of the machine, None when nothing tells it."""
         before, self._read_at_s = self._read_at_s, now.steady_s
         if self.time_ms is None:
             return now.newest_ms

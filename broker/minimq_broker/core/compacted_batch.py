@@ -39,19 +39,13 @@ _BORN_SPAN_MS = 1 << 32
 
 
 class BatchPart(msgspec.Struct, frozen=True):
-    """A batch of a queue, opened, and which of its records remain.
-
-    Attributes:
-        base_offset: offset of its first record.
-        stored_ms: when it was stored, in ms since 1970.
-        records: the batch; all of its values were checked.
-        compacted_ms: when it was first compacted, or the time if that is now, in ms since 1970; records that come from
-            another batch keep the time of that.
-        remains: for each record that it has whether it remains.
-    """
+    """A batch of a queue, opened, and which of its records remain."""
 
     base_offset: int
+    #: When it was stored, in ms since 1970.
     stored_ms: int
+    #: When it was first compacted, or the time if that is now, in ms since 1970; records that come from another batch
+    #: keep the time of that.
     compacted_ms: int
     records: RecordBatch
     remains: Sequence[bool]
@@ -72,13 +66,7 @@ class BatchPart(msgspec.Struct, frozen=True):
         return self.records.size * self.count // max(self.records.remaining, 1)
 
     def joins(self, parts: Sequence[BatchPart], size: int, count: int) -> bool:
-        """Tell whether it may follow other parts in one batch.
-
-        Args:
-            parts: of the batch.
-            size: bytes of all of them that remain, and of this one.
-            count: records of all of them that remain, and of this one.
-        """
+        """Tell whether it may follow other parts in one batch."""
         first = parts[0]
         header = self.records.header
         born = [each.records.header.born_first_ms for each in (*parts, self)]
@@ -107,12 +95,7 @@ class BatchPart(msgspec.Struct, frozen=True):
 
 
 def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
-    """Return the batch of the records that remain of neighboring batches, at least one; it holds all their offsets.
-
-    Args:
-        parts: in the order of the queue, without a gap between them; see `BatchPart.joins`.
-        level: of compression, if one of them is compressed.
-    """
+    """Return the batch of the records that remain of neighboring batches, at least one; it holds all their offsets."""
     first_offset, columns = parts[0].base_offset, _Columns()
     numbers: list[int] = []
     origins: list[RecordOrigin] = []
@@ -218,7 +201,6 @@ class _Columns:
 
 
 def _column(values: list[bytes]) -> tuple[bytes, bytes]:
-    """Return the offsets and the bytes of a column."""
     return _ends(map(len, values)), b"".join(values)
 
 

@@ -19,19 +19,14 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True):
-    """The rounds that are done.
-
-    Attributes:
-        rounds: ascending by their ends.
-        last_ms: when the latest one ended, in ms since 1970; 0 if there was none.
-        tombstones: how many tombstones it has kept.
-        held: topic ids and queue ids of queues in which an older message of some key could not be removed, so that no
-            tombstone may vanish.
-    """
+    """The rounds that are done."""
 
     rounds: tuple[Round, ...] = ()
+    #: When the latest one ended, in ms since 1970; 0 if there was none.
     last_ms: int = 0
     tombstones: int = 0
+    #: Topic ids and queue ids of queues in which an older message of some key could not be removed, so that no
+    #: tombstone may vanish.
     held: tuple[tuple[int, int], ...] = ()
 
     @property

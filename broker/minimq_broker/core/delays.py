@@ -59,16 +59,11 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delay(NamedTuple):
-    """When a batch is to be published: so long after it is stored, or at a time, in ms since 1970, if there is one.
-
-    Attributes:
-        delay_ms: the duration.
-        due_ms: the time.
-        recallable: whether it may be taken back.
-    """
+    """When a batch is to be published: so long after it is stored, or at a time, in ms since 1970, if there is one."""
 
     delay_ms: int = 0
     due_ms: int | None = None
+    #: Whether it may be taken back.
     recallable: bool = False
 
 
@@ -142,16 +137,7 @@ _NONE = Waiting()
 
 
 class DelayTable:
-    """The mark up to which delayed batches are published, and how many wait. Changed by `State.apply` alone.
-
-    Args:
-        changed: gets the rows that are changed.
-
-    Attributes:
-        published: tells which are published.
-        saved_mark: the mark of the checkpoint, behind which no recovery and no truncation goes.
-        by_topic: how many wait, by the id of the topic.
-    """
+    """The mark up to which delayed batches are published, and how many wait. Changed by `State.apply` alone."""
 
     def __init__(self, changed: set[tuple[Any, ...]]) -> None:
         self._changed = changed

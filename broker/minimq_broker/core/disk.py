@@ -12,12 +12,7 @@ _GAP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """The fullness of a disk.
-
-    Attributes:
-        used_bytes: what all files on it use.
-        free_bytes: what is left for us; some systems keep a part for their administrator.
-    """
+    """The fullness of a disk."""
 
     used_bytes: int
     free_bytes: int
@@ -40,15 +35,10 @@ class DiskLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """From which used part of the disk on something is done, from 0 to 1; 1 stands for never.
-
-    Attributes:
-        warn: it is said.
-        delete_early: the oldest segments are deleted though they are not expired.
-        refuse: batches are refused.
-    """
+    """From which used part of the disk on something is done, from 0 to 1; 1 stands for never."""
 
     warn: float = 0.75
+    #: The oldest segments are deleted though they are not expired.
     delete_early: float = 0.85
     refuse: float = 0.90
 

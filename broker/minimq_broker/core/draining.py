@@ -47,11 +47,6 @@ def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collecti
 
     A group counts when it has committed an offset in the topic or its start there is decided; in a queue without an
     offset it begins at the first message. Without any group that counts, the messages that nobody has read are told.
-
-    Args:
-        state: topics and offsets.
-        queues: the queues that are about to be hidden, with their bounds.
-        ignored: groups that do not count.
     """
     topic_ids = {queue.topic_id for queue in queues}
     groups = {group for topic_id in topic_ids for group in state.index.groups(topic_id)}
@@ -67,7 +62,6 @@ def say_lags(lags: Sequence[Lag]) -> str:
 
 
 def _lag(state: State, queues: Mapping[QueueKey, Bounds], name: str | None, readers: Iterable[str]) -> Lag:
-    """Count what none of the readers has read."""
     unread = {}
     for queue, (first, end) in queues.items():
         reached = max((state.offset(group, queue) or 0 for group in readers), default=0)

@@ -13,18 +13,14 @@ from minimq_common.model import Permission, TopicId
 
 
 class TopicCompaction(msgspec.Struct, frozen=True):
-    """The rules by which a topic is compacted by key. Times are in ms.
-
-    Attributes:
-        key_queues: how many queues the topic has on all brokers together.
-        min_lag_ms: messages that were stored less than so long ago are not looked at yet.
-        tombstone_ms: how long a tombstone stays after it was compacted first.
-        dirty_percent: part of what is stored that was not compacted yet, at which compaction begins.
-    """
+    """The rules by which a topic is compacted by key. Times are in ms."""
 
     key_queues: int
+    #: Messages that were stored less than so long ago are not looked at yet.
     min_lag_ms: int
+    #: How long a tombstone stays after it was compacted first.
     tombstone_ms: int
+    #: Part of what is stored that was not compacted yet, at which compaction begins.
     dirty_percent: int
 
 
@@ -100,16 +96,11 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Deliveries of messages from a committed offset on that did not end: their members died, or have them now.
-
-    Attributes:
-        tries: number of these deliveries.
-        epoch: of the lease under which the latest was made.
-        in_hand_end: where the messages of the latest end; 0 if it is not known.
-    """
+    """Deliveries of messages from a committed offset on that did not end: their members died, or have them now."""
 
     tries: int
     epoch: int
+    #: Where the messages of the latest end; 0 if it is not known.
     in_hand_end: int = 0
 
 

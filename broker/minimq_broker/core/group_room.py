@@ -16,12 +16,7 @@ MAX_GROUPS_OF_CLIENT = 64
 
 
 class Share(NamedTuple):
-    """The room that one member takes in its group, or all members together.
-
-    Attributes:
-        topics: how many it subscribes to.
-        characters: of their names and filters.
-    """
+    """The room that one member takes in its group, or all members together."""
 
     topics: int = 0
     characters: int = 0

@@ -30,32 +30,22 @@ MAX_HELD = 400_000
 
 
 class Remembered(NamedTuple):
-    """The configurations of groups that were known before a start.
+    """The configurations of groups that were known before a start."""
 
-    Attributes:
-        until: when it does not count any more unless a member has come that agrees.
-        agreements: by group.
-    """
-
+    #: When it does not count any more unless a member has come that agrees.
     until: float = -math.inf
     agreements: Mapping[str, GroupConfig] = MappingProxyType({})
 
 
 class Members(NamedTuple):
-    """The members of a group.
-
-    Attributes:
-        group: name of the group.
-        version: larger than that of any list before.
-        client_ids: who is in it, sorted.
-        held: what each of them held when this version began, on all brokers; those that held nothing are left out.
-        topics: what each of them subscribes to, sorted; empty while all subscribe to the same.
-    """
+    """The members of a group."""
 
     group: str
+    #: Larger than that of any list before.
     version: int
     client_ids: tuple[str, ...]
     held: Mapping[str, Held]
+    #: What each of them subscribes to, sorted; empty while all subscribe to the same.
     topics: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
@@ -85,12 +75,7 @@ class _Group:
 
 
 class GroupTable:
-    """All groups that one broker sees. Used by one thread; a changed member list is returned.
-
-    Args:
-        first_version: larger than any version of a run before.
-        remembered: what counts for groups though they have no members yet.
-    """
+    """All groups that one broker sees. Used by one thread; a changed member list is returned."""
 
     def __init__(self, first_version: int, remembered: Remembered = Remembered()) -> None:  # noqa: B008 - a value
         self._remembered_until = remembered.until
@@ -116,25 +101,7 @@ class GroupTable:
         topics_may_differ: bool = True,
         now: float = 0.0,
     ) -> Members | None:
-        """Add a member, or change what it subscribes to: a lone member may change all.
-
-        Args:
-            group: name of the group.
-            client_id: the member.
-            agreement: its part of what the members have to agree on.
-            held: what it holds; that is remembered in any case, and makes no new version alone.
-            topics_may_differ: whether it divides a topic among those members that subscribe to it, as clients do since
-                members may subscribe to different topics.
-            now: the time.
-
-        Returns:
-            The list if it has changed.
-
-        Raises:
-            GroupConflict: the other members say something else than this one, or did until a moment ago. Nothing has
-                changed then; `admissible` tells when the member may ask again.
-            SystemBusy: there are too many members, or they have too much to say.
-        """
+        """Add a member, or change what it subscribes to: a lone member may change all."""
         config, holding = MemberConfig(agreement, topics_may_differ), self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
         share = Share.of(agreement)
@@ -159,14 +126,7 @@ class GroupTable:
         return self._changed(group, entry)
 
     def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue], *, adds: bool = False) -> None:
-        """Remember what a member holds now, for the next version; of others nothing is remembered.
-
-        Args:
-            group: name of the group.
-            client_id: the member.
-            queues: what it holds.
-            adds: besides what it has said before.
-        """
+        """Remember what a member holds now, for the next version; of others nothing is remembered."""
         member = self._member(group, client_id)
         if member is not None:
             holding = self._remembered_of(group, client_id, dict.fromkeys((*(member.holding if adds else ()), *queues)))
@@ -247,14 +207,12 @@ class GroupTable:
     # ---- deciding -------------------------------------------------------------------------------
 
     def _remembered_of(self, group: str, client_id: str, held: Iterable[MessageQueue]) -> Mapping[MessageQueue, None]:
-        """Return what is remembered of what a member holds: all, unless the group, or all of them, hold too much."""
         entry, member = self._groups.get(group), self._member(group, client_id)
         own = len(member.holding) if member else 0
         room = own + min(MAX_HELD_OF_GROUP - (entry.held if entry else 0), MAX_HELD - self._held)
         return dict.fromkeys(sorted(set(islice(held, room))))
 
     def _put(self, entry: _Group, client_id: str, member: _Member | None) -> None:
-        """Add a member, replace it, or remove it."""
         former = entry.members.pop(client_id, None)
         if member is not None:
             entry.members[client_id] = member
@@ -282,7 +240,6 @@ class GroupTable:
         return True
 
     def _come_back(self, group: str, agreement: GroupConfig) -> None:
-        """A member has come: what it subscribes to counts by itself from now on."""
         before = self._remembered.get(group)
         if before is not None:
             returned = set(agreement.topics) - {retry_topic(group)}  # which tells the kind of those that have others

@@ -37,13 +37,7 @@ class HalfOutcome(IntEnum):
 
 
 class Half(msgspec.Struct, array_like=True):
-    """The batches of one transaction that is not ended; also its row in the checkpoint.
-
-    Attributes:
-        producer_id: of the producer that has staged them.
-        batches: by sequence number.
-        checks: how often somebody was asked how it ends.
-    """
+    """The batches of one transaction that is not ended; also its row in the checkpoint."""
 
     producer_id: int
     batches: dict[int, StagedBatch] = {}
@@ -71,16 +65,7 @@ class Half(msgspec.Struct, array_like=True):
 
 
 class HalfTable:
-    """The half messages of one broker, and the latest outcomes. Used as `TransactionTable`, which it is a part of.
-
-    Args:
-        changed: gets the rows that change.
-        open_count: counts what is staged and not decided.
-        max_outcomes: so many outcomes are remembered.
-
-    Attributes:
-        halves: by the name under which they are staged, and their number. Other threads look at a copy.
-    """
+    """The half messages of one broker, and the latest outcomes. Used as `TransactionTable`, which it is a part of."""
 
     def __init__(
         self, changed: set[tuple[Any, ...]], open_count: StagedCount, max_outcomes: int = MAX_OUTCOMES
@@ -116,12 +101,7 @@ class HalfTable:
         return half.batches.get(sequence) if half is not None and half.producer_id == producer_id else None
 
     def check_open(self, transaction: TransactionId, producer_id: int) -> None:
-        """Raise when a producer cannot stage anything for a transaction: it has ended, or is of another one.
-
-        Raises:
-            TransactionEnded: it has ended.
-            InvalidArgument: another producer has begun it.
-        """
+        """Raise when a producer cannot stage anything for a transaction: it has ended, or is of another one."""
         outcome = self.outcome(transaction)
         if outcome is not None:
             raise ended(transaction, outcome)
@@ -223,7 +203,6 @@ class HalfTable:
         self._loaded.append((at, msgspec.convert(row, HalvesEnded)))
 
     def _order(self) -> None:
-        """Take in what was loaded, in the order in which it came."""
         if self._loaded:
             for at, fact in sorted(self._loaded, key=lambda item: item[0]):
                 self._endings[at] = fact

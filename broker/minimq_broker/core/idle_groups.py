@@ -11,15 +11,11 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupExpiry:
-    """Time for which a group without members and commits is kept.
-
-    Attributes:
-        idle_ms: that time, in ms; 0: forever.
-        since_ms: when the broker began to look, in ms since 1970: nobody could use a group while it was away, so none
-            is deleted before it was warned of.
-    """
+    """Time for which a group without members and commits is kept."""
 
     idle_ms: int = 0
+    #: When the broker began to look, in ms since 1970: nobody could use a group while it was away, so none is deleted
+    #: before it was warned of.
     since_ms: int = 0
 
     @property

@@ -24,28 +24,20 @@ _MARKS = 25
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a replica is not in sync any more.
+    """When a replica is not in sync any more."""
 
-    Attributes:
-        broken_s: seconds after its stream broke.
-        lag_s: seconds in which it did not have all that there was at their beginning.
-    """
-
+    #: Seconds after its stream broke.
     broken_s: float = 1.0
+    #: Seconds in which it did not have all that there was at their beginning.
     lag_s: float = 5.0
 
 
 class ReplicaProgress(NamedTuple):
-    """The progress of a replica.
-
-    Attributes:
-        position: up to where it has synced the log.
-        connected: whether it follows at this moment.
-        lag_s: seconds since it had all that there was.
-    """
+    """The progress of a replica."""
 
     position: int
     connected: bool
+    #: Seconds since it had all that there was.
     lag_s: float
 
 
@@ -70,19 +62,7 @@ class _Replica:
 
 
 class InSync:
-    """The in-sync set during one leadership. Used by one thread.
-
-    Args:
-        own_id: replica id of the master, which is always a member.
-        members: as the controller recorded them.
-        patience: when a replica leaves.
-        now: the time.
-        sync: whether what is confirmed is on all members; otherwise the master alone decides.
-
-    Attributes:
-        members: as the controller recorded them last.
-        confirmed: the log position up to which everything is confirmed; it never goes back.
-    """
+    """The in-sync set during one leadership. Used by one thread."""
 
     def __init__(
         self, own_id: int, members: Collection[int], patience: Patience, now: float, *, sync: bool, confirmed: int = 0
@@ -195,7 +175,6 @@ class InSync:
         return self.confirmed if self._sync else self._lowest(own_end, now)
 
     def _lowest(self, own_end: int, now: float) -> int:
-        """Return up to where the log is synced at all who are in the record, or may be by now."""
         counting = (
             replica.position
             for replica_id, replica in self._replicas.items()

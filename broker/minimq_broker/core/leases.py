@@ -61,13 +61,9 @@ LeaseEvent = Granted | Wanted | Fencing
 
 
 class Claim(NamedTuple):
-    """The knowledge of a member that asks of the run before.
+    """The knowledge of a member that asks of the run before."""
 
-    Attributes:
-        epoch: under which it held the queue last, 0 if it did not.
-        held: whether it holds the queue still, as far as it knows.
-    """
-
+    #: Under which it held the queue last, 0 if it did not.
     epoch: int = 0
     held: bool = False
 
@@ -76,14 +72,10 @@ NO_CLAIM = Claim()
 
 
 class Recovery(NamedTuple):
-    """The time after a start in which former owners come back.
-
-    Attributes:
-        until: when it is over.
-        started: (group, topic id) of all groups that have read before the start; no others have former owners.
-    """
+    """The time after a start in which former owners come back."""
 
     until: float = -math.inf
+    #: (group, topic id) of all groups that have read before the start; no others have former owners.
     started: Collection[tuple[str, int]] = frozenset()
 
 
@@ -91,20 +83,16 @@ NO_RECOVERY = Recovery()
 
 
 class LeaseStatus(NamedTuple):
-    """One queue of a group.
-
-    Attributes:
-        owner: who owns it, "" when nobody does.
-        epoch: that of the owner, 0 without one.
-        holder: the former owner for which it is held, "" when it is not.
-        held_s: for how long it is held at most.
-        waiting: the members that wait for it, in the order of their requests.
-    """
+    """One queue of a group."""
 
     owner: str = ""
+    #: That of the owner, 0 without one.
     epoch: int = 0
+    #: The former owner for which it is held, "" when it is not.
     holder: str = ""
+    #: For how long it is held at most.
     held_s: float = 0.0
+    #: The members that wait for it, in the order of their requests.
     waiting: tuple[str, ...] = ()
 
     @property
@@ -134,13 +122,7 @@ class _Lease:
 
 
 class LeaseTable:
-    """All leases of one broker. Used by one thread; what must be told to whom is returned.
-
-    Args:
-        term: number of this run of the broker; larger than that of any run before.
-        recovery: when and for whom former owners have precedence; by default never.
-        stand_in: see `first_epoch`.
-    """
+    """All leases of one broker. Used by one thread; what must be told to whom is returned."""
 
     def __init__(self, term: int, recovery: Recovery = NO_RECOVERY, *, stand_in: int | None = None) -> None:
         self._first_epoch = self._last_epoch = first_epoch(term, stand_in)
@@ -217,14 +199,7 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def release(self, key: LeaseKey, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
-        """Take the queue back from its owner, or the wish from one that waits; grant it to the next.
-
-        Args:
-            key: the queue.
-            client_id: who gives it back.
-            now: the time.
-            hold_s: for how long others have to wait at most; for nothing when the owner has saved its state already.
-        """
+        """Take the queue back from its owner, or the wish from one that waits; grant it to the next."""
         lease = self._leases.get(key)
         if lease is None:
             return []
@@ -308,7 +283,6 @@ class LeaseTable:
             heapq.heapify(self._due)
 
     def _leaves(self, key: LeaseKey, client_id: str) -> None:
-        """A member neither holds a queue nor waits for it."""
         keys = self._of_member.get((key.group, client_id))
         if keys is not None:
             keys.pop(key, None)
@@ -316,7 +290,6 @@ class LeaseTable:
                 del self._of_member[key.group, client_id]
 
     def _settle(self, key: LeaseKey, lease: _Lease, now: float) -> list[LeaseEvent]:
-        """Give a queue without an owner to the next one when the time has come."""
         if lease.owned:
             return []
         if now < lease.until:

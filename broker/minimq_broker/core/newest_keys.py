@@ -35,11 +35,7 @@ def are_tombstones(records: RecordBatch) -> list[bool]:
 
 
 class NewestKeys:
-    """The newest offsets of keys in some queues.
-
-    Args:
-        most: keys that it takes in; those of one batch may go beyond.
-    """
+    """The newest offsets of keys in some queues."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -19,12 +19,7 @@ class PopKey(NamedTuple):
 
 
 class PopDraft:
-    """A popped queue as it will be after a commit.
-
-    Args:
-        key: its key.
-        queue: a copy of it, which changes.
-    """
+    """A popped queue as it will be after a commit."""
 
     def __init__(self, key: PopKey, queue: PopQueue) -> None:
         self._key = key
@@ -53,12 +48,7 @@ class PopDraft:
         return [run for run in self._put(runs) if run.state is RunState.OUT]
 
     def settle(self, settled: Settle) -> list[tuple[int, int]]:
-        """Settle messages; return those that were redelivered since.
-
-        Raises:
-            InvalidArgument: as of `PopQueue.settle`; nothing is settled.
-            SystemBusy: the queue would fall into too many runs; the messages before that are settled.
-        """
+        """Settle messages; return those that were redelivered since."""
         found, expired, busy = self.queue.settle(settled)
         self._put(found)
         if busy is not None:

@@ -78,17 +78,7 @@ def heads(due: Iterable[Run]) -> Iterator[Run]:
 def fresh_runs(
     ahead: Iterable[Stretch], busy: Collection[int], first: int, end: int, most: int, pieces: int, out: Run
 ) -> list[Run]:
-    """Return the runs of a first delivery; messages of busy lanes are passed over, and wait.
-
-    Args:
-        ahead: lanes of messages from about `first` on, without a gap.
-        busy: lanes with older messages that are not settled.
-        first: offset of the first message.
-        end: the one behind the last message.
-        most: maximum number of delivered messages.
-        pieces: maximum number of runs.
-        out: the delivery: its consumer, epoch and end.
-    """
+    """Return the runs of a first delivery; messages of busy lanes are passed over, and wait."""
     found: list[Run] = []
     for stretch in ahead:
         if stretch.end <= first:
@@ -125,13 +115,7 @@ def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], in
 
 
 def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
-    """Return the messages behind those that a consumer gives up: they go back too, as their turn is after these.
-
-    Args:
-        runs: as they are before.
-        settled: the runs that are given up, as they will be; ascending.
-        epoch: of their delivery, which ends for the messages behind: to consume them now would be out of order.
-    """
+    """Return the messages behind those that a consumer gives up: they go back too, as their turn is after these."""
     since: dict[int, int] = {}
     for run in settled:
         if run.lane:

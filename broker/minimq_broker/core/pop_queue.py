@@ -37,18 +37,7 @@ class PopRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PopQueue:
-    """One queue as one group pops it. Only `put` and `drop_before` change it; all other methods decide.
-
-    Args:
-        done: offset before which everything is settled.
-        runs: the messages that follow, without a gap.
-
-    Attributes:
-        held: number of messages that consumers have.
-        due_ms: nothing is due for redelivery before this time.
-        has_lanes: it is of a FIFO topic, and has delivered messages.
-        has_lost: it may have messages that were lost with a consumer.
-    """
+    """One queue as one group pops it. Only `put` and `drop_before` change it; all other methods decide."""
 
     __slots__ = ("_runs", "done", "due_ms", "has_lanes", "has_lost", "held")
 
@@ -92,11 +81,7 @@ class PopQueue:
     # ---- changing ----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
-        """Set the state of the messages of a run.
-
-        Raises:
-            StoreError: they are settled, or there is a gap before them: the run is not one of this queue.
-        """
+        """Set the state of the messages of a run."""
         runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
@@ -127,7 +112,6 @@ class PopQueue:
             del runs[0]
 
     def _extend(self, run: Run) -> None:
-        """Append messages that were never delivered."""
         runs = self._runs
         if not runs and run.state is DONE:
             self.done = run.end
@@ -137,7 +121,6 @@ class PopQueue:
             runs.append(run)
 
     def _replace(self, i: int, run: Run) -> bool:
-        """Replace a run of exactly these messages, which is all that most settles do; return False if it takes more."""
         runs, old = self._runs, self._runs[i]
         if old.first != run.first or old.end != run.end:
             return False
@@ -152,7 +135,6 @@ class PopQueue:
         return True
 
     def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
-        """Return the index behind the runs that have some of these messages, and the rest of those runs."""
         runs, rest = self._runs, list[Run]()
         while i < len(runs) and runs[i].first < end:
             old = runs[i]
@@ -205,12 +187,6 @@ class PopQueue:
         """Return the runs that a consumer gets; none if there is nothing, or consumers have too much already.
 
         Failed messages come first, and without others: whatever made them fail must not affect other messages.
-
-        Args:
-            wanted: by the consumer.
-            now_ms: time of day in ms since 1970.
-            readable_end: where the queue ends for readers.
-            epoch: of the delivery.
         """
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
@@ -224,7 +200,6 @@ class PopQueue:
         return found + pop_lanes.voided(self._runs, found, wanted.losses) if self.has_lanes else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
-        """Add messages that were never delivered to a delivery."""
         if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
             return
         again, first = len(found), self.next
@@ -242,7 +217,6 @@ class PopQueue:
         found += pop_lanes.fresh_runs(wanted.lanes, busy, first, end, most, pieces, run)
 
     def _due(self, now_ms: int) -> list[Run]:
-        """Return the runs that may be redelivered."""
         if self.has_lanes:
             return pop_lanes.due_runs(self._runs, now_ms)
         if now_ms < self.due_ms:
@@ -265,7 +239,6 @@ class PopQueue:
         return self._pieces(pop_lanes.leading(due, 0, 0, wanted.losses), wanted.most, most, wanted, epoch)
 
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
-        """Return messages of these runs: at most `room`, of which `most` may be new in the hands of consumers."""
         found: list[Run] = []
         shut = set[int]()  # lanes of which something is left
         for run in runs:
@@ -319,9 +292,6 @@ class PopQueue:
         messages is an error, so that whoever still works on them hears of it.
 
         If no run has the epoch of the settle, as after a reset, all of its messages count as redelivered.
-
-        Raises:
-            InvalidArgument: it names messages that were never delivered, or not in order; nothing of it is settled.
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
@@ -376,7 +346,6 @@ class PopQueue:
         return any(run.epoch == epoch for run in self._runs)
 
     def _fitting(self, found: list[Run], limit: int) -> int:
-        """Return how many of these runs, from the first on, can be put so that there are at most `limit`, or as now."""
         before = len(self._runs)
         if before + 2 * len(found) <= limit:
             return len(found)
@@ -414,7 +383,6 @@ class PopQueue:
 
 
 def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
-    """Return some messages of a run after a settle; None if they do not belong to its delivery any more."""
     if run.epoch != settled.epoch:
         return None
     match settled.outcome:

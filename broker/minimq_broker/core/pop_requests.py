@@ -24,26 +24,18 @@ class PopOutcome(IntEnum):
 
 
 class Take(NamedTuple):
-    """A consumer wants messages.
+    """A consumer wants messages."""
 
-    Attributes:
-        client: its id; "" if the messages stay with their handle when it is gone.
-        most: maximum number of them.
-        until_ms: end of their invisible duration.
-        unwanted: new messages that no consumer of the group wants, from one offset to before another: passed over.
-        again_only: only redeliver: the broker has as many runs as it may.
-        ahead: the consumer prefetches them: it gets nothing while failed messages are due.
-        lanes: in a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
-        present: the consumers of the group that are connected.
-        asked_ms: when the consumer asked: it was alive then.
-    """
-
+    #: Its id; "" if the messages stay with their handle when it is gone.
     client: str
     most: int
     until_ms: int
+    #: New messages that no consumer of the group wants, from one offset to before another: passed over.
     unwanted: tuple[int, int] = (0, 0)
+    #: Only redeliver: the broker has as many runs as it may.
     again_only: bool = False
     ahead: bool = False
+    #: In a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
     lanes: Sequence[Stretch] | None = None
     present: Collection[str] = ()
     asked_ms: int = NEVER
@@ -55,30 +47,21 @@ class Take(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A consumer tells the outcome of messages that it has.
-
-    Attributes:
-        epoch: of their delivery.
-        spans: their offsets, each span from the first to before the second; ascending.
-        outcome: the same for all of them.
-        until_ms: the new end of their invisible duration, or when they may be redelivered.
-        may_divide: the queue may have more runs than before.
-    """
+    """A consumer tells the outcome of messages that it has."""
 
     epoch: int
+    #: Their offsets, each span from the first to before the second; ascending.
     spans: Sequence[tuple[int, int]]
     outcome: PopOutcome
+    #: The new end of their invisible duration, or when they may be redelivered.
     until_ms: int = 0
+    #: The queue may have more runs than before.
     may_divide: bool = True
 
 
 class Leave(NamedTuple):
-    """A consumer is gone: its messages are released.
-
-    Attributes:
-        client: its id.
-        died: it has not announced that: one of its messages may be the reason.
-    """
+    """A consumer is gone: its messages are released."""
 
     client: str
+    #: It has not announced that: one of its messages may be the reason.
     died: bool = True

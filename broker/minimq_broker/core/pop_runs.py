@@ -42,26 +42,21 @@ class RunState(IntEnum):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Neighboring messages of a queue in the same state, from `first` to before `end`.
-
-    Attributes:
-        tries: number of their deliveries, including the current one.
-        until_ms: when they may be redelivered, in ms since 1970; 0: at once.
-        epoch: of their latest delivery, also after its end; 0: there was none.
-        client: the consumer that has them; "" for none.
-        lane: of their message group, until they are settled; 0 if the topic is not FIFO, or they cannot be read.
-        lost: number of consumers that died with them since the last outcome, `MAX_LOST` for more: with one, others may
-            be the reason; from then on they are delivered with nothing else.
-    """
+    """Neighboring messages of a queue in the same state, from `first` to before `end`."""
 
     first: _Offset
     end: _Offset
     state: RunState
     tries: _Tries = 0
+    #: When they may be redelivered, in ms since 1970; 0: at once.
     until_ms: _Offset = 0
+    #: Of their latest delivery, also after its end; 0: there was none.
     epoch: _Offset = 0
     client: _Client = ""
+    #: Of their message group, until they are settled; 0 if the topic is not FIFO, or they cannot be read.
     lane: _LaneHash = 0
+    #: Number of consumers that died with them since the last outcome, `MAX_LOST` for more: with one, others may be
+    #: the reason; from then on they are delivered with nothing else.
     lost: _Lost = 0
 
     @property
@@ -105,16 +100,13 @@ Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
 class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
-    """A change of one queue that a group pops.
-
-    Attributes:
-        runs: the new states of messages, to be applied in this order.
-        done: the first offset that is stored, if messages before it were deleted unsettled; else 0.
-    """
+    """A change of one queue that a group pops."""
 
     topic_id: int
     queue_id: int
+    #: The new states of messages, to be applied in this order.
     runs: Runs
+    #: The first offset that is stored, if messages before it were deleted unsettled; else 0.
     done: _Offset = 0
 
 

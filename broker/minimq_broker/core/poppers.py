@@ -84,11 +84,7 @@ class Poppers:
     def subscribe(
         self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]
     ) -> frozenset[int]:
-        """Note the filter of a consumer for a topic; return the hashes of the wanted tags.
-
-        Raises:
-            GroupConflict: other consumers use another filter: nobody would get what one takes and does not want.
-        """
+        """Note the filter of a consumer for a topic; return the hashes of the wanted tags."""
         topics = self._groups[group].topics
         known = topics.get(topic)
         differs = known is not None and (known.expression, known.tags) != (expression, tags)

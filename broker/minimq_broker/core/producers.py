@@ -46,18 +46,12 @@ ProducerKey = tuple[int, int]
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """The record of one producer in one topic; also its row in the checkpoint.
-
-    Attributes:
-        last: log position of what it wrote last.
-        settled: it will send no sequence number below this.
-        sequences: the numbers that are remembered, ascending; none is below `settled`.
-        places: where they are stored, in the same order.
-    """
+    """The record of one producer in one topic; also its row in the checkpoint."""
 
     last: int = 0
     settled: int = 0
     sequences: list[int] = []
+    #: Where they are stored, in the same order.
     places: list[Place] = []
 
     def find(self, sequence: int) -> Place | None:
@@ -172,7 +166,6 @@ class ProducerTable:
         self._ordered = False
 
     def _shrink(self) -> list[ProducerKey]:
-        """Forget producers until all is within the bounds, and return them."""
         forgotten = []
         while len(self._producers) > self._max_producers or self._total > self._max_total:
             if not self._ordered:
@@ -200,11 +193,7 @@ class PendingBatches:
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
-        """Return where a batch was, or will be, stored; None when it is new.
-
-        Raises:
-            StaleSequence: it cannot be told whether it was stored.
-        """
+        """Return where a batch was, or will be, stored; None when it is new."""
         place = self._table.find(key, sequence)
         if place is not None:
             return Repeated(place, applied=True)

@@ -12,14 +12,11 @@ from minimq_broker.core.rewriting_plan import NO_REST, SegmentRest
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The rules by which segments are kept.
+    """The rules by which segments are kept."""
 
-    Attributes:
-        max_age_ms: time in ms after its last batch was stored that a segment is kept; 0: forever.
-        max_bytes: bytes of disk that all segments together may use; 0: without a limit.
-    """
-
+    #: Time in ms after its last batch was stored that a segment is kept; 0: forever.
     max_age_ms: int = 0
+    #: Bytes of disk that all segments together may use; 0: without a limit.
     max_bytes: int = 0
 
     def is_over_age(self, stored_ms: int, now_ms: int) -> bool:
@@ -40,19 +37,13 @@ NOTHING_NEEDED = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment that the decision needs.
-
-    Attributes:
-        start: log position of its first entry.
-        end: log position after its last one.
-        size_bytes: disk that its deletion gives back.
-        newest_ms: when its last batch was stored, in ms since 1970; None when it holds none.
-        rest: the part of it that is needed nevertheless.
-    """
+    """The facts about a segment that the decision needs."""
 
     start: int
+    #: Log position after its last one.
     end: int
     size_bytes: int
+    #: When its last batch was stored, in ms since 1970; None when it holds none.
     newest_ms: int | None
     rest: SegmentRest = NO_REST
 
@@ -67,18 +58,13 @@ class Reason(StrEnum):
 
 
 class Expired(NamedTuple):
-    """A segment that is to be deleted, or rewritten so that only what is needed of it stays.
-
-    Attributes:
-        segment: the segment.
-        reason: why it goes.
-        kept_bytes: about how much of it stays; 0 only if nothing does.
-        is_removed: its file is removed: nothing stays of it, nor of those before it.
-    """
+    """A segment that is to be deleted, or rewritten so that only what is needed of it stays."""
 
     segment: SegmentFacts
     reason: Reason
+    #: About how much of it stays; 0 only if nothing does.
     kept_bytes: int = 0
+    #: Its file is removed: nothing stays of it, nor of those before it.
     is_removed: bool = True
 
 
@@ -89,13 +75,6 @@ def expired(
 
     Nothing goes behind a segment that has to stay, but for what a rewriting has left of some. The last segment, which
     is written to, always stays.
-
-    Args:
-        segments: all of them, in order.
-        now_ms: the time of day in ms since 1970.
-        rules: how long they are kept.
-        free_to: log position up to which nobody needs entries any more: neither recovery nor a slave.
-        excess_bytes: what a disk that is filling up needs back, whatever the rules say.
     """
     gone: list[Expired] = []
     left = sum(segment.size_bytes for segment in segments)
@@ -131,11 +110,6 @@ def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes
     """Return how much of a log to delete though it is not expired; 0 if that would not help, or is not its fault.
 
     Otherwise somebody else who fills the disk bit by bit would have it delete everything.
-
-    Args:
-        excess_bytes: what the disk needs back.
-        segments: all of them, in order.
-        grown_bytes: how much the log has grown since it was deleted early last, or in all.
     """
     deletable = sum(segment.size_bytes for segment in segments[:-1])
     if not 0 < excess_bytes <= deletable or 2 * grown_bytes < segments[0].size_bytes:
@@ -144,7 +118,6 @@ def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes
 
 
 def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
-    """Return whether a segment is as a rewriting would leave it, which keeps so much of it."""
     return rest.is_rest and (kept_bytes > 0 or not is_first)
 
 
@@ -157,7 +130,6 @@ def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> boo
 
 
 def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
-    """Facts alone are of no age: the checkpoint has them."""
     if segment.newest_ms is None:
         return bool(rules.max_age_ms)
     return rules.is_over_age(segment.newest_ms, now_ms)

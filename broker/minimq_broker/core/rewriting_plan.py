@@ -13,15 +13,9 @@ _SMALL_PART = 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentRest:
-    """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing.
+    """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing."""
 
-    Attributes:
-        garbage_bytes: of topics that were deleted, or keep less: needed by nobody, whatever the age of the segment.
-        aged_bytes: what outlives the age of segments.
-        lasting_bytes: what nothing deletes: delayed batches that wait, undecided ones, and those of compacted topics.
-        is_rest: it was rewritten, and has nothing but what outlives the age of segments.
-    """
-
+    #: Of topics that were deleted, or keep less: needed by nobody, whatever the age of the segment.
     garbage_bytes: int = 0
     aged_bytes: int = 0
     lasting_bytes: int = 0
@@ -41,11 +35,6 @@ def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: 
     """Return which segments are rewritten together with one: it, and rests ahead of it that are not larger.
 
     So a byte is written anew only each time that what it is in has doubled.
-
-    Args:
-        kept: of each segment, the bytes that a rewriting keeps, and whether it is a rest.
-        index: the segment.
-        segment_bytes: size at which a segment is sealed, which what is made does not exceed.
     """
     first, total = index, kept[index][0]
     while first and kept[first - 1][1]:

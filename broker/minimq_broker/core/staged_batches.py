@@ -50,14 +50,10 @@ class StageKey(NamedTuple):
 
 
 class Stage(msgspec.Struct, array_like=True):
-    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint.
-
-    Attributes:
-        batches: by sequence number.
-        prepared: its transaction may be decided elsewhere by now, so it does not expire early.
-    """
+    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
 
     batches: dict[int, StagedBatch] = {}
+    #: Its transaction may be decided elsewhere by now, so it does not expire early.
     prepared: bool = False
 
     @property
@@ -72,20 +68,14 @@ class Stage(msgspec.Struct, array_like=True):
 
 
 class Ending(msgspec.Struct, array_like=True):
-    """The end of the latest decided transaction of a name; also its row in the checkpoint.
-
-    Attributes:
-        at: log position of the decision.
-        number: of the transaction.
-        decision: as the client made it.
-        batches: what is published, in this order; also what earlier transactions of the name have left.
-        published: how many of them are published, or cannot be any more; 0 when there are none to publish.
-    """
+    """The end of the latest decided transaction of a name; also its row in the checkpoint."""
 
     at: int = 0
     number: int = -1
     decision: bytes = b""
+    #: What is published, in this order; also what earlier transactions of the name have left.
     batches: list[StagedBatch] = []
+    #: How many of them are published, or cannot be any more; 0 when there are none to publish.
     published: int = 0
 
     @property

@@ -24,16 +24,13 @@ _COME_BACK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """Limits on what waits for the end of its transaction.
+    """Limits on what waits for the end of its transaction."""
 
-    Attributes:
-        batches: staged batches. All of them take 30 MB of memory.
-        size: bytes of their entries in the log.
-        parts: open parts, each of which is what one producer has staged for one transaction. All of them take 50 MB.
-    """
-
+    #: Staged batches. All of them take 30 MB of memory.
     batches: int = 200_000
+    #: Bytes of their entries in the log.
     size: int = 1 << 62
+    #: Open parts, each of which is what one producer has staged for one transaction. All of them take 50 MB.
     parts: int = 50_000
 
 
@@ -57,11 +54,7 @@ _NOTHING = Staged()
 
 
 class StagedCount:
-    """Counts what is staged: all of it, and what each name and each producer has.
-
-    Attributes:
-        all: all of it.
-    """
+    """Counts what is staged: all of it, and what each name and each producer has."""
 
     def __init__(self) -> None:
         self.all = _NOTHING
@@ -83,15 +76,7 @@ class StagedCount:
 
 
 def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, producer_id: int, more: Staged) -> None:
-    """Raise `SystemBusy` when there is no room for more.
-
-    Args:
-        limits: of all.
-        counts: what is there; the sum counts.
-        name: of the transaction.
-        producer_id: who stages it.
-        more: what is to be staged.
-    """
+    """Raise `SystemBusy` when there is no room for more."""
     whole = (limits.batches, limits.size, limits.parts)
     free = [limit - sum(count.all[at] for count in counts) for at, limit in enumerate(whole)]
     for at, wanted in enumerate(more):
@@ -99,9 +84,8 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
             continue
         if wanted > free[at]:
             raise SystemBusy(
-                f"staged batches wait for the end of their transactions, and there is no room for more "
-                f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, idle ones "
-                "the "
+                "staged batches wait for the end of their transactions, and there is no room for more "
+                f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, idle ones the "
                 "sooner the less room there is; send larger batches, and commit or end open transactions",
                 retry_after_s=_COME_BACK_S,
                 limit="staged",
@@ -123,14 +107,11 @@ def _amount(at: int, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IdleExpiry:
-    """Time after which a transaction expires for which nothing is staged any more.
+    """Time after which a transaction expires for which nothing is staged any more."""
 
-    Attributes:
-        longest_ms: that time while there is room enough, in ms.
-        shortest_ms: that time when there is none, in ms.
-    """
-
+    #: That time while there is room enough, in ms.
     longest_ms: int
+    #: That time when there is none, in ms.
     shortest_ms: int
 
     def idle_ms(self, fullness: float) -> int:

@@ -63,29 +63,7 @@ _NEVER = LogPlace(-1, -1)
 
 
 class State:
-    """Topics, ends of queues, committed offsets, numbers of producers and the term of one broker.
-
-    Attributes:
-        position: the log position up to which entries are applied.
-        terms: where the latest terms began, ascending; replaced as a whole.
-        log_id: what tells the log from those of other brokers; "" when there is nothing in it yet, or an older release
-            began it.
-        moved: where committed offsets were changed last.
-        forced: where committed offsets were set last, also back, by who asked for that.
-        deliveries: deliveries that did not end, of messages at committed offsets.
-        popped: who has which messages of the queues that groups take messages from one by one.
-        index: which groups have committed offsets and decided starts, and in which topics.
-        used: when each group last began, committed, or changed its agreement, in ms since 1970; not known of a group
-            that has not been used since an older release wrote the log.
-        permission: what may be done with all topics of the broker, whatever their own permission allows.
-        access: the users and rules of the cluster, as they were set last; None if they never were.
-        producers: which numbered batches are stored where.
-        transactions: which batches are staged, and what is decided.
-        delays: how far delayed batches are published.
-        begun, made: count the changes of topics and of the permission, before and after each. A thread that reads
-            `made` and then topics has at least those changes; one that reads topics and then `begun` has at most those.
-        changed: the rows that were changed since the last checkpoint.
-    """
+    """Topics, ends of queues, committed offsets, numbers of producers and the term of one broker."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -206,13 +184,7 @@ class State:
     # ---- changing ----------------------------------------------------------------------------------
 
     def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
-        """Take the effect of the entry at `self.position` in.
-
-        Args:
-            entry: the effect.
-            position: where the next entry begins.
-            at_ms: when the entry was written, in ms since 1970.
-        """
+        """Take the effect of the entry at `self.position` in."""
         if isinstance(entry, BatchApplied):  # as nearly all are
             self._lengthen(entry, position)
         elif isinstance(entry, AtomicBegun):
@@ -300,7 +272,6 @@ class State:
                     self._unpublish(group)
 
     def _unpublish(self, group: str) -> None:
-        """Note that consumers use the name of a group."""
         if self.published.pop(group, None):
             self.changed.add(("published", group))
 
@@ -376,7 +347,6 @@ class State:
                 self.changed.add((kind, group))
 
     def _forget_rows(self, group: str, topic_id: int) -> None:
-        """Forget the offsets of a group in a topic, and its start."""
         tables: tuple[tuple[str, dict[Any, Any]], ...] = (
             ("offset", self.committed),
             ("moved", self.moved),

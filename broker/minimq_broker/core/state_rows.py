@@ -25,11 +25,7 @@ def changed_rows(state: State) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def load_row(state: State, row: Any, value: Any) -> None:
-    """Take a row of a checkpoint in, as `changed_rows` gave it.
-
-    Raises:
-        StoreError: its kind is not known, or its key or its value is none of that kind.
-    """
+    """Take a row of a checkpoint in, as `changed_rows` gave it."""
     kind, *key = row if isinstance(row, list | tuple) and row else [row]
     if not isinstance(kind, str) or kind not in _ROWS:
         raise StoreError(f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it")

@@ -33,12 +33,6 @@ def common_point(mine: Sequence[TermStart], my_end: int, theirs: Sequence[TermSt
     """Return the log position up to which two logs hold the same entries, None when that cannot be told.
 
     Whether both still store what is around it is not considered here. An empty log is the beginning of every other.
-
-    Args:
-        mine: the terms of one log, ascending.
-        my_end: position after its last entry.
-        theirs: the terms of the other.
-        their_end: position after the last entry of the other.
     """
     if not my_end or not their_end:
         return 0
@@ -50,5 +44,4 @@ def common_point(mine: Sequence[TermStart], my_end: int, theirs: Sequence[TermSt
 
 
 def _with_ends(starts: Sequence[TermStart], end: int) -> list[tuple[TermStart, int]]:
-    """Return each term with the position at which the next one begins; none where no terms are said."""
     return list(zip(starts, [*(start.position for start in starts[1:]), end], strict=False))

@@ -25,12 +25,7 @@ from collections.abc import Iterable
 
 
 class TermLease:
-    """The right of one master to serve in one term.
-
-    Args:
-        lease_s: how long a renewal or a confirmation lasts.
-        until: when the lease of the controller ends.
-    """
+    """The right of one master to serve in one term."""
 
     def __init__(self, lease_s: float, until: float) -> None:
         self._lease_s = lease_s
@@ -66,11 +61,7 @@ class TermLease:
         return self._controller_until
 
     def until(self, electable: Iterable[int]) -> float:
-        """Return when the right to serve ends; infinity if nobody else can be elected.
-
-        Args:
-            electable: the other replicas that the controller might elect.
-        """
+        """Return when the right to serve ends; infinity if nobody else can be elected."""
         if self._is_ending:
             return self._controller_until
         oldest = min((self._confirmed.get(replica_id, -math.inf) for replica_id in electable), default=math.inf)
@@ -78,11 +69,7 @@ class TermLease:
 
 
 class Confirmations:
-    """The terms that one process of a replica confirms to masters.
-
-    Args:
-        now: the time of its start.
-    """
+    """The terms that one process of a replica confirms to masters."""
 
     def __init__(self, now: float) -> None:
         self._term = 0
@@ -101,9 +88,5 @@ class Confirmations:
         return True
 
     def leads_from(self, wait_s: float) -> float:
-        """Return when this replica may begin to serve as a master.
-
-        Args:
-            wait_s: as recorded with its term; 0 if no former master can be serving.
-        """
+        """Return when this replica may begin to serve as a master."""
         return self._latest_at + wait_s if wait_s else -math.inf

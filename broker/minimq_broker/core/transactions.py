@@ -46,15 +46,6 @@ class TransactionTable:
 
     What it holds depends only on what it was told in which order. Used by the thread that changes the state; others
     may look at `needed_from`, `count`, `size` and `unpublished`.
-
-    Args:
-        changed: gets the rows that change.
-
-    Attributes:
-        open: how much is staged and not decided.
-        halves: half messages.
-        needed_from: log position from which on there may be something to publish, also after a start or a cut.
-        unpublished: the names that have something to publish, and from which log position on; replaced as a whole.
     """
 
     def __init__(
@@ -132,8 +123,7 @@ class TransactionTable:
         if ending is not None and transaction.number <= ending.number:
             raise TransactionEnded(
                 f"transaction {transaction.number} of {transaction.name!r} cannot accept more: the broker has a "
-                "decision about "
-                f"{ending.number}; a later writer has finished it, so this one may stop"
+                f"decision about {ending.number}; a later writer has finished it, so this one may stop"
             )
 
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
@@ -186,14 +176,7 @@ class TransactionTable:
         return all(self._stages[key].prepared for key in self._keys(transaction))
 
     def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
-        """Return the transactions that have been idle for too long for what room there is, the idlest first.
-
-        Args:
-            now_ms: the time of day in ms since 1970.
-            expiry: how long they may be idle.
-            limits: of the room.
-            most: not more than so many.
-        """
+        """Return the transactions that have been idle for too long for what room there is, the idlest first."""
         there = self.open.all
         if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
             return ()
@@ -257,7 +240,6 @@ class TransactionTable:
         self.halves.end(fact, at)  # only now: until then it is what keeps their segments
 
     def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
-        """Let batches wait until they are published, behind those of the name that wait already."""
         ending.batches += batches
         self._waiting_count += len(batches)
         self._waiting_size += sum(batch.size for batch in batches)
@@ -265,7 +247,6 @@ class TransactionTable:
         self._note(name, ending, at)
 
     def _stage(self, staged: BatchStaged) -> None:
-        """Take a batch in."""
         if is_half_name(staged.transaction.name):
             self.halves.stage(staged)
             return
@@ -302,7 +283,6 @@ class TransactionTable:
         self._take_off(self.publishing, 1, at)
 
     def _take_off(self, name: str, count: int, at: int) -> None:
-        """Take the next batches of a name off what waits to be published."""
         ending = self._endings.get(name)
         if ending is None or ending.published == len(ending.batches):
             return
@@ -348,12 +328,10 @@ class TransactionTable:
         self._changed.add(("staged", *key))
 
     def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
-        """Count batches that join what waits for a decision, or leave the table."""
         more = Staged(sign * len(batches), sign * sum(batch.size for batch in batches))
         self.open.add(key.name, key.producer_id, more)
 
     def _note(self, name: str, ending: Ending, at: int) -> None:
-        """Take note of what a name has to publish, by the entry at a log position."""
         pins = self.unpublished.copy()
         pin = pins.pop(name, NOTHING_NEEDED)
         if ending.published < len(ending.batches):
@@ -378,7 +356,6 @@ class TransactionTable:
         self._pin()
 
     def _forget_names(self) -> None:
-        """Forget the names of which nothing was decided for longest, but none with something to publish."""
         while len(self._endings) > self._max_names or self._decision_bytes > self._max_decision_bytes:
             self._order()
             latest = next(reversed(self._endings))
@@ -389,7 +366,6 @@ class TransactionTable:
             self._changed.add(("ended", oldest))
 
     def _order(self) -> None:
-        """Put what was loaded into the order in which it came."""
         if not self._ordered:
             self._endings = OrderedDict(sorted(self._endings.items(), key=lambda item: item[1].at))
             self._ordered = True

@@ -86,9 +86,8 @@ class Leadership:
         if to_sender and not self.has_enough:
             return NotEnoughReplicas(
                 f"{len(self.in_sync.members)} replicas of {self.record.broker_name} are in sync, and "
-                f"{self.record.min_in_sync} "
-                f"are needed: start its slaves, wait until they have caught up, or "
-                "send elsewhere"
+                f"{self.record.min_in_sync} are needed: start its slaves, wait until they have caught up, or send "
+                "elsewhere"
             )
         return None
 

@@ -92,9 +92,8 @@ def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Own
     if about.master_id == owner.id and about.role != broker_pb2.BROKER_ROLE_UNDECIDED:
         raise NotMaster(
             f"{directory} is that of replica {owner.id}, which is the master of {owner.name} and may have data that "
-            "no "
-            "other replica has: rebuild it once another one is the master, see minimq cluster status and "
-            "minimq cluster promote"
+            "no other replica has: rebuild it once another one is the master, see minimq cluster status and minimq "
+            "cluster promote"
         )
     if about.role != broker_pb2.BROKER_ROLE_MASTER:
         where = f"which is at {about.master_address}" if about.master_address else "which minimq cluster status names"
@@ -106,8 +105,7 @@ def _check_space(directory: Path, needed: int) -> None:
     if free < needed:
         raise StoreFull(
             f"the copy needs about {needed} bytes in addition to the existing data, and the disk of {directory} has "
-            f"{free} left: "
-            "free some; or delete everything except the file owner in the directory and start the "
+            f"{free} left: free some; or delete everything except the file owner in the directory and start the "
             "broker, which copies everything"
         )
 

@@ -108,9 +108,8 @@ class SegmentRepair:
             while store.log.start <= self._start:
                 if not store.remove_first(NOTHING_NEEDED):
                     raise StoreError(
-                        f"the segment {self._start} is damaged, its master no longer has it, and recovery "
-                        "needs "
-                        "it: empty the data directory, or see minimq-broker rebuild"
+                        f"the segment {self._start} is damaged, its master no longer has it, and recovery needs it: "
+                        "empty the data directory, or see minimq-broker rebuild"
                     )
         log.error(
             "replication: a damaged segment was deleted, since its master no longer has all of it segment=%d reason=%s",

@@ -25,10 +25,6 @@ class AccessService:
 
     A document that is newer than that in the log, wherever it came from, is recorded by a master, and one that came by
     the log is taken into memory; so a cluster in which all servers restart has the newest one again.
-
-    Args:
-        engine: has the log.
-        shared: the document in memory; None without access control.
     """
 
     def __init__(self, engine: Engine, shared: SharedAccess | None) -> None:
@@ -71,13 +67,7 @@ class AccessService:
         return broker_pb2.GetAccessResponse(document=b"" if document is None else document.encoded())
 
     async def set(self, request: broker_pb2.SetAccessRequest) -> broker_pb2.SetAccessResponse:
-        """Put a document in the place of that of the expected version. It is on disk when this returns.
-
-        Raises:
-            InvalidArgument: it is no document, or its version is not larger; or there is no access control.
-            AccessConflict: another version is in force.
-            NotMaster: this broker is no master.
-        """
+        """Put a document in the place of that of the expected version. It is on disk when this returns."""
         shared, later = self._needed(), decode(request.document)
         async with self._setting:
             if shared.rank.version != request.expected_version:
@@ -115,7 +105,6 @@ class AccessService:
             self._wake.clear()
 
     def _read_log(self, shared: SharedAccess) -> None:
-        """Load the document from the log. Raises `SystemBusy` while the store is not readable."""
         found = self._engine.state.access
         if found is self._known:
             return

@@ -21,22 +21,12 @@ _caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("-", "-"))
 
 
 def called_by(peer: str, client_id: str = "") -> None:
-    """Record the caller whose request the current task executes.
-
-    Args:
-        peer: as gRPC names it: "ipv4:127.0.0.1:40000".
-        client_id: if it has said so.
-    """
+    """Record the caller whose request the current task executes."""
     _caller.set((address_of(peer), client_id or "-"))
 
 
 def log_change(change: AdminChange, error: BaseException | None = None) -> None:
-    """Log a change with its caller; automatic changes, such as by time, have no caller.
-
-    Args:
-        change: what was changed.
-        error: with which it was answered; it may have been done all the same.
-    """
+    """Log a change with its caller; automatic changes, such as by time, have no caller."""
     address, client_id = _caller.get()
     values = change.action, change.name, change.old, change.new, address, client_id
     if error is None:

@@ -19,12 +19,6 @@ class Agreements:
 
     Nobody waits for that. It stands in the log ahead of all that a member does after it was granted a queue. Not
     thread-safe: it belongs to the loop of the engine.
-
-    Args:
-        handle: has the store that it is recorded in.
-        writes: record it.
-        tables: have the groups.
-        streams: run what records it.
     """
 
     def __init__(self, handle: StoreHandle, writes: Writes, tables: RoleTables, streams: Streams) -> None:

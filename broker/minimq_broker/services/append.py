@@ -91,7 +91,6 @@ class AppendService:
             answers.end()
 
     async def _take_in_turn(self, request: LargeRequest, answers: AppendAnswers) -> int:
-        """Process a request that is larger than most batches, one at a time and with a pause for others."""
         async with self._turn:
             opened = await request.open()
             await request.rest()
@@ -101,7 +100,6 @@ class AppendService:
         return refused_bytes
 
     async def _take(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
-        """Process a request, and those that came with it. Returns the bytes of what no client of ours makes."""
         joined = request.joined
         if len(joined) > MAX_JOINED_APPENDS:  # nobody knows which they are: the stream ends
             raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
@@ -127,12 +125,10 @@ class AppendService:
         return 0
 
     async def _slow_down(self, size: int) -> None:
-        """Take large requests that no client of ours makes at a rate that leaves time for others."""
         async with self._refusals:
             await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
     def _check_key_queues(self, request: broker_pb2.AppendRequest) -> None:
-        """Raise `InvalidArgument` unless the queue of each key was chosen as its topic demands."""
         topic = self._engine.state.topics.get(request.topic)
         if topic is None or topic.key_queues == request.key_queues:
             return
@@ -144,7 +140,6 @@ class AppendService:
         )
 
     def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: AppendAnswers) -> AppendJob:
-        """Return the request with its batch as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         header = checked_header(self._engine.limits, data)
         request_id = request.request_id
         counters, refusals = self._engine.counters, self._engine.refusals
@@ -182,7 +177,6 @@ class AppendService:
 
 
 def _opened(data: bytes) -> broker_pb2.AppendRequest:
-    """Return a request that came with another. Raises `InvalidArgument`."""
     try:
         return broker_pb2.AppendRequest.FromString(data)
     except DecodeError as error:
@@ -214,11 +208,7 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
 
 
 class AppendAnswers:
-    """Results that wait to be written to one stream.
-
-    Args:
-        response: makes an answer of some of them.
-    """
+    """Results that wait to be written to one stream."""
 
     def __init__(self, response: Callable[..., Any]) -> None:
         self._response = response

@@ -10,11 +10,7 @@ from minimq_broker.core.state import QueueEnd, QueueKey
 
 
 class Arrivals:
-    """The long polls of one broker. Belongs to the event loop; any thread may read their number.
-
-    Args:
-        queue_end: returns where a queue ends for readers; raises while the store is not readable.
-    """
+    """The long polls of one broker. Belongs to the event loop; any thread may read their number."""
 
     def __init__(self, queue_end: Callable[[QueueKey], QueueEnd]) -> None:
         self._queue_end = queue_end

@@ -17,13 +17,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class AssignmentService:
-    """Answers which queues a member shall read.
-
-    Args:
-        tables: have the groups.
-        routes: where the queues of topics are, on all brokers.
-        broker_name: of this broker.
-    """
+    """Answers which queues a member shall read."""
 
     def __init__(self, tables: RoleTables, routes: RouteLookup, broker_name: str) -> None:
         self._tables = tables
@@ -36,12 +30,6 @@ class AssignmentService:
         Only a deciding broker answers: the first by name of those that carry the topic or, while all members subscribe
         to the same, of those that carry any topic of the member. Others refuse and name it, since a member list of
         theirs may be another one; whoever asked them looks at the routes again and asks anew.
-
-        Raises:
-            GroupConflict: another broker decides.
-            InvalidArgument: the client has not joined the group here, does not subscribe to the topic, or the members
-                of the group compute their shares themselves.
-            Unavailable: no name server returns the route.
         """
         group = check_group(request.group)
         agreement = self._tables.groups.agreement(group)

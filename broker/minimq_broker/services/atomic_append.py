@@ -24,13 +24,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class AtomicAppendService(AppendService):
-    """The `AppendAtomic` call of the broker.
-
-    Args:
-        engine: writes what comes.
-        offsets: checks the offsets of groups that divide queues.
-        popping: returns who delivers messages one by one, in the present role of the broker.
-    """
+    """The `AppendAtomic` call of the broker."""
 
     def __init__(self, engine: Engine, offsets: OffsetService, popping: Callable[[], PopService]) -> None:
         super().__init__(engine)
@@ -71,7 +65,6 @@ class AtomicAppendService(AppendService):
         return 0
 
     def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> AtomicJob:
-        """Return the batches of a request as a job. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
         if not request.batches and not request.HasField("progress"):
             raise InvalidArgument("an atomic append has batches, or what a group has consumed")
         if request.ByteSize() > MAX_ATOMIC_BYTES:
@@ -111,7 +104,6 @@ class AtomicAppendService(AppendService):
         return AtomicJob(batches, done=done)
 
     def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppend) -> None:
-        """Add what a group has consumed to a job, or why it may not: an earlier try may have stored it all the same."""
         try:
             progress = request.progress
             if progress.HasField("commit"):

@@ -11,22 +11,7 @@ from minimq_proto.v1 import attend_pb2
 
 
 class Attendant:
-    """One client that attends, and the events that wait for it to read them. Lives on the event loop of the broker.
-
-    Args:
-        hello: says who it is.
-        user: whose it is.
-        count: called with each change of the bytes that it has not read.
-
-    Attributes:
-        client_id: of the client.
-        user: whose it is.
-        inbox: address of its inbox; None if it takes no replies.
-        producer_groups: the producer groups that it belongs to.
-        producer_ids: under which it sends half messages.
-        unread_bytes: those of the events that it has not read.
-        receiver: receives from it; to cancel it ends the stream.
-    """
+    """One client that attends, and the events that wait for it to read them. Lives on the event loop of the broker."""
 
     def __init__(self, hello: attend_pb2.AttendRequest, user: str, count: Callable[[int], None]) -> None:
         self.client_id = hello.client_id
@@ -90,11 +75,7 @@ class Attendant:
 
 
 class Attendants:
-    """All clients that attend. Lives on the event loop of the broker; anew with each role.
-
-    Attributes:
-        unread_bytes: those of all events that clients have not read.
-    """
+    """All clients that attend. Lives on the event loop of the broker; anew with each role."""
 
     def __init__(self) -> None:
         self.unread_bytes = 0

@@ -23,14 +23,7 @@ Context = grpc.aio.ServicerContext[attend_pb2.AttendRequest, attend_pb2.AttendEv
 
 
 class AttendService:
-    """The `Attend` call of the broker; anew with each role.
-
-    Args:
-        engine: accepts clients as long as this broker is the master.
-
-    Attributes:
-        attendants: the clients that attend.
-    """
+    """The `Attend` call of the broker; anew with each role."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

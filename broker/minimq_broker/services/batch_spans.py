@@ -14,11 +14,4 @@ class BatchSpans(Protocol):
         """Return the context of whoever has sent a batch; None if there are to be no spans of it."""
 
     def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:  # noqa: ANN401
-        """Make the spans of a batch that is answered.
-
-        Args:
-            parent: as `parent` has returned it.
-            job: the batch, with its times.
-            came_at: when it came, on the monotonic clock.
-            ended_at: when it was answered.
-        """
+        """Make the spans of a batch that is answered."""

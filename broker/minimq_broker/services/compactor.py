@@ -59,15 +59,7 @@ class _Work:
 
 
 class Compactor:
-    """Looks after compacted topics, from `start` to `stop`. What touches the disk runs on another thread.
-
-    Args:
-        handle: has the store.
-        counters: count removed messages.
-        options: how it works.
-        lowest_needed: returns the log position from which slaves need entries; called on the event loop.
-        clock_ms: the time of day in ms since 1970.
-    """
+    """Looks after compacted topics, from `start` to `stop`. What touches the disk runs on another thread."""
 
     def __init__(
         self,
@@ -110,7 +102,6 @@ class Compactor:
                 self._outage.worked("compaction: goes on")
 
     async def _look(self) -> bool:
-        """Carry a round out if one is needed; return whether another one may be."""
         work = await asyncio.to_thread(self._begin, self._lowest_needed())
         if work is None:
             return False
@@ -126,7 +117,6 @@ class Compactor:
             await asyncio.to_thread(self._end, work)
 
     def _begin(self, needed_from: int) -> _Work | None:
-        """Begin a round if a topic needs one."""
         with self._handle.reading() as store:
             state = store.state
             topics = {topic.topic_id: topic.compaction for topic in state.topics.copy().values() if topic.compaction}
@@ -152,7 +142,6 @@ class Compactor:
     def _bytes(
         self, store: MessageStore, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int
     ) -> TopicBytes:
-        """Return how much of a topic is compacted, and how much could be."""
         segments = store.log.segments
         clean = dirty = 0
         for segment, following in pairwise(segments):
@@ -169,7 +158,6 @@ class Compactor:
         return TopicBytes(rules, clean, dirty)
 
     def _step(self, work: _Work) -> bool:
-        """Take the next step; return whether there may be more."""
         with self._handle.reading() as store:
             if store is not work.store or store.state is not work.state:
                 return False

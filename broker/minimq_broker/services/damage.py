@@ -9,12 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class Damage:
-    """The known damage. Any thread may call any method.
-
-    Attributes:
-        known: the reason for each segment that stays damaged, by its start.
-        repair: called with the start of a segment and a reason by the thread that found it; None: nobody can repair it.
-    """
+    """The known damage. Any thread may call any method."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}

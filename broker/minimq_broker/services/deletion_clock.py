@@ -21,16 +21,7 @@ _SAVE_S = 60.0
 
 
 class DeletionClock:
-    """The time for the deletion of old data. Thread-safe.
-
-    Args:
-        path: the file that it is kept in over a start. It is read at the first question.
-        hold_s: seconds until a clock that has jumped ahead is believed.
-        newest_ms: returns when the newest message was stored, in ms since 1970; None when there is none.
-        clock_ms: the time of day in ms since 1970.
-        steady_s: seconds on a monotonic clock that includes sleep of the machine.
-        boot_id: what it counts from; empty when that is not known.
-    """
+    """The time for the deletion of old data. Thread-safe."""
 
     def __init__(
         self,
@@ -125,7 +116,6 @@ class DeletionClock:
     # ---- over a start ---------------------------------------------------------------------------
 
     def _begin(self) -> ClockDoubt:
-        """Continue from the saved time, plus the time passed since if the machine was not rebooted."""
         try:
             kept = clock_record.load(self._path)
         except StoreError as error:

@@ -23,14 +23,7 @@ _PACE_S = 0.004
 
 
 class DueTimer:
-    """Publishes delayed batches when they are due, at a master, from `start` to `stop`. Belongs to the event loop.
-
-    Args:
-        handle: has the store that has them.
-        writes: publish them.
-        counters: count them.
-        clock_ms: the time of day in ms since 1970, by which the writer decides what is due.
-    """
+    """Publishes delayed batches when they are due, at a master, from `start` to `stop`. Belongs to the event loop."""
 
     def __init__(
         self, handle: StoreHandle, writes: Writes, counters: Counters, clock_ms: Callable[[], int] = now_ms
@@ -83,7 +76,6 @@ class DueTimer:
                 await self._wait()
 
     async def _once(self) -> bool:
-        """Publish some of what is due; return whether more is."""
         self._next_ms = None
         store = self._handle.store
         if not store.leads:
@@ -106,7 +98,6 @@ class DueTimer:
             counters.delayed_late_s.add(max(late_ms, 0) / 1000)
 
     async def _wait(self) -> None:
-        """Return when the next batch is due, or when there is a reason to look."""
         left_s = _LOOK_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
         try:
             async with asyncio.timeout(min(max(left_s, 0.0), _LOOK_S)):

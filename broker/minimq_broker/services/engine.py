@@ -33,47 +33,19 @@ from minimq_common.unsent import Unsent
 
 @dataclass(frozen=True, slots=True)
 class EngineObserver:
-    """Callbacks of an engine, called on the event loop unless stated otherwise.
+    """Callbacks of an engine, called on the event loop unless stated otherwise."""
 
-    Attributes:
-        refusal: checked before anything is accepted, and again when it is acknowledged.
-        topics_changed: topics were created, changed or deleted, or the permission of the broker was.
-        log_grew: the log of one of several replicas has grown.
-        disk_filled: the disk gets fuller than it should be; on any thread, must not block.
-    """
-
+    #: Checked before anything is accepted, and again when it is acknowledged.
     refusal: WriteRefusal
+    #: Topics were created, changed or deleted, or the permission of the broker was.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
+    #: The disk gets fuller than it should be; on any thread, must not block.
     disk_filled: Callable[[], None]
 
 
 class Engine:
-    """Store, writes, long polls, groups and leases of one broker. All methods belong to the event loop's thread.
-
-    Args:
-        path: the data directory.
-        options: how the store keeps its data.
-        limits: what is let through.
-        observer: asked what may be accepted, and told what has happened.
-        recovery_s: seconds after the beginning of a role in which former owners of queues have precedence.
-        alone: there is no other replica.
-        deletion_ms: the time for the deletion of old data, in ms since 1970.
-
-    Attributes:
-        handle: has the store.
-        writes: the way to the writer and back.
-        streams: the receivers of open streams.
-        arrivals: long polls.
-        tables: groups, leases and versions of the present role.
-        offsets: the offsets that groups commit.
-        observer: as given.
-        unsent: limits the bytes that clients have not read.
-        intake: limits the bytes of incomplete requests.
-        refusals: counts requests that limits refuse.
-        spans: makes the spans of batches; None if nobody wants any.
-        delay_listeners: called with the due time of each batch that is delayed, in ms since 1970.
-    """
+    """Store, writes, long polls, groups and leases of one broker. All methods belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -189,7 +161,6 @@ class Engine:
     # ---- what the store and the writer tell ------------------------------------------------------
 
     def _log_grew(self) -> None:
-        """Take over from the writer's thread that the log has grown."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.observer.log_grew)
 
@@ -232,7 +203,6 @@ class Engine:
             self._look_for_topics()
 
     def _look_for_topics(self) -> None:
-        """Announce topics that changed without a request at this broker."""
         self._told = self._store.state.made
         self.arrivals.wake_all()
         self.tables.retain_topics()

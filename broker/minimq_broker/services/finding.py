@@ -36,11 +36,7 @@ _ALL = 1 << 62
 
 
 class FindService:
-    """The `Find` call of the broker.
-
-    Args:
-        engine: has the store.
-    """
+    """The `Find` call of the broker."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -71,7 +67,6 @@ class FindService:
         return answer
 
     def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:
-        """Look on this thread, until the time is over."""
         with self._engine.handle.reading() as store:
             return _Look(store, queue, request, search).run()
 
@@ -94,7 +89,6 @@ class _Look:
         self._bytes_left = _ANSWER_BYTES
 
     def _behind(self, offset: int) -> int:
-        """Return the offset behind the batch that holds an offset: earlier messages may have been joined with it."""
         row = self._store.log.row_at(self._queue, offset)
         return offset if row is None else row.last_offset + 1
 
@@ -136,14 +130,12 @@ class _Look:
             self._at = next_offset
 
     def _pass_over(self, next_offset: int | None, reason: str) -> None:
-        """Tell what cannot be read. Without knowing where the next batch begins, it is all that follows."""
         behind = self._end if next_offset is None or next_offset <= self._at else min(next_offset, self._end)
         self._answer.unreadable.add(offset=self._at, end_offset=behind, reason=reason)
         self._at = behind
 
 
 def _search_of(request: find_pb2.FindRequest) -> Search:
-    """Return what finds what is wanted. Raises `InvalidArgument` when nothing is."""
     kind = request.WhichOneof("wanted")
     if kind == "message":
         search = batch_search.number_search(request.message.producer_id, request.message.sequence)

@@ -28,15 +28,7 @@ _DELETE_MOST = 100
 
 
 class GroupDeletion:
-    """Deletes groups. Not thread-safe: it belongs to the loop of the engine.
-
-    Args:
-        engine: whose groups they are.
-        sessions: those of the members.
-        expiry: how long an unused group is kept.
-        away_s: seconds after a start in which members may reconnect.
-        clock_ms: the time of day in ms since 1970; that by which the engine deletes unless given.
-    """
+    """Deletes groups. Not thread-safe: it belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -61,10 +53,6 @@ class GroupDeletion:
         """Delete a group with its offsets, decided starts and retries; its dead letters only on request.
 
         With `force` its members start over, as those of a new group; and keep the messages that wait for a retry.
-
-        Raises:
-            GroupConflict: a member is connected or a queue is held for one; not with `force`.
-            InvalidArgument: the name cannot be that of a group.
         """
         group = check_group(request.group)
         if not request.force:
@@ -96,12 +84,7 @@ class GroupDeletion:
         return min(_LOOK_S, self._expiry.idle_ms / 1000 / _LOOKS_PER_EXPIRY)
 
     async def look(self) -> None:
-        """Delete the groups that have been idle for too long, and warn of those that soon will be.
-
-        Raises:
-            NotMaster: only a master does so.
-            NotEnoughReplicas, StoreError: it cannot be recorded.
-        """
+        """Delete the groups that have been idle for too long, and warn of those that soon will be."""
         self._engine.writes.check()
         state, now = self._engine.state, self._clock_ms()
         deleted = 0
@@ -113,7 +96,6 @@ class GroupDeletion:
                     return
 
     async def _look_at_group(self, group: str, state: State, now: int) -> bool:
-        """Look whether a group is idle. Returns whether it was deleted."""
         if self._engine.groups.agreement(group) is not None or self._engine.tables.poppers.of_group(group):
             return False  # it has members
         if group in state.agreements:
@@ -125,12 +107,10 @@ class GroupDeletion:
         return False
 
     def _give_up_members(self, group: str) -> None:
-        """Record that the members are gone which a group had before the start, once they had the time to come back."""
         if self._loop.time() >= self._members_are_back_at:
             self._sessions.agreements.keep(group)
 
     async def _look_at(self, group: str, now: int) -> bool:
-        """Delete a group, or warn of that, if it is time to; return whether it was deleted."""
         due_ms = expires_ms(self._engine, self._expiry, group)
         if due_ms is None or due_ms - self._expiry.notice_ms > now:
             self._warned.pop(group, None)
@@ -154,17 +134,11 @@ class GroupDeletion:
 
 
 def _first_use(group: str, state: State) -> GroupAgreed | None:
-    """Return the fact from which the idle time of a group is counted that has none."""
     return None if group in state.used or group in state.agreements else GroupAgreed(group, None)
 
 
 class IdleGroups:
-    """Looks for idle groups again and again, from `start` to `stop`.
-
-    Args:
-        expiry_ms: how long an unused group is kept, in ms; nothing is done with 0.
-        deletion: returns what deletes them now: with each role of the broker it is another one.
-    """
+    """Looks for idle groups again and again, from `start` to `stop`."""
 
     def __init__(self, expiry_ms: int, deletion: Callable[[], GroupDeletion]) -> None:
         self._expiry_ms = expiry_ms

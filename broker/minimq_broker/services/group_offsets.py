@@ -20,16 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupOffsets:
-    """The committed offsets of all groups. Belongs to the loop of the engine.
-
-    Args:
-        writes: records them.
-        store: returns what they are recorded in; raises while the store is not readable.
-        file: for those that are kept; None when there is no other replica.
-
-    Attributes:
-        keeps: whether this slave serves groups, because there is no master, and stores their commits.
-    """
+    """The committed offsets of all groups. Belongs to the loop of the engine."""
 
     def __init__(self, writes: Writes, store: Callable[[], MessageStore], file: StandbyOffsets | None) -> None:
         self.keeps = False
@@ -91,7 +82,6 @@ class GroupOffsets:
     async def _keep(
         self, group: str, offsets: Callable[[State], Sequence[CommittedOffset]], *, forced: bool = False
     ) -> bool:
-        """Keep offsets of a group beside the log. Returns False when this broker does not."""
         if self._file is None or not self.keeps:
             return False
         async with self._keeping:
@@ -134,9 +124,6 @@ class GroupOffsets:
         What was read there and then taken back from its log does not count, nor what was kept before the group was
         set elsewhere by force. If it was set there by force, it does not count either once the group has gone on at a
         master: a replica may return late.
-
-        Raises:
-            NotMaster, NotEnoughReplicas: it is not recorded, or not everywhere.
         """
         rows = _possible(rows, self._store().state)
         ends = {row: self._end_since(row) for row in rows}
@@ -146,7 +133,6 @@ class GroupOffsets:
             await self._writes.record(partial(_decide, group, own, ends, forced=forced))
 
     def _end_since(self, row: Kept) -> int:
-        """Return how far a group may have come in a queue, by the log that it has read."""
         term = row.place.term or self._store().state.term  # an older release did not keep it
         return self._store().end_since(row.queue, term)
 
@@ -172,7 +158,6 @@ def _by_group(rows: Sequence[Kept]) -> dict[tuple[str, bool], list[Kept]]:
 
 
 def _possible(rows: Sequence[Kept], state: State) -> list[Kept]:
-    """Return the rows that are of queues there are: a peer that claims to be a slave may send anything."""
     queues = {topic.topic_id: topic.queues for topic in state.topics.copy().values()}
     return [row for row in rows if 0 <= row.queue.queue_id < queues.get(row.queue.topic_id, 0) and row.offset >= 0]
 
@@ -185,7 +170,6 @@ def _is_overtaken(state: State, row: Kept) -> bool:
 def _decide(
     group: str, rows: Sequence[Kept], ends: Mapping[Kept, int], state: State, *, forced: bool
 ) -> OffsetsCommitted | None:
-    """Return the recorded offsets of a group: nobody has read what is behind those ends."""
     if not is_group(group):
         log.error("offsets: a slave has handed over offsets of what cannot be a group: %.200r", group)
         return None

@@ -38,13 +38,7 @@ _HOLDERS = 20
 
 
 class GroupService:
-    """The calls of the broker that concern groups as a whole.
-
-    Args:
-        engine: store, groups and leases.
-        leases: through which owners are fenced.
-        expiry: how long an unused group is kept.
-    """
+    """The calls of the broker that concern groups as a whole."""
 
     def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
         self._engine = engine
@@ -68,9 +62,6 @@ class GroupService:
         """Return the members of a group and its progress in each queue; an unknown group has neither.
 
         The age of the oldest unread message is that of its batch, some of whose messages may be read already.
-
-        Raises:
-            InvalidArgument: the name cannot be that of a group.
         """
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
@@ -104,7 +95,6 @@ class GroupService:
         return described
 
     def _dead_letters(self, group: str) -> int:
-        """Return how many dead letters of a group are stored here."""
         topic = self._engine.state.topics.get(dead_letter_topic(group))
         if topic is None:
             return 0
@@ -142,13 +132,6 @@ class GroupService:
         That members read on where they are and commit over it is out of the question: without `force` there are none,
         and with it the owners of these queues lose their leases. Their messages in flight can no longer be committed;
         each is granted its queues again, under a new epoch and at the new offset.
-
-        Raises:
-            GroupConflict: the offsets of the group are only published; or a member is connected or a queue is held for
-                one, and it is without `force`.
-            OffsetOutOfRange: an offset is not stored in one of the queues; the text names them.
-            InvalidArgument: the request has no target.
-            TopicNotFound, QueueNotFound: one of the queues is not here.
         """
         group = check_group(request.group)
         if group in self._engine.state.published:
@@ -185,7 +168,6 @@ class GroupService:
         )
 
     def _place(self, request: broker_pb2.ResetOffsetsRequest) -> Callable[[QueueKey], int]:
-        """Return what finds the new offset of a queue; any thread may call it."""
         store = self._engine.store
         if request.WhichOneof("to") == "start":
             if request.start.at == broker_pb2.START_AT_UNSPECIFIED:
@@ -207,7 +189,6 @@ class GroupService:
 
 
 def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
-    """Return the report about a popped queue, within the stored range."""
     holders: Counter[str] = Counter()
     returned = settled_ahead = most_tries = 0
     for run in queue.runs:
@@ -235,14 +216,7 @@ def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
 
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
-    """Raise `GroupConflict` when members of a group are connected, or one of its queues is held for one.
-
-    Args:
-        engine: members and leases.
-        group: its name.
-        keys: the queues to check.
-        action: the refused action: "reset".
-    """
+    """Raise `GroupConflict` when members of a group are connected, or one of its queues is held for one."""
     members = [*engine.groups.members(group).client_ids, *engine.tables.poppers.of_group(group)]
     if members:
         raise GroupConflict(

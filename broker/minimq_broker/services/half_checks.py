@@ -44,14 +44,7 @@ class _Question(NamedTuple):
 
 
 class HalfChecks:
-    """Asks again and again, from `start` to `stop`, as long as this broker is the master.
-
-    Args:
-        engine: has the half messages, and records that somebody is asked.
-        options: when that is.
-        halves: ends those that expire.
-        attendants: returns the clients that attend in the present role.
-    """
+    """Asks again and again, from `start` to `stop`, as long as this broker is the master."""
 
     def __init__(
         self, engine: Engine, options: HalfOptions, halves: HalfService, attendants: Callable[[], Attendants]
@@ -113,7 +106,6 @@ class HalfChecks:
         self._warn(open_halves)
 
     def _look_for_producers(self, open_halves: Mapping[TransactionId, Half], now: float) -> None:
-        """Note whose producer is not there, and since when."""
         present = self._attendants().producers
         self._away_since = {
             transaction: self._away_since.get(transaction, now)
@@ -122,7 +114,6 @@ class HalfChecks:
         }
 
     def _due(self, open_halves: Mapping[TransactionId, Half], now: float) -> list[_Question]:
-        """Return whom to ask what: the producer itself if it is there, any other member of its group if not."""
         options, wall_ms = self._options, now_ms()
         found = []
         for transaction, half in open_halves.items():
@@ -153,7 +144,6 @@ class HalfChecks:
         return None
 
     async def _ask(self, due: Sequence[_Question]) -> None:
-        """Count the checks, then ask: after a crash nobody is asked more often than the options say."""
         batches = await asyncio.to_thread(self._batches, due)
         now = time.monotonic()
         numbers: dict[str, list[int]] = {}
@@ -182,7 +172,6 @@ class HalfChecks:
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     def _batches(self, due: Sequence[_Question]) -> dict[TransactionId, tuple[str, bytes]]:
-        """Return the first batch of each, with its topic, on a thread: it reads them."""
         found = {}
         with self._engine.handle.reading() as store:
             for transaction, half, _ in due:
@@ -217,7 +206,6 @@ class HalfChecks:
             )
 
     def _warn(self, open_halves: Mapping[TransactionId, Half]) -> None:
-        """Tell of those about which nobody is asked any more, and that they keep files."""
         now = time.monotonic()
         if now < self._warn_at:
             return

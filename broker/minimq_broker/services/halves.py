@@ -74,13 +74,7 @@ class HalfOptions:
 
 
 class HalfService:
-    """Calls about half messages.
-
-    Args:
-        engine: records ends, and has the half messages.
-        options: when it is asked for their ends.
-        publish_rest: called when something committed is still to be published.
-    """
+    """Calls about half messages."""
 
     def __init__(self, engine: Engine, options: HalfOptions, publish_rest: Callable[[], None]) -> None:
         self._engine = engine
@@ -147,7 +141,6 @@ class HalfService:
                 raise error
 
     def _submit(self, step: EndStep, done: Callable[[MiniMQError | None], None]) -> None:
-        """Have a transaction ended, together with all others that come before the next commit."""
         self._waiting.append((step, done))
         if self._recording is None:
             self._recording = asyncio.create_task(self._record(), name="half-ends")
@@ -201,13 +194,11 @@ class HalfService:
         return response
 
     async def _outcome(self, transaction: TransactionId) -> HalfOutcome | None:
-        """Ask the thread that may look for the outcome of a transaction."""
         found: list[HalfOutcome | None] = []
         await self._engine.writes.record(lambda state: found.append(state.transactions.halves.outcome(transaction)))
         return found[0]
 
     def _described(self, found: Sequence[tuple[TransactionId, Half]]) -> list[halves_pb2.OpenHalf]:
-        """Describe transactions, on a thread: it reads their first batches."""
         now, left = now_ms(), _LISTED_BYTES
         described_ones = []
         with self._engine.handle.reading() as store:
@@ -236,7 +227,6 @@ class HalfService:
 
 
 def _step_of(request: halves_pb2.EndHalfRequest) -> EndStep:
-    """Return the end in a request. Raises `InvalidArgument`."""
     wanted = _WANTED.get(request.outcome)
     if wanted is None:
         raise InvalidArgument(f"outcome {request.outcome} ends no transaction: commit it, or roll it back")
@@ -252,7 +242,6 @@ def _unknown(transaction: TransactionId) -> MiniMQError:
 
 
 def _breach(request: halves_pb2.EndHalvesRequest) -> MiniMQError | None:
-    """Return the bound that a request breaks, None if it breaks none."""
     try:
         check_bounds(request)
     except MiniMQError as error:

@@ -44,12 +44,6 @@ class LeaseKeeper:
     """Changes the leases of an engine on request of members, and notifies them of the result.
 
     Not thread-safe: it belongs to the loop of the engine.
-
-    Args:
-        engine: whose leases it keeps.
-        starts: decides where a group begins before any of its queues is granted.
-        broker_name: by which members name the queues of this broker.
-        tell: brings the news to a member.
     """
 
     def __init__(self, engine: Engine, starts: GroupBeginnings, broker_name: str, tell: Tell) -> None:
@@ -85,19 +79,7 @@ class LeaseKeeper:
         *,
         is_back: bool = False,
     ) -> None:
-        """Grant queues to a member as soon as they exist and are free.
-
-        Args:
-            client_id: the member.
-            request: which queues.
-            start: initial offsets for topics in which the group has not begun anywhere.
-            is_back: its former connection broke a moment ago: it may be a new process in place of one that died.
-
-        Raises:
-            InvalidArgument: it is not in the group.
-            SystemBusy: it requests too many.
-            NotMaster, StoreError: it cannot be recorded where the group begins.
-        """
+        """Grant queues to a member as soon as they exist and are free."""
         if not self._engine.groups.is_member(request.group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
         now = now_ms()
@@ -108,7 +90,6 @@ class LeaseKeeper:
         await self._ask(request.group, client_id, wishes)
 
     async def _replaced(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
-        """Record the death of a process, of whose leases its successor with the same client id knows nothing."""
         leases = self._engine.leases
 
         def owned(key: LeaseKey) -> bool:
@@ -145,7 +126,6 @@ class LeaseKeeper:
         _log_absent(group, absent)
 
     def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
-        """Request one queue. Returns False when it is not here: it may come yet."""
         item = wish.item
         key = self._find(group, item)
         self._keep_wish(group, client_id, key, wish)
@@ -158,7 +138,6 @@ class LeaseKeeper:
         return True
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
-        """Record the request of a member for a queue. Raises `SystemBusy` when there are too many by it."""
         wishes = self._wishes.get((group, client_id), {})
         own = self._engine.leases.of_member(group, client_id)
         name = wish.item.topic, wish.item.queue_id
@@ -177,9 +156,8 @@ class LeaseKeeper:
             )
         if self._wish_count + len(self._engine.leases) >= MAX_WANTED:
             raise SystemBusy(
-                f"the members of all groups request more than {MAX_WANTED} queues of this broker: "
-                "stop consumers "
-                "that are not needed, or give topics fewer queues",
+                f"the members of all groups request more than {MAX_WANTED} queues of this broker: stop consumers that "
+                "are not needed, or give topics fewer queues",
                 limit="queues",
             )
 
@@ -235,14 +213,7 @@ class LeaseKeeper:
         *,
         died: bool = False,
     ) -> None:
-        """Record what became of deliveries under leases that are about to end.
-
-        Args:
-            group: of the member.
-            client_id: the member.
-            queues: those that it returns; all of its own if None.
-            died: it ended without a word, and maybe because of what it was given.
-        """
+        """Record what became of deliveries under leases that are about to end."""
         leases = self._engine.leases
         keys = (
             leases.of_member(group, client_id) if queues is None else [key for key, _ in self._present(group, queues)]
@@ -268,11 +239,7 @@ class LeaseKeeper:
                 log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
-        """Take queues from a member that leaves its group; called before it is out of the member list.
-
-        Returns:
-            False when it has more, for which this is called again: it is the turn of others.
-        """
+        """Take queues from a member that leaves its group; called before it is out of the member list."""
         self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
         self._wish_count -= len(self._wishes.pop((group, client_id), ()))
         self._given_back.pop((group, client_id), None)
@@ -307,11 +274,9 @@ class LeaseKeeper:
     def _present(
         self, group: str, queues: Sequence[broker_pb2.QueueEpoch]
     ) -> list[tuple[LeaseKey, broker_pb2.QueueEpoch]]:
-        """Return those queues that are here; a topic that was deleted must not harm the others."""
         return [(key, item) for item in queues if (key := self._find(group, item)) is not None]
 
     def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
-        """Return a queue as the group sees it; None when it is not here."""
         try:
             return LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
         except (TopicNotFound, QueueNotFound):
@@ -320,7 +285,6 @@ class LeaseKeeper:
     # ---- time -----------------------------------------------------------------------------------
 
     def _wind(self) -> None:
-        """Set the timer to the end of the next wait."""
         if self._timer is not None:
             self._timer.cancel()
         due = self._engine.leases.next_expiry
@@ -337,7 +301,6 @@ class LeaseKeeper:
             self._news.put_nowait(event)
 
     async def _deliver(self) -> None:
-        """Notify members about their leases. A task of its own: whose request it was may be gone by then."""
         while True:
             events = [await self._news.get()]
             while not self._news.empty():
@@ -348,7 +311,6 @@ class LeaseKeeper:
                     self._bring_safely(event)
 
     async def _settle(self) -> None:
-        """Wait until this broker may grant, and for the last commits of former owners: new owners start behind them."""
         while True:
             try:
                 await self._engine.offsets.settle()

@@ -39,14 +39,7 @@ _QUIET_S = 60.0
 
 
 class LimitRefusals:
-    """Counts refusals, and logs a line when a limit begins to refuse, and one a minute while it does.
-
-    Args:
-        clock: returns seconds.
-
-    Attributes:
-        counts: refusals by limit.
-    """
+    """Counts refusals, and logs a line when a limit begins to refuse, and one a minute while it does."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -7,27 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on what the broker accepts.
-
-    Attributes:
-        max_body_bytes: largest body of a message, in bytes.
-        max_batch_bytes: largest batch, in bytes.
-        max_pending_bytes: bytes of batches that may wait for the disk; more are not read from the network.
-        busy_after_s: seconds that a batch may wait for room among these bytes.
-        max_unsent_bytes: bytes that may have been made for clients that have not read them yet.
-        max_incoming_bytes: bytes of requests that may have come in part, or wait to be taken in.
-        slave_read_lag: bytes that a reader may be behind the end of the log before it is sent to a slave.
-        max_topics: topics; no more are created.
-        max_groups: consumer groups; no more are begun.
-        max_sessions: consumers that have a session.
-    """
+    """Limits on what the broker accepts."""
 
     max_body_bytes: int
     max_batch_bytes: int
+    #: Bytes of batches that may wait for the disk; more are not read from the network.
     max_pending_bytes: int
+    #: Seconds that a batch may wait for room among these bytes.
     busy_after_s: float = 0.5
+    #: Bytes that may have been made for clients that have not read them yet.
     max_unsent_bytes: int = 96 << 20
+    #: Bytes of requests that may have come in part, or wait to be taken in.
     max_incoming_bytes: int = 80 << 20
+    #: Bytes that a reader may be behind the end of the log before it is sent to a slave.
     slave_read_lag: int = 1 << 32
     max_topics: int = 50_000
     max_groups: int = 10_000

@@ -28,12 +28,6 @@ class MemberLists:
     """Sends the members of groups their member lists. Lives on the event loop.
 
     Lists are made one after the other, so that none comes after a later one.
-
-    Args:
-        engine: has the groups.
-        starts: knows the topics in which a group has begun.
-        events_of: returns the pending events of a member of a group, None if it has no session.
-        grace_ms: time for which a member that is gone may come back.
     """
 
     def __init__(
@@ -101,13 +95,7 @@ class MemberLists:
 
 
 async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
-    """Return the list, encoded. Other tasks of the event loop run in between.
-
-    Args:
-        members: of the group.
-        begun: its topics, and since when it has begun in them.
-        grace_ms: time for which a member that is gone may come back.
-    """
+    """Return the list, encoded. Other tasks of the event loop run in between."""
     event = broker_pb2.GroupMembers(
         group=members.group, version=members.version, client_ids=members.client_ids, grace_ms=grace_ms, begun=begun
     )

@@ -21,11 +21,7 @@ _MAX_QUEUES = 100
 
 
 class NextLanes:
-    """Looks up the lanes of the next batches of queues for one group: each batch once, many batches at a time.
-
-    Args:
-        engine: has the store.
-    """
+    """Looks up the lanes of the next batches of queues for one group: each batch once, many batches at a time."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -66,7 +62,6 @@ class NextLanes:
         return tuple(found)
 
     def _behind(self, queue: QueueKey, at: int, end: int) -> int:
-        """Return the offset after the batch that cannot be read."""
         try:
             row = self._engine.store.log.row_at(queue, at)
         except (MiniMQError, lmdb.Error, struct.error):

@@ -49,16 +49,7 @@ class OffsetService:
         return broker_pb2.GetOffsetResponse(offset=self._engine.store.offset_at(queue, request.timestamp_ms))
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
-        """Record how far a group is. All offsets are on disk when this returns, or none was taken.
-
-        Raises:
-            Fenced: the member does not own one of the queues.
-            OffsetOutOfRange: it is of messages that were taken back, as its reader is about to learn.
-            InvalidArgument: an offset is negative or beyond the end of its queue.
-            NotMaster: it is beyond the end that a slave knows, or this broker does not serve groups.
-            TopicNotFound, QueueNotFound: one of the queues is not here.
-            SystemBusy: the group is a new one, and the broker has as many groups, or offsets, as it may.
-        """
+        """Record how far a group is. All offsets are on disk when this returns, or none was taken."""
         group = check_group(request.group)
         self._engine.tables.poppers.check_none(group)
         queues: list[QueueKey] = []
@@ -98,7 +89,6 @@ class OffsetService:
         return OffsetsCommitted(group, tuple(offsets), request.force)
 
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
-        """Raise `Fenced` if another member owns the queue of a commit."""
         if client_id:
             self._engine.leases.check(key, client_id, item.epoch)
         elif (owner := self._engine.leases.owner(key)) is not None:
@@ -108,7 +98,6 @@ class OffsetService:
             )
 
     def _check_place(self, item: broker_pb2.QueueOffset, queue: QueueKey) -> None:
-        """Raise an error when a queue cannot have been read up to the offset of a commit."""
         end = self._engine.store.queue_end(queue).offset
         if item.offset > end and self._engine.handle.is_slave:
             raise NotMaster(
@@ -127,11 +116,7 @@ class OffsetService:
             )
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
-        """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet.
-
-        Raises:
-            NotMaster: it cannot be sure any more that it is the master: others may have been committed elsewhere.
-        """
+        """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet."""
         name_of, caller = self._engine.state.topic_name, current_caller()
         answer = broker_pb2.GetCommittedResponse()
         async for part in slices(list((await self._engine.offsets.of_group(request.group)).items())):

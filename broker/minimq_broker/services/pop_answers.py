@@ -17,12 +17,7 @@ _RESPONSE_BYTES = 1 << 20
 
 
 class PopAnswers:
-    """Results that wait to be written to one stream, combined in one response.
-
-    Args:
-        reader: reads the batches of a result when it is written, so that a client that does not read has one response
-            in memory, however many takes it has.
-    """
+    """Results that wait to be written to one stream, combined in one response."""
 
     def __init__(self, reader: PopReader) -> None:
         self._reader = reader

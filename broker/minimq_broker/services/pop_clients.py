@@ -23,16 +23,7 @@ _COME_BACK_S = 0.1
 
 @dataclass(slots=True, eq=False)
 class PopClientStream:
-    """One stream of a client.
-
-    Attributes:
-        answers: what is to be written to it.
-        clients: the consumers that use it: group and client id.
-        subscribed: by consumer and topic, the filter and the hashes of its tags.
-        characters: sum of the lengths of these filters.
-        leaving: the consumers that have announced their close.
-        tasks: tasks that decide where groups begin.
-    """
+    """One stream of a client."""
 
     answers: PopAnswers
     clients: set[tuple[str, str]] = field(default_factory=set)
@@ -43,24 +34,14 @@ class PopClientStream:
 
 
 class PopClients:
-    """Admits the consumers of one role.
-
-    Args:
-        engine: has the groups.
-    """
+    """Admits the consumers of one role."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._poppers = engine.tables.poppers
 
     def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
-        """Count consumers that have messages as present for the grace: no member may divide their queues meanwhile.
-
-        Args:
-            now_ms: time by which invisible durations end.
-            grace_s: the grace in seconds; consumers keep their messages after it.
-            left: called with each group after the grace.
-        """
+        """Count consumers that have messages as present for the grace: no member may divide their queues meanwhile."""
         popped = self._engine.handle.any_store.state.popped.copy()
         holders = {
             (group, run.client)
@@ -87,9 +68,8 @@ class PopClients:
         members = self._engine.groups.members(group).client_ids
         if members:
             raise GroupConflict(
-                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive "
-                "messages one "
-                "by one need another group, or have to wait until the members have left"
+                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive messages "
+                "one by one need another group, or have to wait until the members have left"
             )
         if len(stream.clients) >= MAX_CLIENTS:
             text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"

@@ -8,11 +8,7 @@ _MS = 1_000_000
 
 
 class PopClock:
-    """A time of day that is read once and then advances monotonically: setting the clock releases no message.
-
-    Args:
-        not_before_ms: the latest time in the log, in ms since 1970: the clock starts no earlier.
-    """
+    """A time of day that is read once and then advances monotonically: setting the clock releases no message."""
 
     def __init__(self, not_before_ms: int = 0) -> None:
         self._ahead_ns = max(time.time_ns(), not_before_ms * _MS) - time.monotonic_ns()

@@ -44,23 +44,10 @@ _STEP_ROWS = 250
 
 @dataclass(slots=True, eq=False)
 class WaitingTake:
-    """A take without an answer yet.
-
-    Attributes:
-        id: by which it is answered.
-        client: the consumer; "" if the messages stay with their handle when it is gone.
-        most: maximum number of messages.
-        max_bytes: of their batches.
-        invisible_ms: their invisible duration.
-        until: end of the wait, as a time of the loop.
-        have: log positions of the batches that the client has.
-        tags: hashes of the wanted tags; none: all.
-        ahead: the consumer prefetches the messages.
-        asked_ms: when it came, by the clock of redeliveries.
-        answers: where it is answered.
-    """
+    """A take without an answer yet."""
 
     id: int
+    #: The consumer; "" if the messages stay with their handle when it is gone.
     client: str
     most: int
     max_bytes: int
@@ -69,6 +56,7 @@ class WaitingTake:
     have: frozenset[int]
     tags: frozenset[int]
     ahead: bool
+    #: When it came, by the clock of redeliveries.
     asked_ms: int
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -97,13 +85,6 @@ class PopLine:
     """The takes of one group from one topic. Belongs to the event loop.
 
     It knows which queues may have messages, so its cost does not depend on their number.
-
-    Args:
-        engine: has the store.
-        group: the group.
-        topic: the topic.
-        clock: by which deadlines are over.
-        may_begin: returns whether messages may be delivered for the first time.
     """
 
     def __init__(
@@ -256,7 +237,6 @@ class PopLine:
     # ---- serving -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Take from queues for the waiting takes, as long as some may have messages."""
         while self._waiting:
             take = next(iter(self._waiting))
             if (queue_id := self._next(take.answers)) is None:
@@ -269,7 +249,6 @@ class PopLine:
         self._arm()
 
     def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
-        """Take from a queue for a waiting take, up to `end`, or up to its end for readers."""
         step = self._step(take, queue_id)
         self._leave(take)
         if end is not None:
@@ -296,7 +275,6 @@ class PopLine:
             self._serve()
 
     def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
-        """Return the step by which a take asks a queue."""
         queue = QueueKey(self._topic.topic_id, queue_id)
         key = PopKey(self._group, *queue)
         stored = self._stored(queue)
@@ -325,7 +303,6 @@ class PopLine:
         return PopStep(take.id, key, wanted, stored)
 
     def _stored(self, queue: QueueKey) -> tuple[int, int]:
-        """Return the stored offsets of a queue; the first one is looked up again when segments are deleted."""
         store = self._engine.store
         if (store.log, store.log.cuts) != self._cuts:
             self._cuts = store.log, store.log.cuts
@@ -339,7 +316,6 @@ class PopLine:
         return stored
 
     def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
-        """Return the unwanted messages from an offset on, as far as one lookup reaches."""
         with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
             batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
             return at, max(at, batches[0].base_offset if batches else behind)
@@ -348,7 +324,6 @@ class PopLine:
     # ---- which queues --------------------------------------------------------------------------------
 
     def _next(self, answers: PopAnswers) -> int | None:
-        """Return a queue that may have something for one more take of a stream."""
         now = self._clock.now_ms()
         if self._earliest_ms <= now:
             self._wake_due(now)
@@ -372,7 +347,6 @@ class PopLine:
         return None
 
     def _has(self, queue_id: int) -> bool:
-        """Return whether a queue may have more messages than pending takes may receive."""
         engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
         state, end = engine.state, engine.store.queue_end(queue).offset
         popped = state.popped.get((self._group, *queue))
@@ -383,7 +357,6 @@ class PopLine:
         return end - self._asked[queue_id] > popped.next and popped.takes_new and self._may_begin()
 
     def _rest(self, queue_id: int, due_ms: int) -> None:
-        """Look at a queue again at some time, unless something happens before."""
         self._ready.pop(queue_id, None)
         if due_ms == NEVER:
             return
@@ -398,7 +371,6 @@ class PopLine:
         self._earliest_ms = min(self._due.values(), default=math.inf)
 
     def _arm(self) -> None:
-        """Schedule the service of waiting takes for when messages are due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

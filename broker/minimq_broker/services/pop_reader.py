@@ -31,17 +31,7 @@ _MAX_PLACES = 10_000
 
 
 class DeliveredRuns(NamedTuple):
-    """Messages of a take whose batches are not read yet.
-
-    Attributes:
-        take_id: of the take.
-        max_bytes: of batches that are asked for.
-        have: log positions of those that the client has.
-        key: the queue, and the group.
-        runs: that were delivered.
-        epoch: of their handle.
-        has_more: the queue has more that may be taken now.
-    """
+    """Messages of a take whose batches are not read yet."""
 
     take_id: int
     max_bytes: int
@@ -49,6 +39,7 @@ class DeliveredRuns(NamedTuple):
     key: PopKey
     runs: Sequence[Run]
     epoch: int
+    #: The queue has more that may be taken now.
     has_more: bool
 
 
@@ -57,13 +48,7 @@ SettleFor = Callable[[PopKey, Settle], None]
 
 
 class PopReader:
-    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read.
-
-    Args:
-        engine: has the store.
-        clock: by which deadlines are over.
-        settle: settles messages that the consumer does not receive.
-    """
+    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read."""
 
     def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
         self._engine = engine
@@ -112,7 +97,6 @@ class PopReader:
             self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
 
     def _read(self, queue: QueueKey, delivered: DeliveredRuns) -> tuple[list[Run], list[StoredBatch]]:
-        """Return the runs that were read, and their batches. Raises `CorruptEntry` when the first cannot be read."""
         room = min(delivered.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
@@ -150,7 +134,6 @@ class PopReader:
     def _found(
         self, queue: QueueKey, offset: int, end: int, max_bytes: int, have: frozenset[int]
     ) -> Sequence[StoredBatch]:
-        """Return the batches from the one on that holds an offset. Raises `CorruptEntry` if it cannot be read."""
         place = self._places.get(queue)
         if place is not None and place.base_offset <= offset < _end(place) and place.position in have:
             return [place]
@@ -169,7 +152,6 @@ class PopReader:
     def _set_aside(
         self, queue: QueueKey, delivered: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MiniMQError
     ) -> CorruptEntry:
-        """Set an unreadable batch aside for a while, and return the error for the consumer."""
         first, end = left[0]
         try:
             row = self._engine.store.log.row_at(queue, first)

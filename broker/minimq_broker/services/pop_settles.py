@@ -20,12 +20,7 @@ _OUTCOMES = {
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
-    """Return the step for a settle, after which the queue `may_divide` into more runs.
-
-    Raises:
-        InvalidArgument: it is malformed.
-        TopicNotFound, QueueNotFound: its queue is not here.
-    """
+    """Return the step for a settle, after which the queue `may_divide` into more runs."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:

@@ -50,14 +50,7 @@ _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 
 
 class PopService:
-    """The `Pop` call of the broker; anew with each role.
-
-    Args:
-        engine: store, writer and groups.
-        starts: decides where groups begin.
-        grace_s: seconds after the end of its last stream in which a client keeps its messages.
-        may_join: called with a group and a refused member that divides queues, once it may join.
-    """
+    """The `Pop` call of the broker; anew with each role."""
 
     def __init__(
         self, engine: Engine, starts: GroupBeginnings, grace_s: float, may_join: Callable[[str, str], None]
@@ -127,7 +120,6 @@ class PopService:
             answers.end()
 
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
-        """Process a request; return what to await before the next one."""
         try:
             asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
             if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
@@ -162,7 +154,6 @@ class PopService:
     def _enter_or_leave(
         self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopClientStream
     ) -> None:
-        """Note that the consumer of a request is there, is back, or leaves."""
         is_alone = not (request.settles or request.takes)
         is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
         if is_back or (is_alone and request.cancels):
@@ -174,7 +165,6 @@ class PopService:
             stream.leaving.add((group, client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
-        """Answer all takes and settles of a request with an error; without any, give an answer without an id."""
         self._note(error, request.group)
         numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
         for number in numbers:
@@ -194,7 +184,6 @@ class PopService:
         lines: Sequence[tuple[PopLine, int]],
         stream: PopClientStream,
     ) -> None:
-        """Decide the settles and takes of one request together, then notify the lines of returned messages."""
         steps = [*settles, *(step for _, _, step in takes)]
         if not steps:
             return
@@ -220,7 +209,6 @@ class PopService:
     # ---- takes -------------------------------------------------------------------------------------
 
     def _undecided(self, group: str, request: broker_pb2.PopRequest) -> list[broker_pb2.PopTake]:
-        """Return the takes from topics in which it is not decided yet where the group begins."""
         state = self._engine.state
         found = []
         for take in request.takes:
@@ -237,7 +225,6 @@ class PopService:
         takes: Sequence[broker_pb2.PopTake],
         stream: PopClientStream,
     ) -> None:
-        """Decide where the group begins, then take."""
         try:
             self._clients.enter(group, client_id, stream)
             for take in takes:
@@ -256,7 +243,6 @@ class PopService:
         settles: Sequence[PopStep],
         stream: PopClientStream,
     ) -> None:
-        """Take from queues at once, along with the settles; takes without messages wait."""
         asked = []
         lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
         for take in takes:
@@ -276,7 +262,6 @@ class PopService:
     def _line(
         self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
     ) -> tuple[PopLine, frozenset[int]]:
-        """Return the line for a take, and the wanted tags. Raises the reason if the client may not take."""
         state = self._engine.state
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
@@ -302,7 +287,6 @@ class PopService:
     # ---- settles -----------------------------------------------------------------------------------
 
     def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
-        """Return the settles of a request as steps; refused ones are answered here."""
         steps = []
         for settle in request.settles:
             try:
@@ -333,7 +317,6 @@ class PopService:
             line.wake(key.queue_id)
 
     def _returning(self, steps: Sequence[PopStep]) -> list[tuple[PopLine, int]]:
-        """Notify the lines whose messages are returned; return these, with the queues."""
         found = []
         for step in steps:
             line = self._lines.get((step.key.group, step.key.topic_id))
@@ -347,7 +330,6 @@ class PopService:
             line.returned(queue_id)
 
     def _settle_for(self, key: PopKey, settle: Settle) -> None:
-        """Settle on behalf of a consumer that did not receive its messages."""
         self._hand_in_alone(key.group, [PopStep(0, key, settle)])
 
     def _hand_in_alone(self, group: str, steps: Sequence[PopStep]) -> None:
@@ -374,7 +356,6 @@ class PopService:
     # ---- what others do ----------------------------------------------------------------------------
 
     def _arrived(self, queue: QueueKey | None) -> None:
-        """Note that a queue has grown, or, if it is None, that topics may have changed."""
         if queue is not None:
             for line in [*self._lines_of.get(queue.topic_id, {}).values()]:
                 line.wake(queue.queue_id)
@@ -386,7 +367,6 @@ class PopService:
                 self._drop_line(group, topic_id, error)
 
     def _arriving(self, queue: QueueKey) -> None:
-        """Note that a queue is about to grow."""
         for line in self._lines_of.get(queue.topic_id, {}).values():
             line.join(queue.queue_id)
 
@@ -399,14 +379,12 @@ class PopService:
         line.end(error)
 
     def _gone(self, group: str, client_id: str, died: bool) -> None:
-        """Process the end of a consumer's stream after the grace; its messages go to others."""
         if self._is_retired or not self._poppers.went(group, client_id):
             return
         self._free(group, Leave(client_id, died))
         self._leave(group)
 
     def _free(self, group: str, gone: Leave) -> None:
-        """Let others have the messages of a consumer that is gone."""
         steps = []
         state = self._engine.handle.any_store.state
         for topic_id, queue_id in [*state.index.queues(group)]:
@@ -418,7 +396,6 @@ class PopService:
             self._hand_in_alone(group, steps)
 
     def _leave(self, group: str) -> None:
-        """Admit members that divide queues, if no consumer of the group takes messages one by one any more."""
         if not self._is_retired and not self._poppers.of_group(group):
             for topic_id in [topic for name, topic in self._lines if name == group]:
                 self._drop_line(group, topic_id, None)

@@ -15,13 +15,7 @@ _ALL = "(all)"
 
 
 class BatchPublication:
-    """Publishes batches that wait under names, such as those of transactions. Belongs to the event loop.
-
-    Args:
-        what: the log calls it so: "transactions".
-        publish_next: publishes the next batches of a name in one commit, and returns how many wait no more; 0 when
-            none is left.
-    """
+    """Publishes batches that wait under names, such as those of transactions. Belongs to the event loop."""
 
     def __init__(self, what: str, publish_next: Callable[[str], Awaitable[int]]) -> None:
         self._what = what

@@ -51,12 +51,7 @@ TELL_S = 1.0
 
 
 class PullService:
-    """The `Pull` call of the broker.
-
-    Args:
-        engine: what is read.
-        slave: returns the broker id of a slave to read from instead, or 0.
-    """
+    """The `Pull` call of the broker."""
 
     def __init__(self, engine: Engine, slave: Callable[[], int]) -> None:
         self._engine = engine
@@ -96,13 +91,6 @@ class PullService:
 
 
 def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int) -> bytes:
-    """Return a frame with batches, encoded.
-
-    Args:
-        frame: without them.
-        batches: which it gets.
-        size: of all their data, in bytes.
-    """
     if size < len(batches) * LARGE_BYTES:
         for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
             frame.batches.add(
@@ -210,7 +198,6 @@ class _Pull:
         self._tags = frozenset(request.tag_hashes)
 
     async def _step(self) -> bool:
-        """Send one frame, pass over some batches, or wait. Returns True when the pull is over."""
         self._check_access()
         queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
         cuts = self._engine.store.log.cuts
@@ -237,7 +224,6 @@ class _Pull:
         return self._is_over
 
     def _check_term(self, queue: QueueKey) -> None:
-        """Refuse an offset that is of a log which was longer than this one when a later term began."""
         store = self._engine.store
         before, self._term = self._term, store.state.term
         if before in (0, self._term):
@@ -251,7 +237,6 @@ class _Pull:
             )
 
     async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:
-        """Wait at the end of the queue. Returns True if nothing arrived within the requested wait."""
         until = self._told_at + self._wait_s
         now = self._loop.time()
         if now < until:
@@ -303,12 +288,10 @@ class _Pull:
         return _encoded(frame, batches, size)
 
     def _advice(self, position: int) -> int:
-        """Return which slave should be read instead of this master: what is far behind comes from the disk."""
         behind = self._engine.store.end - position
         return self._slave() if behind > self._engine.limits.slave_read_lag else 0
 
     async def _tell(self, first: int, end: int, *, is_end: bool = False) -> None:
-        """Send a frame without batches."""
         passed = self._silent_since is not None
         await self._write(
             broker_pb2.PullFrame(
@@ -322,7 +305,6 @@ class _Pull:
         self._silent_since = None
 
     def _check_access(self) -> None:
-        """Raise `AccessDenied` unless the caller may read the queue, still."""
         request = self._request
         current_caller().check(request, ("pull", request.topic, request.lease.group))
 

@@ -17,11 +17,4 @@ class Replication(Protocol):
         """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
 
     async def promote(self, *, unclean: bool) -> int:
-        """Become the master, and return the term.
-
-        Raises:
-            InvalidArgument: it stands alone.
-            NotInSync: it may lack acknowledged messages, and `unclean` is not set.
-            ReplicaSetChanged: another one was elected.
-            DeadlineExceeded: it was named the master, but does not lead yet.
-        """
+        """Become the master, and return the term."""

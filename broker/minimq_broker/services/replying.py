@@ -34,12 +34,7 @@ _NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread", TOO_LA
 
 
 class ReplyService:
-    """The `Reply` call of the broker; anew with each role.
-
-    Args:
-        engine: limits what waits for clients.
-        attendants: the clients that attend.
-    """
+    """The `Reply` call of the broker; anew with each role."""
 
     def __init__(self, engine: Engine, attendants: Attendants) -> None:
         self._engine = engine
@@ -69,7 +64,6 @@ class ReplyService:
             await writer.write(response.SerializeToString)
 
     def _forward(self, item: attend_pb2.InboxReplies) -> attend_pb2.ReplyOutcome.ValueType:
-        """Forward replies to one inbox."""
         outcome = self._try(item, len(item.replies))
         self._engine.counters.replies[_NAMES[outcome]] += item.count
         return outcome

@@ -43,15 +43,7 @@ _FAILED = "retention: failed, will try again error=%s"
 
 
 class Retention:
-    """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread.
-
-    Args:
-        handle: has the store that is looked after, by the rules in its options.
-        counters: count deletions.
-        check_interval_s: seconds between two looks; one runs at once when the disk gets too full.
-        lowest_needed: returns the log position from which slaves need entries; called on the event loop.
-        clock_ms: the time of day in ms since 1970.
-    """
+    """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
 
     def __init__(
         self,
@@ -139,7 +131,6 @@ class Retention:
             await self._rewrite(garbage, None)
 
     async def _rewrite(self, start: int, reason: Reason | None) -> bool:
-        """Rewrite a segment, with small neighbors; return whether it was done."""
         stretch = await asyncio.to_thread(self._stretch, start, reason)
         return stretch is not None and await self._rewriter.rewrite(stretch)
 
@@ -148,7 +139,6 @@ class Retention:
             return stretch_of(store, start, reason, lambda segment, end: self._rest(store, segment, end))
 
     def _find_garbage(self, needed_from: int) -> int | None:
-        """Return the start of the first segment of which enough is garbage, and which no slave may miss."""
         with self._handle.reading() as store:
             before_ms = self._clock_ms() - math.ceil(store.options.rewrite_after_s * 1000)
             free_to = min(store.old.rewritable_to, needed_from)
@@ -173,7 +163,6 @@ class Retention:
             store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
-        """Delete a segment if it is still the oldest, and still unneeded."""
         with self._handle.reading() as store:
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(needed_from)
@@ -198,7 +187,6 @@ class Retention:
             self._counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
-        """Return the segments to delete. Has the segment that is written to sealed if all in it is over age."""
         with self._handle.reading() as store:
             now, rules = self._clock_ms(), store.options.retention
             excess = store.disk.excess_bytes()
@@ -218,7 +206,6 @@ class Retention:
             return expired(facts, now, rules, free_to=free_to, excess_bytes=early)
 
     def _note_others(self, fill: bool, excess: int) -> None:
-        """Say once when a disk gets too full for a reason that deleting old messages does not mend."""
         if fill and not self._counters.disk_filled_by_others:
             log.warning(
                 "retention: deletes nothing early, since others fill the disk excess=%d: free space, or the broker "
@@ -228,7 +215,6 @@ class Retention:
         self._counters.disk_filled_by_others = fill
 
     def _seal(self, store: MessageStore) -> None:
-        """On the writer's thread, where nothing comes in between: look again, and roll."""
         commit_log, position = store.log, store.end
         facts = self._facts(store, commit_log.active, position)
         if is_outdated(facts, self._clock_ms(), store.options.retention):

@@ -55,14 +55,7 @@ class _StoreRewriting:
 
 
 class Rewriter:
-    """Rewrites segments, one stretch at a time. Lives on the event loop; what touches the disk runs on a thread.
-
-    Args:
-        handle: has the store.
-        counters: count rewritten segments.
-        lowest_needed: returns the log position from which slaves need entries; called on the event loop.
-        is_urged: tells whether something else is more urgent, so that a rewriting is given up.
-    """
+    """Rewrites segments, one stretch at a time. Lives on the event loop; what touches the disk runs on a thread."""
 
     def __init__(
         self,
@@ -76,16 +69,7 @@ class Rewriter:
         self._is_urged = is_urged
 
     async def rewrite(self, stretch: LogStretch, choose: Callable[[MessageStore], Choice] | None = None) -> bool:
-        """Rewrite the segments of a stretch; return whether it was done.
-
-        Args:
-            stretch: which.
-            choose: returns what decides about each entry; by default what is needed decides, by the reason.
-
-        Raises:
-            SystemBusy: the store is not readable now.
-            StoreError: something cannot be written.
-        """
+        """Rewrite the segments of a stretch; return whether it was done."""
         work = await asyncio.to_thread(self._begin, stretch, choose)
         if work is None:
             return False
@@ -118,7 +102,6 @@ class Rewriter:
             return _StoreRewriting(store, store.state, made)
 
     def _step(self, work: _StoreRewriting) -> bool:
-        """Take the next slice; return whether there may be more."""
         with self._handle.reading() as store:
             if store is not work.store or store.state is not work.state:
                 return False
@@ -158,14 +141,7 @@ class Rewriter:
 def stretch_of(
     store: MessageStore, start: int, reason: Reason | None, rest_of: Callable[[Segment, int], SegmentRest]
 ) -> LogStretch | None:
-    """Return a segment with the neighbors that are rewritten with it; None if it is there no more, or written to.
-
-    Args:
-        store: has the segments.
-        start: where the segment starts.
-        reason: why it is rewritten.
-        rest_of: returns how much of a segment is needed, which ends at a position.
-    """
+    """Return a segment with the neighbors that are rewritten with it; None if it is there no more, or written to."""
     segments = store.log.segments
     index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
     if index is None:
@@ -185,5 +161,4 @@ def stretch_of(
 
 
 def _goes_with(aged_bytes: int, lasting_bytes: int, reason: Reason | None) -> bool:
-    """Return whether a rest loses nothing when it is rewritten for a reason."""
     return reason in (None, Reason.AGE) or aged_bytes == lasting_bytes

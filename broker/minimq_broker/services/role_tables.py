@@ -13,18 +13,7 @@ from minimq_common.epochs import first_epoch
 
 
 class RoleTables:
-    """The tables of the present role. Belongs to the event loop.
-
-    Args:
-        term: in which the broker begins.
-        state: returns the state, even while the store is not readable.
-        recovery_s: seconds after the beginning of a role in which former owners of queues have precedence.
-
-    Attributes:
-        groups: members of groups, and what they agree on.
-        leases: who may read which queue.
-        poppers: consumers that take messages one by one.
-    """
+    """The tables of the present role. Belongs to the event loop."""
 
     def __init__(self, term: int, state: Callable[[], State], recovery_s: float) -> None:
         self._state = state
@@ -51,13 +40,7 @@ class RoleTables:
         return (self._term << 32) + self._versions_before + self._state().begun
 
     def begin(self, term: int, *, stand_in: int | None) -> None:
-        """Begin a role: clients reconnect, with new leases and groups.
-
-        Args:
-            term: of the master.
-            stand_in: how many times this slave has served groups by now because there is no master; None when it
-                does not.
-        """
+        """Begin a role: clients reconnect, with new leases and groups."""
         self._term = max(term, self._state().term)
         self._versions_before += 1
         self._set(stand_in)

@@ -27,12 +27,7 @@ _PATIENCE_S = 1.0
 
 
 class RouteLookup:
-    """Routes of topics. Not thread-safe: it belongs to one event loop.
-
-    Args:
-        nameservers: HOST:PORT of each.
-        security: of the connections.
-    """
+    """Routes of topics. Not thread-safe: it belongs to one event loop."""
 
     def __init__(self, nameservers: Sequence[str], security: ChannelSecurity = PLAIN) -> None:
         self._nameservers = list(nameservers)
@@ -46,9 +41,6 @@ class RouteLookup:
         """Return the route of a topic, about a second old at most; None when no broker carries it.
 
         While no name server answers, the last known route is used.
-
-        Raises:
-            Unavailable: no name server answers, and nothing is known.
         """
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)

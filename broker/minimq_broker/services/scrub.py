@@ -32,11 +32,6 @@ class Scrub:
     """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
 
     First it looks once at all pages that were not looked at when their segment was opened, then it goes in rounds.
-
-    Args:
-        handle: has the store to check.
-        counters: count verified segments.
-        interval_s: seconds from the end of a round to the next one; 0: there are no rounds.
     """
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
@@ -67,7 +62,6 @@ class Scrub:
             await asyncio.sleep(self._interval_s)
 
     async def _is_done(self, look: Callable[[], Awaitable[None]]) -> bool:
-        """Look; return whether that was possible now."""
         try:
             await look()
         except SystemBusy as error:
@@ -80,7 +74,6 @@ class Scrub:
         return True
 
     async def _look_at_pages(self) -> None:
-        """Look at the pages of segments that were not looked at when they were opened, the newest ones first."""
         for segment in reversed(self._handle.store.log.segments[:-1]):
             walk, may_go_on = segment.pages.walk(), not segment.pages.is_over
             while may_go_on:
@@ -88,7 +81,6 @@ class Scrub:
                 await asyncio.sleep(_PAGES_S)
 
     def _walk_on(self, segment: Segment, walk: Iterator[None]) -> bool:
-        """Take the next step; tell whether there may be more."""
         with self._handle.reading() as store:
             try:
                 return next(walk, self) is not self
@@ -103,7 +95,6 @@ class Scrub:
             position = start
 
     def _next(self, position: int) -> int | None:
-        """Return the start of the first sealed segment behind a position."""
         sealed = self._handle.store.log.segments[:-1]
         return next((segment.start for segment in sealed if segment.start > position), None)
 
@@ -117,7 +108,6 @@ class Scrub:
         self._counters.segments_verified += 1
 
     def _step(self, start: int, verification: Verification | None) -> Verification | None:
-        """Take the next step; None when the segment is damaged, or is no more."""
         with self._handle.reading() as store:
             found = [(one, two.start) for one, two in zip(store.log.segments, store.log.segments[1:], strict=False)]
             segment, end = next(((one, end) for one, end in found if one.start == start), (None, 0))

@@ -55,21 +55,7 @@ class ServiceOptions:
 
 
 class BrokerService:
-    """All calls of one broker.
-
-    Args:
-        engine: store, roles, groups and leases.
-        identity: its name and version.
-        options: of the calls.
-        routes: finds topics of other brokers.
-        replication: how the replicas of this broker are.
-        transactions: decides and publishes transactions.
-        access: has the users and rules.
-
-    Attributes:
-        group_deletion: deletes groups; with each role of the broker it is another one.
-        half_checks: asks how transactions with half messages end.
-    """
+    """All calls of one broker."""
 
     def __init__(
         self,
@@ -162,8 +148,6 @@ class BrokerService:
 
 
 def _as_caller(serve: Serve) -> Serve:
-    """Return a handler whose changes are logged with the caller."""
-
     async def serve_as_caller(request: Any, context: Any) -> Any:
         called_by(context.peer(), getattr(request, "client_id", ""))
         return await serve(request, context)

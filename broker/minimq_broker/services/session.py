@@ -61,17 +61,7 @@ class SessionOptions:
 
 
 class SessionService:
-    """The `Session` call of the broker.
-
-    Args:
-        engine: store, groups and leases.
-        options: when a client counts as dead.
-        broker_name: by which members name the queues of this broker.
-
-    Attributes:
-        leases: those of the members.
-        agreements: records the configuration of the members.
-    """
+    """The `Session` call of the broker."""
 
     def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
         self._engine = engine
@@ -93,11 +83,7 @@ class SessionService:
         self.leases.retire()
 
     async def begin_anew(self, group: str) -> None:
-        """Continue with the members of a deleted group as those of a new one, with their start.
-
-        Raises:
-            NotMaster, StoreError: it cannot be recorded where the group begins.
-        """
+        """Continue with the members of a deleted group as those of a new one, with their start."""
         agreement = self._engine.groups.agreement(group)
         if agreement is None:
             return
@@ -140,7 +126,6 @@ class SessionService:
     async def _open_first(
         self, large: LargeRequest
     ) -> tuple[broker_pb2.SessionRequest, broker_pb2.SessionEvent | None]:
-        """Return a request that names its sender; when it is out of its bounds no more than that, and the refusal."""
         refused = None
         async with self._turn:
             request = await large.open()
@@ -218,14 +203,12 @@ class SessionService:
         session.grace = loop.call_later(self._options.grace_s, self._bury, session)
 
     def _bury(self, session: Session) -> None:
-        """Remove a dead client from its groups."""
         if self._is_retired or self._sessions.find(session.user, session.client_id) is not session:
             return  # it reconnected at the last moment
         self._sessions.remove(session)
         self._engine.streams.receive(self._leave_all(session), "burial")
 
     async def _leave_all(self, session: Session) -> None:
-        """Remove a lost client from its groups, unless it reconnects meanwhile."""
         for group in sorted(session.groups):
             if self._is_retired or self._sessions.find(session.user, session.client_id) is not None:
                 break
@@ -298,7 +281,6 @@ class SessionService:
             self._lists.tell_all_soon(group)
 
     def _changed(self, group: str) -> None:
-        """Keep what a group agrees on now, and tell members that no longer contradict it to ask again."""
         self.agreements.keep(group)
         for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
             self.may_ask_again(group, client_id)
@@ -308,13 +290,11 @@ class SessionService:
         self._tell(group, client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:
-        """Let go what groups agreed on before the start."""
         if not self._is_retired:
             for group in self._engine.groups.end_recovery():
                 self._changed(group)
 
     async def _leave(self, group: str, session: Session, *, died: bool = False) -> bool:
-        """Remove a member from a group. Returns False if it reconnects meanwhile, in another session."""
         if not self._sessions.may_use(group, session):
             return False
         now = self._sessions.find(session.user, session.client_id)
@@ -357,7 +337,6 @@ def _refusal(group: str, error: MiniMQError) -> broker_pb2.SessionEvent:
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
-    """Return what a member says of what all have to agree on. Raises `InvalidArgument`."""
     filters = join.filters or [""] * len(join.topics)
     if len(filters) != len(join.topics):
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
@@ -368,7 +347,6 @@ def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
 
 
 async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:
-    """Return what a member holds; queues of one topic share its name, which each would have as a copy otherwise."""
     known: dict[str, str] = {}
     found: list[MessageQueue] = []
     async for part in slices(names):

@@ -10,11 +10,7 @@ _ENOUGH_BYTES = 64 << 10
 
 
 class SessionEvents:
-    """Encoded events that wait for one client, in order. A member list replaces one that still waits.
-
-    Attributes:
-        waiting_bytes: those of all but member lists.
-    """
+    """Encoded events that wait for one client, in order. A member list replaces one that still waits."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes | str] = deque()  # of member lists the group

@@ -18,25 +18,16 @@ from minimq_proto.v1 import broker_pb2
 
 
 class Beginning(NamedTuple):
-    """Where a group is to begin in a topic.
-
-    Attributes:
-        start: where a group begins that is new.
-        since_ms: since when it has read the topic elsewhere, or another topic that had the name before, in ms since
-            1970; None when it has not. Messages sent after that are never skipped.
-    """
+    """Where a group is to begin in a topic."""
 
     start: broker_pb2.StartPosition
+    #: Since when it has read the topic elsewhere, or another topic that had the name before, in ms since 1970; None
+    #: when it has not. Messages sent after that are never skipped.
     since_ms: int | None = None
 
 
 class GroupBeginnings:
-    """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine.
-
-    Args:
-        handle: has the store with the topics.
-        offsets: records the decisions.
-    """
+    """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, offsets: GroupOffsets) -> None:
         self._handle, self._offsets = handle, offsets

@@ -31,39 +31,28 @@ _COME_BACK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """The status of a log.
-
-    Attributes:
-        last_term: the latest term that it knows.
-        end: up to where it is synced.
-        confirmed: up to where it is confirmed.
-        has_failed: the store refuses everything until the broker is restarted.
-        log_id: the identity of the log.
-    """
+    """The status of a log."""
 
     last_term: int = 0
     end: int = 0
     confirmed: int = 0
+    #: The store refuses everything until the broker is restarted.
     has_failed: bool = False
     log_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HandleObserver:
-    """Functions that a handle, and the store in it, call.
+    """Functions that a handle, and the store in it, call."""
 
-    Attributes:
-        notify: by the writer's thread, see `Notify`.
-        grown: by the writer's thread, when the log of one of several replicas has grown.
-        closing: from now on the store is not readable.
-        replaced: there is another state, in the place of this one.
-        disk_filled: by any thread, when the disk gets fuller than it should be.
-    """
-
+    #: By the writer's thread, see `Notify`.
     notify: Notify
+    #: By the writer's thread, when the log of one of several replicas has grown.
     grown: Callable[[], None]
+    #: From now on the store is not readable.
     closing: Callable[[], None]
     replaced: Callable[[State], None]
+    #: By any thread, when the disk gets fuller than it should be.
     disk_filled: Callable[[], None]
 
 
@@ -71,18 +60,6 @@ class StoreHandle:
     """Holds the open store of a broker; refuses readers while it is changed from the ground up.
 
     Changes belong to the loop of the engine; any thread may look.
-
-    Args:
-        path: the data directory.
-        options: how the store keeps its data.
-        observer: hears of what happens to the store.
-        alone: there is no other replica.
-        clock_ms: the time of day in ms since 1970.
-        deletion_ms: the time for the deletion of old data; that of the clock unless given.
-
-    Attributes:
-        damage: the known damage.
-        any_store: the store, even while it is not readable: for submissions, and at the end.
     """
 
     def __init__(
@@ -134,11 +111,7 @@ class StoreHandle:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[MessageStore]:
-        """Look into the store on a thread other than the loop's: it is neither closed nor changed meanwhile.
-
-        Raises:
-            SystemBusy: the store is not readable now.
-        """
+        """Look into the store on a thread other than the loop's: it is neither closed nor changed meanwhile."""
         with self._readers_changed:
             store = self.store
             self._readers += 1
@@ -156,7 +129,6 @@ class StoreHandle:
         self._without_readers(self.any_store.close)
 
     def _without_readers(self, work: Callable[[], Result]) -> Result:
-        """Do something once nobody reads any more; new readers are refused at once."""
         with self._readers_changed:
             self._readers_changed.wait_for(lambda: not self._readers)
         return work()
@@ -189,22 +161,12 @@ class StoreHandle:
         )
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
-        """Do something to the store on another thread, with no readers meanwhile.
-
-        Args:
-            work: what is done.
-            why: what those are told who look meanwhile.
-        """
+        """Do something to the store on another thread, with no readers meanwhile."""
         with self._closing(why):
             await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self.any_store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
-        """Replace the content of the store by a copy. It is not readable meanwhile.
-
-        Args:
-            copy: fills the directory, with segments of a size in bytes. When it fails, the store is empty.
-            why: what those are told who look meanwhile.
-        """
+        """Replace the content of the store by a copy. It is not readable meanwhile."""
         with self._closing(why):
             self._is_open = False
             try:

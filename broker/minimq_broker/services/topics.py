@@ -35,27 +35,14 @@ _Decide = Callable[[State], Fact | None]
 
 
 class TopicService:
-    """The calls of the broker that concern topics.
-
-    Args:
-        engine: what stores them.
-        auto_create_queues: number of queues of automatically created topics; 0 when this
-            broker makes no topics by itself.
-    """
+    """The calls of the broker that concern topics."""
 
     def __init__(self, engine: Engine, auto_create_queues: int) -> None:
         self._engine = engine
         self._auto_create_queues = auto_create_queues
 
     async def create(self, request: broker_pb2.CreateTopicRequest) -> broker_pb2.CreateTopicResponse:
-        """Create a topic.
-
-        Raises:
-            TopicExists: it is there, and the request does not accept that.
-            TopicNotFound: it was to be made automatically, and this broker does not do that.
-            SystemBusy: the broker has as many topics as it may.
-            InvalidArgument: a name or number breaks a rule.
-        """
+        """Create a topic."""
         check_topic(request.topic.topic)
         self._engine.writes.check()  # ahead of the decision, for which a slave may lack the topic
         make = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
@@ -82,7 +69,6 @@ class TopicService:
             )
 
     def _decide_automatic(self, name: str) -> _Decide:
-        """Create a topic for a producer, unless it exists, whatever its settings."""
         if name not in self._engine.state.topics:
             self._check_automatic(name)  # what is refused is no work for the writer: producers ask again and again
         queues, created_ms = self._auto_create_queues, now_ms()
@@ -105,13 +91,7 @@ class TopicService:
             )
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
-        """Change queue counts, permission or retention.
-
-        Raises:
-            TopicNotFound: there is no such topic.
-            InvalidArgument: a number breaks a rule.
-            NotDrained: messages that some group has not read would go out of sight.
-        """
+        """Change queue counts, permission or retention."""
         ignored = frozenset(request.ignored_groups)
 
         def decide(state: State) -> Fact | None:
@@ -145,7 +125,6 @@ class TopicService:
         )
 
     def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
-        """Raise `NotDrained` if fewer read queues would hide messages that a group has not read."""
         hidden = _queues(topic)[read : topic.read_queues]
         lags = find_lags(state, {queue: Bounds(*self._engine.store.bounds(queue)) for queue in hidden}, ignored)
         if lags:
@@ -228,7 +207,6 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
 
 
 def _retention(topic: Topic, age_ms: int, size: int) -> dict[str, Any]:
-    """Return the fields with the rules of a topic. Raises `InvalidArgument`: it has none of its own."""
     if (age_ms or size) and (topic.compaction or topic.name.startswith(_SYSTEM_PREFIX)):
         why = "keeps the latest message of each key" if topic.compaction else "belongs to a consumer group"
         raise InvalidArgument(f"topic {topic.name!r} {why}, and has no retention of its own")
@@ -236,7 +214,6 @@ def _retention(topic: Topic, age_ms: int, size: int) -> dict[str, Any]:
 
 
 def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType:
-    """Return how a new topic is compacted. Raises `InvalidArgument`."""
     if not wanted.HasField("compaction"):
         return msgspec.UNSET
     rules = wanted.compaction
@@ -267,9 +244,8 @@ def _check_counts(read: int, write: int) -> None:
 def _check_all_readable(read: int, write: int) -> None:
     if read < write:
         raise InvalidArgument(
-            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: messages in the "
-            "other queues "
-            "could not be read; use at least as many read queues"
+            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: messages in the other queues could "
+            "not be read; use at least as many read queues"
         )
 
 

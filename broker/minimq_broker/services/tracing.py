@@ -26,22 +26,13 @@ _PROGRESS = {
 
 
 class TraceService:
-    """The `TraceMessage` call of the broker.
-
-    Args:
-        engine: state, leases and offsets.
-    """
+    """The `TraceMessage` call of the broker."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def trace(self, request: find_pb2.TraceMessageRequest) -> find_pb2.TraceMessageResponse:
-        """Return the progress of each group that the caller may see.
-
-        Raises:
-            TopicNotFound, QueueNotFound: there is no such queue here.
-            OffsetOutOfRange: no message has had this offset.
-        """
+        """Return the progress of each group that the caller may see."""
         state = self._engine.state
         queue = state.queue(request.topic, request.queue_id)
         end = self._engine.store.queue_end(queue).offset
@@ -74,7 +65,6 @@ class TraceService:
 
 
 def _popped_progress(group: str, popped: PopQueue, offset: int) -> find_pb2.GroupProgress:
-    """Return the progress of a group that takes messages of the queue one by one."""
     progress = find_pb2.GroupProgress(group=group, committed_offset=popped.done)
     if offset < popped.done:
         progress.progress = find_pb2.MESSAGE_PROGRESS_SETTLED

@@ -55,17 +55,7 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
 
 
 class TransactionService:
-    """Calls about transactions, and their background work at a master, from `start` to `stop`.
-
-    Args:
-        handle: has the store that has them.
-        writes: record decisions and publish batches.
-        counters: count expired transactions.
-        broker_name: by which a decision names this broker.
-        expiry_s: seconds for which staged batches wait for a decision.
-        clock_ms: the time of day in ms since 1970.
-        idle_s: shortest idle time in seconds after which a transaction makes room for others.
-    """
+    """Calls about transactions, and their background work at a master, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -91,13 +81,7 @@ class TransactionService:
         self._outage = OutageLog(log)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
-        """Record a decision unless there is one, publish the rest of the transaction, and return the decision.
-
-        Raises:
-            InvalidArgument: it has no name or no number.
-            TransactionExpired: it names batches that are not staged here any more.
-            NotMaster, NotEnoughReplicas, StoreFull: this broker may not write now.
-        """
+        """Record a decision unless there is one, publish the rest of the transaction, and return the decision."""
         wanted = self._decided(request)
         stands = wanted.decision
 
@@ -121,10 +105,6 @@ class TransactionService:
 
         If the request names the batches to be committed, and all of them are here, they do not expire early from now
         on: another broker may decide next, and the writer may die before it notifies this one.
-
-        Raises:
-            InvalidArgument: it has no name.
-            NotMaster, NotEnoughReplicas: this broker does not know.
         """
         name = check_transaction(request.name)
         response = broker_pb2.DescribeTransactionResponse()
@@ -214,7 +194,6 @@ class TransactionService:
             self._outage.worked("transactions: go on name=(none)")
 
     async def _publish_next(self, name: str) -> int:
-        """Publish as `Writes.publish` does, where a new batch would be taken: too few replicas are too few for this."""
         self._writes.check(to_sender=True)
         return await self._writes.publish(name)
 
@@ -239,7 +218,6 @@ class TransactionService:
         await self._expire_idle(now)
 
     async def _expire_idle(self, now: int) -> None:
-        """Make room: drop idle transactions, the sooner the less room there is."""
         limits = self._handle.store.staging
 
         def decide(state: State) -> Fact | None:

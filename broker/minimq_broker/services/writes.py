@@ -58,24 +58,11 @@ class WriteObserver(Protocol):
         """Hear of a fact that is recorded here."""
 
     def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
-        """Hear that all jobs of a commit are answered.
-
-        Args:
-            maybe_changed: some of them may have changed the state without a call of `recorded`.
-            maybe_recorded: topics may be changed by a fact whose job was answered by an error.
-        """
+        """Hear that all jobs of a commit are answered."""
 
 
 class Writes:
-    """Jobs in flight to the disk, whose bytes are bounded. Belongs to the event loop.
-
-    Args:
-        submit: hands a job to the writer.
-        limits: what is let through.
-        counters: count acknowledged and refused batches.
-        observer: hears of what was written.
-        refusal: checked before anything is accepted, and again when it is acknowledged.
-    """
+    """Jobs in flight to the disk, whose bytes are bounded. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -119,22 +106,13 @@ class Writes:
         self._submit(job)
 
     async def append(self, job: AppendJob) -> None:
-        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is in flight.
-
-        Raises:
-            SystemBusy: there was no room for too long.
-            NotMaster, NotEnoughReplicas: this broker may not accept it now.
-        """
+        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is in flight."""
         await self._room_for(job)
         self._hand_in(job, job.size)
         self._observer.queue_grows(job)
 
     async def append_atomic(self, job: AtomicJob, check: Callable[[], None]) -> None:
-        """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it.
-
-        Raises:
-            MiniMQError: as of `append`, or of `check`.
-        """
+        """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it."""
         await self._room_for(job)
         check()
         self._hand_in(job, job.size)
@@ -147,7 +125,6 @@ class Writes:
         self._submit(job)
 
     async def _room_for(self, job: AppendJob | AtomicJob) -> None:
-        """Return when there is room for a job, and it may be accepted."""
         came_at = self._loop.time()
         while True:
             self.check(to_sender=True)  # after a wait, too: a store that was closed would never answer
@@ -179,12 +156,7 @@ class Writes:
             return (await self._written(FactJob(decision, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
-        """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left.
-
-        Raises:
-            StoreFull: the disk is nearly full.
-            NotMaster, NotEnoughReplicas: this broker may not write now.
-        """
+        """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left."""
         return (await self._written(PublishJob(name))).published
 
     async def publish_due(self) -> DueJob:
@@ -205,7 +177,6 @@ class Writes:
         self._hand_in(job)
 
     async def _written(self, job: Written) -> Written:
-        """Return a job once it is written. Raises its error."""
         self.check()
         answer: asyncio.Future[Written] = self._loop.create_future()
 

@@ -59,7 +59,6 @@ class StandbyOffsets:
             self._env.close()
             raise DamagedFile(
                 f"{path} is damaged: {error}: restore it from a copy, or move it away: then groups continue from the "
-                ""
                 "offsets that the master has recorded, and some messages are redelivered"
             ) from None
         except BaseException:

@@ -195,6 +195,5 @@ class GroupAdmin:
 def _not_found(group: str) -> GroupNotFound:
     return GroupNotFound(
         f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
-        "comes "
-        "back with them"
+        "comes back with them"
     )

@@ -57,8 +57,7 @@ def refuse_if_live(
     ]
     if held:
         raise GroupConflict(
-            f"queues of group {group} are held for members that have left: {some_of(held)}; wait until the hold "
-            "ends, "
+            f"queues of group {group} are held for members that have left: {some_of(held)}; wait until the hold ends, "
             f"or {action.verb} with force (--force)"
         )
 

@@ -190,8 +190,7 @@ def _describe(admin: Admin, name: str, *, all_queues: bool, output: str, clears:
     metavar="earliest|latest|TIME|OFFSET",
     callback=offset_or_start_of,
     help="Where the group continues: the beginning, the end, the first message stored at or after a time, or an "
-    "offset, which "
-    f"each queue must have. {TIME_HELP}",
+    f"offset, which each queue must have. {TIME_HELP}",
 )
 @option(
     "--queue",
@@ -243,7 +242,6 @@ def reset_offset(  # noqa: PLR0913 - by name
         if is_new and not new:
             raise GroupNotFound(
                 f"there is no group {check_group(name)}: `minimq group list` shows the groups; add --new to set the "
-                ""
                 "start of a future group"
             )
         before = admin.committed_offsets(name, topic)

@@ -221,9 +221,8 @@ def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bo
     if any(isinstance(other, BrokerProcess) and other.broker_name == name for other in left):
         return (
             f"The other replicas of {name} continue: if it was the master, an in-sync replica takes over after some "
-            ""
-            "seconds (`minimq cluster status`). To restart it until you end it, run in another terminal:\n"
-            f"  {server.command_line}"
+            "seconds (`minimq cluster status`). To restart it until you end it, run in another terminal:\n  "
+            f"{server.command_line}"
         )
     return "The other servers continue; to restart it, stop the cluster with Ctrl-C and start it again" + (
         "" if is_kept else ", which loses the data: use --data-dir to keep it"

@@ -33,12 +33,6 @@ class AssignedQueues:
     """Takes the place of a `GroupMember` for a consumer that was assigned queues. It has no thread of its own.
 
     A topic that is deleted is an error for the user, once; its queues are read on when it is made anew.
-
-    Args:
-        client: of the consumer.
-        fetcher: reads the queues.
-        start_offset: asks where a queue begins, on the event loop of the connection; raises `MiniMQError`.
-        waits: how the consumer waits.
     """
 
     def __init__(
@@ -100,7 +94,6 @@ class AssignedQueues:
             self._ticking = asyncio.create_task(self._keep_time())
 
     async def _keep_time(self) -> None:
-        """Try failed pulls again, and look for topics that are there again, on the event loop of the connection."""
         for tick in itertools.count():
             await asyncio.sleep(_TICK_S)
             if self._closed:

@@ -23,13 +23,7 @@ from minimq_common.model import MessageQueue
 
 
 class SharedTopics(NamedTuple):
-    """Topics whose queues are divided together among the same members.
-
-    Attributes:
-        decider: the broker whose list of members counts.
-        topics: the topics, sorted.
-        members: the members, sorted.
-    """
+    """Topics whose queues are divided together among the same members."""
 
     decider: str
     topics: tuple[str, ...]
@@ -40,10 +34,6 @@ def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) 
     """Return the brokers that carry each topic, as far as members meet there.
 
     A topic whose brokers are all away goes by the list of another broker; one without queues is left out.
-
-    Args:
-        queues: by topic.
-        places: the brokers at which members meet; at least one.
     """
     return {topic: places & {item.broker_name for item in items} or places for topic, items in queues.items() if items}
 
@@ -51,16 +41,7 @@ def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) 
 def shared_topics(
     client_id: str, carriers: Mapping[str, Collection[str]], lists: Mapping[str, MemberList]
 ) -> list[SharedTopics] | None:
-    """Return the topics of a member, grouped by the members that share them.
-
-    Args:
-        client_id: the member.
-        carriers: by topic of the member, the brokers at which members meet that carry it; at least one each.
-        lists: the latest list of each broker.
-
-    Returns:
-        None while a list that counts has not come, or does not have the member yet.
-    """
+    """Return the topics of a member, grouped by the members that share them."""
     counting = deciders(carriers, same_topics=False)
     if not any(lists[decider].topics for decider in counting.values() if decider in lists):
         counting = deciders(carriers, same_topics=True)
@@ -78,17 +59,7 @@ def shared_topics(
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group, or topics of it that the same members subscribe to, as one of these sees it.
-
-    Attributes:
-        group: its name.
-        client_id: of the member.
-        queues: of all these topics, by topic, sorted.
-        members: client ids of their subscribers, by the list of the deciding broker.
-        owners: who had which queue when this list of members began.
-        version: of the list.
-        decider: address of the deciding broker.
-    """
+    """A group, or topics of it that the same members subscribe to, as one of these sees it."""
 
     group: str
     client_id: str
@@ -100,11 +71,7 @@ class GroupView:
 
 
 def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[MessageQueue]:
-    """Return the queues of a member, computed here. All members come to the same result: they start from the same.
-
-    Raises:
-        InvalidArgument: there is no way to divide the queues.
-    """
+    """Return the queues of a member, computed here. All members come to the same result: they start from the same."""
     queues = [queue for items in view.queues.values() for queue in items]
     try:
         return allocate_group(strategy, view.group, view.client_id, queues, view.members, view.owners)

@@ -29,14 +29,6 @@ class BroadcastReader:
     """Takes the place of a `GroupMember`: gives its consumer every queue there is. Thread-safe.
 
     Its work is done by a task on the event loop of the connection.
-
-    Args:
-        client: of the consumer.
-        topics: what is read.
-        offsets: how far this consumer was.
-        starts: where queues begin of which nothing was saved.
-        fetcher: reads the queues.
-        options: of the consumer.
     """
 
     #: There is no group, and so no other members that subscribe to other topics.
@@ -113,7 +105,6 @@ class BroadcastReader:
             self._fetcher.tick()
 
     async def _compare(self) -> None:
-        """Begin queues that have appeared, and end queues that have gone."""
         there = {queue for topic in self._topics for queue in await self._queues_of(topic)}
         read = dict(self._read)
         gone = sorted((read.keys() - there) | await self._made_anew(read))
@@ -144,7 +135,6 @@ class BroadcastReader:
             return []
 
     async def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
-        """Return the queues of topics that were deleted and made again so quickly that no route was without them."""
         now: dict[tuple[str, str], int] = {}
         for queue in read:
             place = queue.topic, queue.broker_name
@@ -157,7 +147,6 @@ class BroadcastReader:
         return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}
 
     async def _first(self, queue: MessageQueue) -> Commit:
-        """Return where to begin with a queue."""
         bounds = await self._starts.bounds(queue)
         topic_id = bounds.topic_id.number
         saved = self._offsets.get(queue, topic_id)

@@ -42,18 +42,7 @@ class _Broker:
 
 
 class BrokerSessions:
-    """Sessions by broker name. Used by the member's task alone; streams reach it through `post`.
-
-    Args:
-        connection: has the streams.
-        place_of: where the members of a group meet by a broker name; None when that is not known.
-        post: has a function called by the member's task.
-        on_event: called there with the broker's name and the event.
-        on_refusal: called there with the broker's name and the error when a session has ended before any brought
-            something, or for the key of this client.
-        on_break: called there with the broker's name when a session has ended, and why if it was not in good order.
-        heartbeat_s: seconds between two signs of life.
-    """
+    """Sessions by broker name. Used by the member's task alone; streams reach it through `post`."""
 
     def __init__(
         self,

@@ -9,18 +9,7 @@ from minimq_common.model import MessageQueue
 
 
 class CommitState:
-    """The latest commit of one queue. Times are seconds on any clock that does not go back.
-
-    Args:
-        recommit_s: seconds after which an automatic commit repeats an offset that has not changed.
-
-    Attributes:
-        is_sought: the reader has moved: the recorded offset may go back.
-        is_unsaved: something was handed out that is not recorded.
-        was_refused_as_deleted: the broker has refused a commit under this lease, as it has the topic no more.
-        known: the offset that the broker has recorded; None if that is not known.
-        alone: the latest delivery that was made alone: its first offset, its number, and where its messages end.
-    """
+    """The latest commit of one queue. Times are seconds on any clock that does not go back."""
 
     def __init__(self, recommit_s: float, known: int | None = None) -> None:
         self.known = known

@@ -41,15 +41,6 @@ class Commits:
     """The commits of one consumer, one after the other, on the event loop of its connection.
 
     It asks the readers under their lock, and records without it.
-
-    Args:
-        lock: of the readers.
-        readers: of the queues that are read.
-        store: where offsets are recorded.
-
-    Attributes:
-        store: may be replaced before the first queue is read.
-        leased: whether queues are read and committed under leases, as a member of the group does.
     """
 
     def __init__(self, lock: threading.RLock, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore) -> None:
@@ -94,19 +85,6 @@ class Commits:
 
         After a seek the offset of a queue may go back. What can be recorded is, also when a broker does not answer or a
         queue was lost.
-
-        Args:
-            progress: the next offset that the group will read, by queue.
-            automatic: nobody has asked for it: leave out what this consumer has recorded lately. The broker may have
-                another offset by now, or none, when somebody has reset or deleted the group.
-            retry_s: for how long what has failed is tried again, if it may pass then: a broker gets another master,
-                at which the lease is renewed.
-
-        Raises:
-            Fenced: another member owns a queue.
-            OffsetOutOfRange: the messages before an offset were lost with a master; the reader goes back.
-            MiniMQError: a broker refused or did not answer; the first of several such errors, before `Fenced`, and that
-                before `TopicNotFound`.
         """
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
@@ -125,14 +103,7 @@ class Commits:
             raise errors[0]
 
     async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
-        """Record that messages of a queue are about to be delivered, and nothing else is; raises as `record`.
-
-        Args:
-            queue: all before the first message is finished.
-            first: offset of the first message.
-            tries: number of this delivery of them.
-            end: offset behind the last one.
-        """
+        """Record that messages of a queue are about to be delivered, and nothing else is; raises as `record`."""
         with self._lock:
             if (reader := self._readers.get(queue)) is not None:
                 reader.delivers_alone(first, tries, end)
@@ -140,12 +111,7 @@ class Commits:
         await self.record(progress)
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
-        """Record where the reader is in all queues, as `progress_of_all` has returned it.
-
-        Raises:
-            MiniMQError: as `record`.
-            Fenced: queues have left before what was handed out of them was recorded; said once.
-        """
+        """Record where the reader is in all queues, as `progress_of_all` has returned it."""
         try:
             await self.record(progress, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
@@ -173,14 +139,12 @@ class Commits:
             self._left_behind[reader.queue] = reader.position
 
     def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
-        """Tell whether another try may go well; needs the lock."""
         reader = self._readers.get(queue)
         if isinstance(failure.error, Fenced):
             return reader is not None and reader.may_be_recorded(failure.epoch)
         return failure.error.retriable
 
     async def _try(self, progress: Progress, *, automatic: bool) -> dict[MessageQueue, _Failure]:
-        """Record what can be recorded now; return what cannot."""
         async with self._turn:
             return await self._record(progress, automatic=automatic)
 

@@ -193,7 +193,6 @@ class Consumer:
         self._member.state_saved(queues)
 
     def _check_open(self) -> None:
-        """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
         self._process.check()
         if self._closed:
             raise Closed("the consumer is closed")
@@ -212,30 +211,16 @@ class Consumer:
         self._fetcher.want(topic, wanted)
 
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Return those messages of one topic that its filter wants, and count the others."""
         wanted = self._filters[messages[0].topic].apply(messages)
         self._dropped += len(messages) - len(wanted)
         return wanted
 
     async def _look_up_topics(self, timeout_s: float) -> None:
-        """Find the topics that are subscribed to.
-
-        Args:
-            timeout_s: seconds that the question for one may take.
-
-        Raises:
-            TopicNotFound, TopicUnavailable, SystemBusy, TransportError: a topic is not found.
-        """
         for topic in self._filters:
             if not topic.startswith(RETRY_PREFIX):  # which need not be there yet
                 await self._waits.result(partial(self._routes.find, topic, timeout_s))
 
     async def _join(self) -> None:
-        """Join the group with the topics that are subscribed to, which have been looked up; again if interrupted.
-
-        Raises:
-            StoreError: the file of the offsets cannot be used.
-        """
         if self._member is not None:
             pass
         elif self._options.model == "broadcasting":
@@ -289,13 +274,11 @@ class Consumer:
             self._member.release(epochs)
 
     def _revoke_all(self) -> None:
-        """Tell the user that all queues leave. To be called when closing, before the last commit. Idempotent."""
         if not self._all_revoked:
             self._all_revoked = True
             self._revoke(self._fetcher.queues)
 
     def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        """Call `on_revoked`; tell the group if the state of the queues is saved by that."""
         self._fetcher.announce()
         known = self._fetcher.unannounce(queues)
         callback = self._options.on_revoked
@@ -318,11 +301,9 @@ class Consumer:
                 log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
 
     def _delay_ms(self, queue: MessageQueue) -> int:
-        """Return how long the messages of a queue wait after they were stored."""
         return 0
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
-        """Call the user's code. Returns whether it went well: it neither failed nor returned `False`."""
         try:
             return callback(queues) is not False
         except self._callback_faults:  # it is the user's, and must not break the hand-over
@@ -340,7 +321,6 @@ class Consumer:
             self._member.lease_over(queue, epoch, error)
 
     def _shut_down(self) -> None:
-        """Leave the group and end all connections."""
         if self._member is not None:
             self._revoke_all()
             self._member.close()

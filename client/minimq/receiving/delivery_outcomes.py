@@ -23,22 +23,7 @@ _PASS_ON_LEVEL = 0
 
 
 class DeliveryOutcomes:
-    """Carries out what becomes of deliveries. Thread-safe.
-
-    Args:
-        client: of the consumer.
-        in_flight: the deliveries.
-        submit: has the listener called with a delivery.
-        topics_of_others: tells to which topics others of the group subscribe and this member does not.
-        group: the consumer group.
-        options: of the consumer.
-        orderly: the order of a queue is kept.
-
-    Attributes:
-        retry_topic: where messages wait; None for a consumer that has none.
-        sender: sends them there.
-        max_tries: retries of a message before it is a dead letter; None: without end.
-    """
+    """Carries out what becomes of deliveries. Thread-safe."""
 
     def __init__(
         self,
@@ -112,14 +97,7 @@ class DeliveryOutcomes:
     def try_again(
         self, delivery: Delivery, level: int | None, reason: str = TRIES_USED_UP, *, is_final: bool = False
     ) -> None:
-        """Have messages tried again: from the retry topic, or here when they must not be overtaken.
-
-        Args:
-            delivery: that has failed.
-            level: of their wait, None when the number of tries decides.
-            reason: why it has failed, for dead letters.
-            is_final: no further try will help.
-        """
+        """Have messages tried again: from the retry topic, or here when they must not be overtaken."""
         tries = 1 + delivery.messages[0].reconsume_times
         used_up = is_final or (self.max_tries is not None and tries >= self.max_tries)
         if self.retry_topic is None and used_up:
@@ -141,7 +119,6 @@ class DeliveryOutcomes:
         self._in_flight.put_aside(delivery, again, time.monotonic() + self._pause_s)
 
     def _returned(self, delivery: Delivery, left: list[ReceivedMessage]) -> None:
-        """The messages of a call were sent to be tried again, as far as possible."""
         if left:
             self._try_here(delivery, left)
         else:

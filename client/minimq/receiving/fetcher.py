@@ -36,20 +36,7 @@ log = client_logger(__name__)
 
 
 class Fetcher:
-    """The queues that one consumer reads. Thread-safe, but only one thread may take messages.
-
-    Args:
-        client: reaches the brokers.
-        places: where the queues are read.
-        group: the consumer group.
-        client_id: under which leases are held.
-        options: of the consumer.
-        callbacks: for its owner.
-
-    Attributes:
-        commits: records how far it is.
-        hand_out: has the messages for the thread that takes them.
-    """
+    """The queues that one consumer reads. Thread-safe, but only one thread may take messages."""
 
     def __init__(
         self,
@@ -320,7 +307,6 @@ class Fetcher:
         return reader
 
     def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
-        """End the reading of a queue; announce it only if its beginning was announced."""
         reader = self._readers.pop(queue, None)
         if reader is None:
             return None

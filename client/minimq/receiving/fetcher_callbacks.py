@@ -14,21 +14,16 @@ from minimq_common.model import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class FetcherCallbacks:
-    """The calls of a fetcher to its consumer. None of the first three may block.
+    """The calls of a fetcher to its consumer. None of the first three may block."""
 
-    Attributes:
-        lease_over: gets a queue, its epoch and the reason when its broker does not know the lease.
-        begins: gets a queue that is about to be read, and its lease.
-        lost: gets queues that were taken away.
-        announce: gets queues that were gained or lost, in the thread that takes messages and before the first message
-            of those gained.
-        offset_reset: gets what was missed when a queue goes on elsewhere, in the thread that takes messages.
-        delay_ms: returns how long the messages of a queue wait after they were stored.
-    """
-
+    #: Gets a queue, its epoch and the reason when its broker does not know the lease.
     lease_over: Callable[[MessageQueue, int, MiniMQError], None]
     begins: Callable[[MessageQueue, Grant], None]
     lost: Callable[[Sequence[MessageQueue]], None]
+    #: Gets queues that were gained or lost, in the thread that takes messages and before the first message of those
+    #: gained.
     announce: Callable[[QueueEvent, list[MessageQueue]], None]
+    #: Gets what was missed when a queue goes on elsewhere, in the thread that takes messages.
     offset_reset: Callable[[OffsetReset], None]
+    #: Returns how long the messages of a queue wait after they were stored.
     delay_ms: Callable[[MessageQueue], int]

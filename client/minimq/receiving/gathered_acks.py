@@ -44,10 +44,6 @@ class GatheredAcks:
 
     What comes first goes at once; what comes while that is under way goes together a moment later. So small calls cost
     little, and who waits for each one before the next does not wait for others.
-
-    Args:
-        connection: on whose event loop acknowledgements are sent.
-        settle: acknowledges messages, and waits until that is on disk.
     """
 
     def __init__(self, connection: Connection, settle: Callable[[Receipts], Awaitable[None]]) -> None:
@@ -130,7 +126,6 @@ class GatheredAcks:
             _tell(part, errors)
 
     def _gathered(self) -> list[list[_Acknowledgement]]:
-        """Take what is gathered, but for what was cancelled: for the same brokers together."""
         parts: dict[frozenset[str], list[_Acknowledgement]] = {}
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -143,7 +138,6 @@ class GatheredAcks:
         return [*parts.values()]
 
     async def _errors(self, parts: Sequence[Receipts]) -> Sequence[Exception | None]:
-        """Acknowledge messages; return for each part why that failed, if it did."""
         try:
             await self._settle(united(parts))
         except MiniMQError as error:

@@ -31,12 +31,6 @@ class Refusals:
     The user hears of a conflict at once, and of a key or a right that is lacking. He hears of a broker without room
     when the time for the start is over and no broker has taken the member: until then there may be room, and after it
     the queues of other brokers are read.
-
-    Args:
-        group: its name.
-        tell: gets the error, and None when there is none any more.
-        start_timeout_s: seconds for which the start may wait.
-        now: the time, on the monotonic clock.
     """
 
     def __init__(
@@ -108,11 +102,6 @@ class DeletedTopics:
 
     A broker that does not have a topic any more may be one of several that carried it. The topic was deleted if name
     servers know no other one, not even one that is away.
-
-    Args:
-        routes: where topics are.
-        reader: who reads them, such as "group 'billing'".
-        tell: gets the error for the user.
     """
 
     def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MiniMQError], None]) -> None:

@@ -173,7 +173,6 @@ class GroupMember:
         await self._sessions.close(broker_pb2.SessionRequest(leave=leave))
 
     def _idle_s(self) -> float:
-        """Return how long there is nothing to do unless something comes: others wait for the queues of a round."""
         due_at = self._rounds.due_at
         if self._sent_changes != self._state.changes:
             due_at = min(due_at, self._send_holding_at)
@@ -245,7 +244,6 @@ class GroupMember:
                 self._send_join(name)
 
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
-        """Take out of a member list in which topics the group has begun: that changes with time."""
         sent_at = self._sessions.answered_at(name)  # or later
         self._initial_offsets.reported(name, {item.topic: sent_at - item.ago_ms / 1000 for item in members.begun})
         members.ClearField("begun")
@@ -296,7 +294,6 @@ class GroupMember:
         self._topics_of_others = frozenset(subscribed.difference(self._about.topics))
 
     def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
-        """Return the topics of this member, grouped by who shares them; None while that is not known."""
         places = {item.broker_name for items in queues.values() for item in items}
         places = {name for name in places if self._place_of(name) is not None}
         if not places:
@@ -305,7 +302,6 @@ class GroupMember:
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
     async def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        """Return the queues of this member; None when the deciding broker does not know them yet."""
         if self._options.assignment == "client":
             if self._is_own_strategy or len(view.members) + sum(map(len, view.queues.values())) > _LARGE_GROUP:
                 return await asyncio.to_thread(own_share, self._strategy, view)
@@ -334,7 +330,6 @@ class GroupMember:
         )
 
     def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
-        """Return the topics of which it cannot be said yet whether the group is new in them."""
         if self._about.start.at == broker_pb2.START_AT_EARLIEST:
             return set()  # it makes no difference
         return self._initial_offsets.undecided(
@@ -347,14 +342,12 @@ class GroupMember:
         )
 
     async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
-        """Return the queues of a topic; None while no message of the group has had to wait for another try."""
         if topic.startswith(RETRY_PREFIX):
             route = self._routes.known(topic)  # which is watched, so that there is a round when it appears
             return route.read_queues() if route else None
         return (await self._routes.find(topic)).read_queues()
 
     def _place_of(self, broker_name: str) -> ReadPlace | None:
-        """Return where the members meet by a broker name; None when no route shows it."""
         for topic in self._about.topics:
             route = self._routes.known(topic)
             place = self._places.for_group(route.brokers.get(broker_name)) if route else None
@@ -365,13 +358,11 @@ class GroupMember:
     # ---- doing ----------------------------------------------------------------------------------
 
     def _send_join(self, name: str) -> None:
-        """Tell a broker that this member is in the group, and which queues it has or waits for."""
         for request in session_requests.join(self._about, self._strategy, self._options, self._state.held()):
             self._sessions.send(name, request)
         self._do(self._state.connected(name))
 
     def _send_holding(self, now: float) -> None:
-        """Tell all brokers what is held, since each of them may be the one that decides next."""
         self._sent_changes = self._state.changes
         self._send_holding_at = now + _HOLDING_GAP_S
         requests = list(session_requests.holding(self._about.group, self._state.held()))
@@ -380,7 +371,6 @@ class GroupMember:
                 self._sessions.send(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
-        """Carry steps out in their order, but with one word to a broker for many queues in a row."""
         at = 0
         while at < len(steps):
             first = steps[at]

@@ -23,13 +23,7 @@ from minimq_common.model import MessageQueue
 
 
 class _Taken(NamedTuple):
-    """A hand-out of messages.
-
-    Attributes:
-        reader: of their queue.
-        moves: how often it had moved by then.
-        position: offset of the first message.
-    """
+    """A hand-out of messages."""
 
     reader: QueueReader
     moves: int
@@ -37,17 +31,7 @@ class _Taken(NamedTuple):
 
 
 class HandOut:
-    """The messages of all readers of a consumer, for one thread. Thread-safe, but only one thread may take.
-
-    Args:
-        changes: has the lock of the readers, and tells when there may be something to take.
-        readers: of the queues that are read; each moves to the back when it has had its turn.
-        events: the user hears of these before he gets messages.
-        errors: to be raised in place of messages.
-        announce: tells the user of the events.
-        carry_out: does what a reader decides.
-        connection: on whose event loop pulls begin.
-    """
+    """The messages of all readers of a consumer, for one thread. Thread-safe, but only one thread may take."""
 
     def __init__(
         self,
@@ -79,17 +63,7 @@ class HandOut:
             self._changes.notify()
 
     def take(self, max_messages: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> list[ReceivedMessage]:
-        """Return messages of one queue; nothing when none came in time or a queue has to leave.
-
-        Args:
-            max_messages: most messages to return.
-            timeout_s: seconds to wait for the first one; `wake` ends the wait.
-            but: queues of which nothing is wanted now.
-
-        Raises:
-            MiniMQError: a queue cannot be read; other queues go on when called again.
-            Closed: the consumer was closed.
-        """
+        """Return messages of one queue; nothing when none came in time or a queue has to leave."""
         deadline = time.monotonic() + timeout_s
         changed: SimpleQueue[None] = SimpleQueue()
         while True:
@@ -105,16 +79,7 @@ class HandOut:
     def look(
         self, max_messages: int, changed: Callable[[], None], but: Collection[MessageQueue] = ()
     ) -> list[ReceivedMessage] | None:
-        """Return messages of one queue, and none if the wait for them is to end.
-
-        Args:
-            max_messages: most messages to return.
-            changed: called once, when there may be some, if None is returned. Must not block.
-            but: queues of which nothing is wanted now.
-
-        Raises:
-            MiniMQError: as `take`.
-        """
+        """Return messages of one queue, and none if the wait for them is to end."""
         damaged: FetchedBatch | None = None
         while True:
             unopened: list[FetchedBatch] = []

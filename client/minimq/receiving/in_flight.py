@@ -16,15 +16,7 @@ from minimq_common.model import MessageQueue
 
 
 class Suspects(NamedTuple):
-    """Messages of which one may have ended the member that had them: while they are delivered, nothing else is.
-
-    Attributes:
-        first: offset of the first of them.
-        tries: deliveries of those up to `near` to members that died.
-        near: offset up to which each is delivered alone; those behind it with as many as usual.
-        end: offset behind the last of them.
-        known: all of those up to `near` were in the hands of the latest such member, and no others.
-    """
+    """Messages of which one may have ended the member that had them: while they are delivered, nothing else is."""
 
     first: int
     tries: int
@@ -34,12 +26,7 @@ class Suspects(NamedTuple):
 
     @classmethod
     def of(cls, lease: Grant, most: int) -> Suspects:
-        """Return those of a queue that was granted.
-
-        Args:
-            lease: tells of the deliveries to members that died.
-            most: number of messages that listeners have at once.
-        """
+        """Return those of a queue that was granted."""
         near = lease.in_hand_end or min(lease.offset + most, lease.queue_end)
         return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_hand_end))
 
@@ -68,17 +55,7 @@ class _QueueWork:
 
 
 class Delivery:
-    """Messages of one queue and topic that are given to the listener together, again and again if need be.
-
-    Attributes:
-        queue: where they were read.
-        messages: the unfinished messages.
-        began_at: when the listener was given them, on the monotonic clock; None while it is not at work.
-        given_up: the listener hangs, and the messages were sent to be tried again; what it answers does not matter.
-        hangs: it was reported that the listener hangs.
-        gives_up: why the messages are to become dead letters in place of a call; "" for a call.
-        following: is to be made when this one is finished; None when there is none.
-    """
+    """Messages of one queue and topic that are given to the listener together, again and again if need be."""
 
     def __init__(self, queue: MessageQueue, first: int, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
         self.queue = queue
@@ -109,13 +86,7 @@ class _Waiting(NamedTuple):
 
 
 class InFlightDeliveries:
-    """The deliveries in flight, and how far queues are. Thread-safe; nothing blocks but `wait`.
-
-    Args:
-        limits: of each queue.
-        one_at_a_time: a queue has one call, and no other before that one is finished.
-        changed: called when there may be more to take or to hand over; without a lock.
-    """
+    """The deliveries in flight, and how far queues are. Thread-safe; nothing blocks but `wait`."""
 
     def __init__(self, limits: InFlightLimits, changed: Callable[[], None], *, one_at_a_time: bool) -> None:
         self._limits = limits
@@ -196,11 +167,7 @@ class InFlightDeliveries:
             return {queue: self._queues[queue].suspects for queue in self._suspect}
 
     def offsets(self, positions: Callable[[], Mapping[MessageQueue, int]]) -> dict[MessageQueue, int]:
-        """Return the commit positions of all queues; only by the thread that takes messages.
-
-        Args:
-            positions: tells where the reader of each queue is: what it has passed over is finished.
-        """
+        """Return the commit positions of all queues; only by the thread that takes messages."""
         with self._changed:
             before = dict(self._queues)
         read = positions()  # after the look at the queues: one that begins anew meanwhile begins behind no message
@@ -228,7 +195,6 @@ class InFlightDeliveries:
             self._suspect.discard(queue)
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
-        """Bring up to date whether something of a queue may be taken."""
         if self._queues.get(queue) is not work:
             return
         if not work.ranges.idle if self._one_at_a_time else work.ranges.is_full(self._limits):
@@ -244,14 +210,7 @@ class InFlightDeliveries:
         parts: Sequence[list[ReceivedMessage]],
         read_again: Callable[[int], None],
     ) -> list[Delivery]:
-        """Account for messages that were taken from a queue; return the calls to be made.
-
-        Args:
-            taken: all of them, in the order of the queue.
-            parts: the messages that the listener wants, one part for each call.
-            read_again: called with an offset when the queue was lost and granted anew meanwhile, so that nobody knows
-                whether the messages are of before or after: it is to be read from there.
-        """
+        """Account for messages that were taken from a queue; return the calls to be made."""
         queue = taken[0].queue
         with self._changed:
             work = self._queues.get(queue)
@@ -362,13 +321,7 @@ class InFlightDeliveries:
             return not delivery.given_up
 
     def hanging(self, now: float, timeout_s: float, *, give_up: bool) -> list[Delivery]:
-        """Return the calls that have lasted too long by now, each once.
-
-        Args:
-            now: on the monotonic clock.
-            timeout_s: how long a call may last.
-            give_up: their answers shall not matter any more.
-        """
+        """Return the calls that have lasted too long by now, each once."""
         with self._changed:
             late = [
                 delivery

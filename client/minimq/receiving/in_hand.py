@@ -81,7 +81,6 @@ class InHand:
 
     @property
     def _is_busy(self) -> bool:
-        """Tell whether nothing may join what is in hand."""
         return self._makes_room or self._suspect in self._delivered
 
     def _has_any(self, now: float) -> bool:

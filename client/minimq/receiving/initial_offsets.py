@@ -42,12 +42,7 @@ class InitialOffsets:
         self._unknown.discard(topic)
 
     def undecided(self, carriers: Mapping[str, Collection[str]], now: float) -> set[str]:
-        """Return the topics of whose queues none is to be asked for yet.
-
-        Args:
-            carriers: the brokers that carry each topic.
-            now: the time.
-        """
+        """Return the topics of whose queues none is to be asked for yet."""
         waiting: set[str] = set()
         for topic, brokers in carriers.items():
             if topic in self._since or self._reported.issuperset(brokers):

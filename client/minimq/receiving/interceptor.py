@@ -91,16 +91,7 @@ def intercept_all(interceptor: ReceiveInterceptor) -> Callable[[], None]:
 
 
 class ReceiveInterceptors:
-    """The interceptors of one consumer, in their order, and those of all consumers. False if there are none.
-
-    Args:
-        interceptors: of the user.
-        group: the consumer group.
-        client_id: name of the consumer among all clients.
-
-    Raises:
-        InvalidArgument: one is no interceptor.
-    """
+    """The interceptors of one consumer, in their order, and those of all consumers. False if there are none."""
 
     __slots__ = ("_client_id", "_group", "_interceptors")
 

@@ -33,12 +33,7 @@ class LaneQueues:
         return found
 
     def following(self, delivery: PoppedDelivery, among: Container[PoppedDelivery]) -> PoppedDelivery | None:
-        """Return the delivery whose turn has come; None if none waits.
-
-        Args:
-            delivery: the one that is over.
-            among: the deliveries that are still to be made.
-        """
+        """Return the delivery whose turn has come; None if none waits."""
         waiting = self._waiting[delivery.queue, delivery.lane]
         while waiting:
             if (found := waiting.popleft()) in among:

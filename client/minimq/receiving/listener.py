@@ -77,7 +77,6 @@ class RetryLater:
             object.__setattr__(self, "level", self._whole(self.level))
 
     def _whole(self, number: object) -> int:
-        """Return a number from 0 on as an `int`; numpy has types of its own. Raises `InvalidArgument`."""
         try:
             whole = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
         except TypeError:
@@ -120,16 +119,11 @@ class Verdict(NamedTuple):
 
 
 class ListenerCalls(NamedTuple):
-    """The mode in which a listener is called.
-
-    Attributes:
-        threads: maximum number of concurrent calls.
-        batch_size: maximum number of messages in one call.
-        in_order: one call at a time for each queue, in order.
-    """
+    """The mode in which a listener is called."""
 
     threads: int
     batch_size: int
+    #: One call at a time for each queue, in order.
     in_order: bool
 
 
@@ -142,14 +136,7 @@ def check_may_start(topics: Collection[str], *, has_started: bool) -> None:
 
 
 def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:
-    """Return the verdict of a result for a number of messages. An invalid result is not a success.
-
-    Args:
-        answer: the result of the listener.
-        messages: number of messages of the call.
-        mistake: the result of `mistake_in`.
-        in_order: nothing may overtake a message that is retried.
-    """
+    """Return the verdict of a result for a number of messages. An invalid result is not a success."""
     if answer is ConsumeResult.SUCCESS or (isinstance(answer, Reply) and mistake is None):
         return Verdict(())
     if mistake is not None:
@@ -231,7 +218,6 @@ class _Adapter:
         )
 
     def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Return the verdict of a result; send the replies that it has."""
         if answer is ConsumeResult.SUCCESS:
             return Verdict(())
         mistake = mistake_in(answer, len(messages))
@@ -247,7 +233,6 @@ class _Adapter:
         return found
 
     def _reply(self, messages: Sequence[ReceivedMessage], replies: Sequence[object], again: Container[int]) -> None:
-        """Send the replies to messages that are not retried. Raises as `Replier.prepare`, and then sends none."""
         prepared = [
             (message, self._replier.prepare(message, reply))
             for index, (message, reply) in enumerate(zip(messages, replies, strict=True))
@@ -258,7 +243,6 @@ class _Adapter:
                 self._replier.send(message, made)
 
     def _log_mistake(self, answer: object, mistake: str) -> None:
-        """Log an invalid result, once for each kind: to the user it looks like failing messages."""
         if inspect.iscoroutine(answer):
             answer.close()
         if type(answer) not in self._logged:

@@ -20,14 +20,7 @@ _CLOSED_WITHIN_S = 1.0
 
 
 class ListenerTasks(Generic[Delivery]):
-    """Tasks on one event loop, as many as have work. Deliveries may come from any thread.
-
-    Args:
-        loop: the user's.
-        count: maximum number of tasks.
-        deliver: makes one delivery; must not raise, except when it is cancelled.
-        cut_off: called with a delivery whose listener was cancelled although the loop still runs.
-    """
+    """Tasks on one event loop, as many as have work. Deliveries may come from any thread."""
 
     def __init__(
         self,

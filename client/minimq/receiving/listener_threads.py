@@ -18,11 +18,6 @@ class ListenerThreads(Generic[Delivery]):
     """A few threads that make deliveries in order. Thread-safe.
 
     They are daemons: a listener that never returns does not keep the process alive.
-
-    Args:
-        count: of threads.
-        deliver: makes one delivery.
-        name: prefix of their names.
     """
 
     #: They run until they are closed.

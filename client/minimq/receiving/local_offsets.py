@@ -20,16 +20,12 @@ _VERSION = 1
 
 
 class SavedOffset(NamedTuple):
-    """An offset, as it was saved.
-
-    Attributes:
-        offset: the next one to be read.
-        topic_id: of the topic that was read; 0 when it is not known, as in files of earlier releases.
-        term: the latest one in the log that was read; 0 when it is not known, as in files of earlier releases.
-    """
+    """An offset, as it was saved."""
 
     offset: int
+    #: Of the topic that was read; 0 when it is not known, as in files of earlier releases.
     topic_id: int = 0
+    #: The latest one in the log that was read; 0 when it is not known, as in files of earlier releases.
     term: int = 0
 
 
@@ -40,16 +36,6 @@ class LocalOffsets:
     and with the term of the log, so that brokers can tell what a later master has taken back.
     The file is replaced as a whole, and synced, so that it is the old or the new one whatever happens. One consumer at
     a time has it.
-
-    Args:
-        directory: where the files of all groups are; made when it is not there. "~" is the user's home.
-        group: the group.
-        client_id: of the consumer.
-
-    Raises:
-        InvalidArgument: the directory is in the home of a user who has none.
-        DataDirectoryInUse: another consumer has the file.
-        StoreError: the file cannot be read or is none of this kind.
     """
 
     def __init__(self, directory: str | os.PathLike[str], group: str, client_id: str) -> None:

@@ -14,12 +14,7 @@ Work = Callable[[], None]
 
 
 class LoopWorker:
-    """Carries work from any thread to one task on the event loop of a connection. Thread-safe.
-
-    Args:
-        connection: has the loop.
-        run: the task; it asks for work by `next`, until that is None.
-    """
+    """Carries work from any thread to one task on the event loop of a connection. Thread-safe."""
 
     def __init__(self, connection: Connection, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._connection = connection

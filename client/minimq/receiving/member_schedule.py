@@ -7,16 +7,7 @@ from __future__ import annotations
 
 
 class RebalanceSchedule:
-    """The times at which a member looks at the allocation: at once after a change, but not for every one of many.
-
-    Args:
-        gap_s: least time between two rounds: what happens meanwhile makes one round together.
-        interval_s: time after which there is a round though nothing has happened.
-        now: the present time.
-
-    Attributes:
-        count: how many rounds there were.
-    """
+    """The times at which a member looks at the allocation: at once after a change, but not for every one of many."""
 
     def __init__(self, *, gap_s: float, interval_s: float, now: float) -> None:
         self._gap_s = gap_s
@@ -55,9 +46,6 @@ class Heartbeats:
 
     A broker answers each heartbeat with its number. The time of an answer is that of the heartbeat it names, so an
     answer that got lost makes none of the later ones look older than it is.
-
-    Attributes:
-        answered_at: when the latest request was sent of which it is known that the broker has got it.
     """
 
     def __init__(self) -> None:

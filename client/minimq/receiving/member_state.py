@@ -67,15 +67,10 @@ class Grant(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Tell the broker that the queue is wanted.
-
-    Attributes:
-        queue: which one.
-        epoch: under which it was held last, 0 if it was not.
-        given_back: how often it was given back so far.
-    """
+    """Tell the broker that the queue is wanted."""
 
     queue: MessageQueue
+    #: Under which it was held last, 0 if it was not.
     epoch: int
     given_back: int = 0
 
@@ -145,15 +140,7 @@ class _Claim:
 
 
 class MemberState:
-    """The queues of one member. Used by one thread.
-
-    Args:
-        drain_s: how long a queue that is to leave may be kept.
-        trust_s: how long leases are trusted without a sign of their broker.
-
-    Attributes:
-        changes: grows whenever `held` has changed.
-    """
+    """The queues of one member. Used by one thread."""
 
     def __init__(self, *, drain_s: float, trust_s: float) -> None:
         self._drain_s = drain_s
@@ -372,14 +359,12 @@ class MemberState:
         return steps
 
     def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
-        """Let the reader go on if it waits for this confirmation of the lease."""
         was_unconfirmed, claim.unconfirmed_since = claim.unconfirmed_since is not None, None
         self.changes += claim.stood_still
         claim.stood_still = False
         return [Begin(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
-        """Stop reading under a lease that is not trusted; its broker may still keep it for this member."""
         if queue not in self._target:
             return [Lose(queue), *self._give_back(queue, claim)]
         self._claims[queue] = _Claim()
@@ -398,5 +383,4 @@ _ORDER = (Lose, GiveBack, Saved, Ask)
 
 
 def _together(steps: list[Step]) -> list[Step]:
-    """Put steps of a kind next to each other, to make one request of them; keep the order of each queue."""
     return sorted(steps, key=lambda step: _ORDER.index(type(step))) if len(steps) > 1 else steps

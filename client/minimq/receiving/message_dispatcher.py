@@ -246,7 +246,6 @@ class MessageDispatcher:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _before_take(self) -> None:
-        """Extend what is in hand if the process stood still, or the broker would hand it out again, even to it."""
         if self._stood_still_since(self._woke_at):
             now = time.monotonic()
             in_hand = [delivery for delivery in self._in_hand if delivery.kept and not delivery.is_lost]
@@ -254,12 +253,10 @@ class MessageDispatcher:
             self._woke_at = now
 
     def _stood_still_since(self, since: float) -> bool:
-        """Tell whether the process stood still after a time for so long that messages may have expired."""
         is_late = time.monotonic() - self._looked_at > _KEPT_AFTER * self._options.invisible_s
         return is_late or self._stood_still_at >= since
 
     def _room(self) -> int:
-        """Return for how many messages there are calls that can begin at once: none waits behind a slow one."""
         free = (self._most_calls - self._active) * self._batch_size
         return min(free, self._options.max_in_hand_messages - self._messages_in_hand)
 
@@ -293,12 +290,10 @@ class MessageDispatcher:
         self._answered(delivery, verdict)
 
     def _cut_off(self, delivery: PoppedDelivery) -> None:
-        """The call of a listener was cancelled: that counts as a failure."""
         log.error("consumer: the listener was cancelled group=%s queue=%s", self.group, delivery.queue)
         self._answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def _answered(self, delivery: PoppedDelivery, found: Verdict) -> None:
-        """Act on the result of the listener. On any thread."""
         self._client.connection.call_soon(self._act_on, delivery, found)
 
     # ---- outcomes ----------------------------------------------------------------------------------
@@ -344,14 +339,12 @@ class MessageDispatcher:
                 self._calls.flush()
 
     def _withdrawn(self, delivery: PoppedDelivery) -> list[PoppedMessage]:
-        """Return the messages that came with a delivery and wait for it; the listener is not called with them."""
         withdrawn = [each for each in self._lanes.withdraw(delivery) if each.claim()]
         for each in withdrawn:
             self._leave(each)
         return [message for each in withdrawn for message in each.messages]
 
     def _cut(self, delivery: PoppedDelivery, count: int) -> Sequence[PoppedMessage]:
-        """Leave a delivery its first messages; return the others, which are no longer in hand."""
         rest = delivery.cut(count)
         self._messages_in_hand -= len(rest)
         return rest
@@ -397,14 +390,12 @@ class MessageDispatcher:
     # ---- the end -----------------------------------------------------------------------------------
 
     async def _give_up(self, error: BaseException) -> None:
-        """Stop taking, since the listener cannot be called any more, and return everything to the brokers."""
         log.critical("consumer: reads no more, and leaves the group=%s", self.group, exc_info=error)
         self._broken = error
         await self._stop_taking()
         await self._reader.close(_CLOSE_S)
 
     async def _stop_taking(self) -> None:
-        """Stop taking, and return the messages whose calls have not begun."""
         if self._taking is not None:
             self._taking.cancel()
             await asyncio.wait([self._taking])
@@ -416,7 +407,6 @@ class MessageDispatcher:
             await self._reader.give_back(messages)
 
     async def _wait_for_calls(self, timeout_s: float) -> None:
-        """Wait until what is in hand is settled, and say so if that takes a while: nothing else is seen of it."""
         if timeout_s > QUIET_CLOSE_S:
             if await self._settled_within(QUIET_CLOSE_S):
                 return

@@ -21,24 +21,11 @@ class OffsetStore(Protocol):
     """Records offsets. Used on the event loop of the connection."""
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets, as many as possible, and wait until they are on disk.
-
-        Returns:
-            What could not be recorded, with the reason.
-        """
+        """Record offsets, as many as possible, and wait until they are on disk."""
 
 
 class BrokerOffsets:
-    """The offsets of a group: each at the broker of its queue.
-
-    Args:
-        calls: to brokers.
-        address_of: where the broker of a queue is that is read without a lease; raises `Unavailable`.
-        group: the group.
-        client_id: in whose name leases are held.
-        timeout_s: for one call.
-        published: the offsets are for monitoring, and never read back.
-    """
+    """The offsets of a group: each at the broker of its queue."""
 
     def __init__(
         self,
@@ -75,7 +62,6 @@ class BrokerOffsets:
         return failures | await self._save_each(parts)
 
     async def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
-        """Record the parts, each at one broker, all at the same time: each waits for a disk."""
         addresses = {part: address for part, (address, _) in enumerate(parts)}
         requests = {part: self._request(commits) for part, (_, commits) in enumerate(parts)}
         _, failed = await self._calls.call_all(addresses, lambda stub: stub.CommitOffsets, requests, self._timeout_s)
@@ -112,28 +98,17 @@ class BrokerOffsets:
 
 
 class QueueBounds(NamedTuple):
-    """The offsets that are stored in a queue.
-
-    Attributes:
-        first: first offset.
-        end: the one after the last.
-        topic_id: of the topic at the broker of the queue.
-        term: the latest one in the log of which that is.
-    """
+    """The offsets that are stored in a queue."""
 
     first: int
+    #: The one after the last.
     end: int
     topic_id: TopicId
     term: int
 
 
 async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
-    """Ask what is stored in a queue, on the event loop of the connection.
-
-    Raises:
-        QueueNotFound: there is no such queue.
-        TopicNotFound, Unavailable: the broker cannot be asked.
-    """
+    """Ask what is stored in a queue, on the event loop of the connection."""
     request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
     described = await places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
     if not 0 <= queue.queue_id < len(described.queues):
@@ -147,11 +122,6 @@ class OffsetLookup:
     """The questions for offsets: what is stored, what a group has recorded, where the start rule begins.
 
     Its coroutines run on the event loop of the connection.
-
-    Args:
-        places: where the queues are read.
-        start: the rule.
-        timeout_s: for one call.
     """
 
     def __init__(self, places: ReadPlaces, start: broker_pb2.StartPosition, timeout_s: float) -> None:
@@ -160,12 +130,7 @@ class OffsetLookup:
         self._timeout_s = timeout_s
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Return what is stored in a queue.
-
-        Raises:
-            InvalidArgument: there is no such queue.
-            TopicNotFound, Unavailable: the broker cannot be asked.
-        """
+        """Return what is stored in a queue."""
         try:
             return await queue_bounds(self._places, queue, self._timeout_s)
         except QueueNotFound as error:

@@ -25,11 +25,7 @@ class PopPlace(NamedTuple):
 
 
 class PopPlaces:
-    """The places of a consumer, in turn. Lives on the event loop of the connection.
-
-    Args:
-        client: knows the routes.
-    """
+    """The places of a consumer, in turn. Lives on the event loop of the connection."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client

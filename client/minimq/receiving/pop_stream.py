@@ -41,19 +41,6 @@ class PopStream:
 
     Settles are sent with the next take, or by themselves while no other settle is under way; those that come meanwhile
     go together.
-
-    Args:
-        connection: has the loop.
-        address: HOST:PORT of the broker.
-        group: the consumer group.
-        client_id: of the consumer.
-        on_end: called when the stream is over.
-
-    Attributes:
-        address: of the broker.
-        began_at: when, by the event loop.
-        opened: the batches that came on it.
-        is_known: the broker knows the consumer by it, and releases its messages some time after it ends.
     """
 
     def __init__(
@@ -92,11 +79,7 @@ class PopStream:
         return self._error is not None
 
     async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
-        """Return messages. If this is cancelled, those that come nevertheless go to others.
-
-        Raises:
-            MiniMQError: why there is nothing to take, or the stream is over.
-        """
+        """Return messages. If this is cancelled, those that come nevertheless go to others."""
         self._check()
         self.is_known = True
         take.id = next(self._ids)
@@ -119,11 +102,7 @@ class PopStream:
         self._cancel_take(next(self._ids))
 
     async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
-        """Settle messages, wait until that is on disk, and return those that were redelivered since.
-
-        Raises:
-            MiniMQError: why it was refused, or the stream is over: then it may have been taken nevertheless.
-        """
+        """Settle messages, wait until that is on disk, and return those that were redelivered since."""
         self._check()
         answer: asyncio.Future[list[Span]] = self._loop.create_future()
         self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
@@ -189,7 +168,6 @@ class PopStream:
             self._send(settles)
 
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
-        """Return the settles that wait, as far as they fit into one request."""
         found: list[broker_pb2.PopSettle] = []
         while self._suspects and len(self._settling) < MAX_SETTLES:
             found.append(self._settle(*self._suspects.popleft()))

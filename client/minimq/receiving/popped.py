@@ -85,13 +85,7 @@ class OpenedBatches:
         return dict(self._opened)
 
     def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
-        """Return a batch, opened. Raises as `ReceivedBatch`.
-
-        Args:
-            queue: its queue.
-            stored: as it came; without its bytes if the consumer had it.
-            kept: the batches that the consumer had when it sent the take.
-        """
+        """Return a batch, opened. Raises as `ReceivedBatch`."""
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
             # Compaction has put another batch there.

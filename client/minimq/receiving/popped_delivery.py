@@ -10,18 +10,7 @@ from minimq_common.model import MessageQueue
 
 
 class PoppedDelivery:
-    """A call of the listener, from its messages until they are settled.
-
-    Attributes:
-        messages: of one queue and topic, and of one lane if it is FIFO.
-        kept: the messages whose invisible duration is extended.
-        kept_at: when that was done last, or when they were taken, on the monotonic clock.
-        began_at: when the listener was given them; None before.
-        is_being_kept: an extension is under way.
-        is_answered: the listener has answered, so that they are being settled.
-        is_lost: it was reported that others were given some, or will be.
-        hangs: it was reported that the listener hangs.
-    """
+    """A call of the listener, from its messages until they are settled."""
 
     def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
         self.messages = messages

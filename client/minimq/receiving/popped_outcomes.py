@@ -28,15 +28,7 @@ def most_tries(options: ConsumerOptions) -> int:
 
 
 class PoppedOutcomes:
-    """Settles the messages of deliveries by the results of the listener. Lives on the event loop of the connection.
-
-    Args:
-        reader: has taken the messages.
-        options: of the consumer.
-
-    Raises:
-        InvalidArgument: a duration of the options is longer than brokers allow.
-    """
+    """Settles the messages of deliveries by the results of the listener. Lives on the event loop of the connection."""
 
     def __init__(self, reader: SimpleReader, options: ConsumerOptions) -> None:
         self._reader = reader
@@ -79,7 +71,6 @@ class PoppedOutcomes:
             await self._insist(delivery, messages, broker_pb2.POP_OUTCOME_DONE)
 
     async def _bury(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], reason: str) -> None:
-        """Make dead letters of messages, however long that takes, and acknowledge them."""
         left = messages
         while left and not self._reader.is_closed:
             sent = await self._reader.send_to_dead_letters(
@@ -97,7 +88,6 @@ class PoppedOutcomes:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int = 0,
     ) -> None:
-        """Settle messages, however long their broker is away."""
         while not self._reader.is_closed:
             try:
                 await self._reader.settler.settle(messages, outcome, duration_ms)

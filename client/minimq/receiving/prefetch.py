@@ -28,12 +28,6 @@ class Prefetch:
 
     No more are taken than it receives in a moment, and they wait only a moment. Those that failed before are never
     taken ahead: a process that ends takes no try from them. Thread-safe.
-
-    Args:
-        connection: on whose event loop messages are taken.
-        limit: maximum number of messages to take ahead at once; 0 turns it off.
-        take: takes so many messages ahead, those that are there.
-        give_back: lets others have messages.
     """
 
     def __init__(
@@ -71,7 +65,6 @@ class Prefetch:
             self._ask(most)
 
     def _ask(self, most: int) -> None:
-        """Have messages taken ahead if few are left."""
         ahead = min(self._pace.ahead, self._limit)
         is_low = self._has_more and not self._is_asked and ahead >= _FEWEST_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:

@@ -56,11 +56,7 @@ class Prefetched:
 
 
 class Pace:
-    """The pace at which an application receives messages. Not thread-safe.
-
-    Attributes:
-        ahead: number of messages for which it needs a moment: so many are worth taking ahead.
-    """
+    """The pace at which an application receives messages. Not thread-safe."""
 
     def __init__(self) -> None:
         self.ahead = 0

@@ -7,17 +7,13 @@ from typing import NamedTuple
 
 
 class InFlightLimits(NamedTuple):
-    """The limits of one queue: at any of them no more of it is taken.
-
-    Attributes:
-        messages: how many messages.
-        size: bytes of their bodies.
-        span: offsets from the first message that is not finished to the last one that was taken: so many may have
-            to be read again after a crash.
-    """
+    """The limits of one queue: at any of them no more of it is taken."""
 
     messages: int
+    #: Bytes of their bodies.
     size: int
+    #: Offsets from the first message that is not finished to the last one that was taken: so many may have to be read
+    #: again after a crash.
     span: int
 
 
@@ -35,10 +31,6 @@ class ProcessQueue:
 
     The commit position is the lowest offset that is not finished, so that messages may be finished in any order and
     none is ever passed over.
-
-    Attributes:
-        messages: how many are in hand.
-        size: bytes of their bodies.
     """
 
     def __init__(self, offset: int) -> None:

@@ -119,7 +119,6 @@ class PullInput:
                 self._fetcher.go_back(self.queue, offset)
 
     def _current(self) -> QueueReader | None:
-        """Return the reader, unless the queue has left or somebody has sought since; needs the lock."""
         assert self.queue is not None
         reader = self._fetcher.reader(self.queue)
         return reader if reader is self._reader and reader is not None and reader.moves == self._moves else None

@@ -181,13 +181,11 @@ class PullReader(Consumer):
             self._fetcher.halt()
 
     def _recover(self) -> None:
-        """Have the next poll return what one has taken that was interrupted; it may have been in the midst of it."""
         if self.is_interrupted:
             self._client.run(self._fetcher.hand_out.take_back)
             self.is_interrupted = False
 
     async def _join_by(self, deadline: float) -> bool:
-        """Join the group. Returns False when its topics are not found by the deadline, and may be later."""
         now = time.monotonic()
         if self._starting is None:
             self._starting = RetrySchedule(self._options.start_timeout_s, now)
@@ -266,7 +264,6 @@ class PullReader(Consumer):
     # ---- bit by bit -----------------------------------------------------------------------------
 
     def _put_back(self) -> None:
-        """Put back what was read but not handed out to a loop that was left, or to a caller that is gone."""
         if self._poll_batch is not None:
             self._poll_batch.over = True  # first: what is given from now on comes twice, but nothing gets lost
             waiting = self._waiting()
@@ -275,11 +272,9 @@ class PullReader(Consumer):
                 self._fetcher.hand_out.give_back(waiting)
 
     def _waiting(self) -> Sequence[ReceivedMessage]:
-        """Return what was read and given to nobody yet."""
         return self._of_poll_batch(lambda batch: batch.not_given)
 
     def _undone(self) -> dict[MessageQueue, int]:
-        """Return from where on a queue must not be committed."""
         return {
             message.queue: message.queue_offset for message in self._of_poll_batch(lambda batch: batch.not_done)[:1]
         }
@@ -305,14 +300,12 @@ class PullReader(Consumer):
                 self._client.connection.call_soon(self._begin_commit, self._fetcher.commits.progress_of_all({}))
 
     def _begin_commit(self, progress: Progress) -> None:
-        """Begin to record how far queues are read, on the event loop of the connection."""
         if self._committing is None:
             self._committing = asyncio.create_task(self._fetcher.commits.record_all(progress, automatic=True))
             # So that asyncio does not log its error: `_look_at_commit` tells it, unless the consumer is closed before.
             self._committing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def _look_at_commit(self) -> None:
-        """Tell of an automatic commit that has failed."""
         committing = self._committing
         if committing is None or not committing.done():
             return
@@ -327,14 +320,12 @@ class PullReader(Consumer):
         log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
     async def _commit_all(self, *, automatic: bool) -> None:
-        """Record how far all queues were read, and try for a while."""
         commits = self._fetcher.commits
         retry_s = self._options.request_timeout_s
         record_all = partial(commits.record_all, commits.progress_of_all(self._undone()))
         await self._waits.result(partial(record_all, automatic=automatic, retry_s=retry_s))
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """Ask where a queue begins, on the event loop of the connection."""
         bounds = await self._starts.bounds(queue)
         committed = await self._starts.committed(self.group, queue) if self.group else None
         return await self._starts.by_rule(queue, bounds) if committed is None else committed

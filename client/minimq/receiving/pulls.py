@@ -143,7 +143,6 @@ class Pulls:
         return stream
 
     def _address(self, reader: QueueReader) -> str:
-        """Return where a queue is pulled now. Raises `Unavailable`."""
         slave = self._places.slave(reader.queue, reader.slave) if reader.slave else None
         if slave is not None:
             return slave.address
@@ -163,7 +162,6 @@ class Pulls:
         sent: broker_pb2.PullFrame | None,
         error: MiniMQError | None,
     ) -> None:
-        """Hand to a reader what its broker has sent; runs on the event loop, without the lock."""
         frame = frame_of(sent) if sent is not None else None
         now = time.monotonic()
         with self._changes.lock:
@@ -180,7 +178,6 @@ class Pulls:
 
 
 def _pull_request(queue: MessageQueue, pull: Pull) -> broker_pb2.PullRequest:
-    """Return the request for a pull, without its id, its tags and its lease."""
     return broker_pb2.PullRequest(
         topic=queue.topic,
         queue_id=queue.queue_id,

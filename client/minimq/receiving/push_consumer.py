@@ -177,7 +177,6 @@ class PushConsumer(ConsumerFace):
         self._when_dropped.closed()  # it keeps running without references to this object
 
     def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
-        """Do the same as `start`, and await the listener on an event loop that runs in another thread."""
         self._reader.start_on(
             loop,
             AsyncListenerAdapter(

@@ -98,26 +98,21 @@ class Frame(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Begin a pull.
-
-    Attributes:
-        number: tells the pulls of a reader apart.
-        offset: where it begins.
-        max_messages: most messages that it may bring.
-        max_bytes: most bytes that it may bring; the last batch may overshoot them.
-        wait_s: seconds that the broker holds it while there is nothing to read.
-        term: the latest one in the log in which the offset is known to be right, 0 when none is known.
-        epoch: of the lease under which it is made, 0 for none.
-        slave: broker id of a slave to be read, 0 for wherever the queue is read.
-    """
+    """Begin a pull."""
 
     number: int
     offset: int
+    #: Most messages that it may bring.
     max_messages: int
+    #: Most bytes that it may bring; the last batch may overshoot them.
     max_bytes: int
+    #: Seconds that the broker holds it while there is nothing to read.
     wait_s: float = 0.0
+    #: The latest one in the log in which the offset is known to be right, 0 when none is known.
     term: int = 0
+    #: Of the lease under which it is made, 0 for none.
     epoch: int = 0
+    #: Broker id of a slave to be read, 0 for wherever the queue is read.
     slave: int = 0
 
 

@@ -244,7 +244,6 @@ class QueueDispatcher(Consumer):
                 self._member.close()
 
     def _wait_for_calls(self) -> None:
-        """Wait for the end of running calls, and say so if that takes a while: nothing else is seen of it."""
         left_s = max(self._ends_at - time.monotonic(), 0.0)
         if left_s > QUIET_CLOSE_S:
             if self._in_flight.wait_until_below(1, QUIET_CLOSE_S):
@@ -281,7 +280,6 @@ class QueueDispatcher(Consumer):
                 self._stop.wait(_WAIT_S)
 
     def _take(self, *, draining: bool) -> None:
-        """Take messages and give them to the threads; wait for a moment when there is nothing to do."""
         assert self._calls is not None  # the dispatcher begins after it
         if self._alone_until:
             if self._in_flight.wait_until_idle(_WAIT_S):
@@ -363,7 +361,6 @@ class QueueDispatcher(Consumer):
             self._calls.submit(delivery)
 
     def _is_over(self, message: ReceivedMessage, tries: int) -> bool:
-        """Tell whether a message has ended so many members that it becomes a dead letter."""
         if message.queue.topic == self._retry_topic:
             message = from_copy(message)
         most = self._outcomes.max_tries
@@ -379,7 +376,6 @@ class QueueDispatcher(Consumer):
         return self._in_flight.take(messages, parts, lambda offset: self._fetcher.seek(queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
-        """Return the messages that are wanted, those of one call in each part."""
         wanted = self._wanted(messages)
         if messages[0].queue.topic != self._retry_topic:
             return [wanted] if wanted else []
@@ -407,7 +403,6 @@ class QueueDispatcher(Consumer):
                 self._outcomes.try_again(delivery, None, TIMED_OUT)
 
     def _hand_over(self) -> bool:
-        """Give back queues whose calls are over. Returns whether others still wait for theirs."""
         leaving = self._fetcher.leaving()
         if not leaving:
             return False
@@ -431,7 +426,6 @@ class QueueDispatcher(Consumer):
             self._calls.submit(delivery)
 
     def _may_begin(self, delivery: Delivery) -> bool:
-        """Tell whether the listener is to be called; no more once the queue may be another member's."""
         if self._fetcher.hand_out.may_use(delivery.queue):
             return self._outcomes.begin(delivery)
         self._in_flight.postpone(delivery, time.monotonic() + _WAIT_S)
@@ -451,6 +445,5 @@ class QueueDispatcher(Consumer):
             self._outcomes.answered(delivery, verdict)
 
     def _cut_off(self, delivery: Delivery) -> None:
-        """The call of a listener was cancelled: that counts as a failure."""
         log.error("consumer: the listener was cancelled group=%s queue=%s", self.group, delivery.queue)
         self._outcomes.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))

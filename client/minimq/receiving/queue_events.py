@@ -12,14 +12,7 @@ from minimq_common.model import MessageQueue
 
 
 class QueueEvents:
-    """The changes that the user has not heard of, in their order. Used under the lock of the readers.
-
-    Args:
-        readers: of the queues that are read.
-
-    Attributes:
-        missed_messages: how many were passed over because they were not stored any more.
-    """
+    """The changes that the user has not heard of, in their order. Used under the lock of the readers."""
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
         self._readers = readers
@@ -72,12 +65,7 @@ class QueueEvents:
 
 
 class Announcement:
-    """Changes that are being announced.
-
-    Attributes:
-        events: queues that were gained or lost.
-        resets: readers that go on elsewhere.
-    """
+    """Changes that are being announced."""
 
     def __init__(
         self, events: list[tuple[QueueEvent, MessageQueue]], resets: list[tuple[QueueReader, OffsetReset]]

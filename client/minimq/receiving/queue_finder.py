@@ -158,7 +158,6 @@ class QueueFinder:
     def _ask_masters(
         self, carriers: Iterable[Carrier]
     ) -> tuple[dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]], dict[Carrier, MiniMQError]]:
-        """Ask brokers about topics to which no route leads; not slaves, which may just not have them yet."""
         brokers = self._client.wait(self._client.nameservers.brokers_of_all)
         masters = {broker.broker_name: broker.master for broker in brokers}
         unknown: dict[Carrier, MiniMQError] = {}
@@ -234,11 +233,6 @@ class QueueFinder:
     def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
     ) -> tuple[dict[Key, _Answer[Response]], dict[Key, MiniMQError]]:
-        """Ask the brokers of queues, all at once; where one gives no answer, the next in its place.
-
-        Returns:
-            Answers and failures, by the keys of the requests.
-        """
         answers: dict[Key, _Answer[Response]] = {}
         failures: dict[Key, MiniMQError] = {}
         tried: set[tuple[Key, str]] = set()

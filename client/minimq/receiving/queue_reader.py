@@ -395,7 +395,6 @@ class QueueReader:
             self.state = self.state.after("fail")
 
     def _room(self) -> tuple[int, int]:
-        """Return how many messages and bytes the next pull may bring; (0, 0) while more than half is full."""
         ahead, options = self._ahead, self._options
         messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
         if self._is_to_check:

@@ -271,7 +271,6 @@ class _Reading:
             known = failure
 
     def _is_heard(self, timeout_s: float) -> bool:
-        """Wait until the broker was heard; return whether that came in time."""
         try:
             self._heard.get(timeout=max(timeout_s, 0.0))
         except Empty:
@@ -279,7 +278,6 @@ class _Reading:
         return True
 
     def _raise_failure(self, give_up_at: float) -> None:
-        """Raise why nothing more comes: an error that lasts, or one for which the time is over."""
         reader = self._reader
         if isinstance(reader.error, OffsetOutOfRange):
             raise self._not_stored(reader.error.message)
@@ -289,7 +287,6 @@ class _Reading:
             raise self._unreadable(reader.failure)
 
     def _ask_anew(self) -> None:
-        """Give up a pull whose broker is silent."""
         silence = DeadlineExceeded(f"no answer from its broker within {self._options.answer_timeout_s} s")
         with self._changes.lock:
             stream = self._pulls.give_up(self._reader, silence, time.monotonic())

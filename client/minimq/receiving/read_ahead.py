@@ -58,22 +58,7 @@ class FetchedBatch:
 
 
 class ReadAhead:
-    """The batches between the position of a reader and the offset that it fetches next.
-
-    Args:
-        queue: where they stand.
-        offset: where the reader begins.
-        delay_ms: how long messages wait after they were stored before they are handed out; by the clock of the broker,
-            and never longer than that after they have come here, whatever clocks say.
-        check_texts: keys or properties decide which messages are wanted, so they are checked when a batch is opened.
-
-    Attributes:
-        position: offset of the message that is handed out next.
-        fetch_offset: offset to fetch next.
-        messages: number of messages in batches that were not opened yet.
-        size: bytes of these batches.
-        passed_over: messages before `position` that the broker has not sent, since their tags are not wanted.
-    """
+    """The batches between the position of a reader and the offset that it fetches next."""
 
     def __init__(self, queue: MessageQueue, offset: int, delay_ms: int = 0, *, check_texts: bool = False) -> None:
         self.position = offset
@@ -100,14 +85,7 @@ class ReadAhead:
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
     def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
-        """Take in what was fetched.
-
-        Args:
-            batches: in the order of the queue.
-            next_offset: where to go on, 0 behind the last batch.
-            now_ms: the time by the clock of the broker.
-            now: the time.
-        """
+        """Take in what was fetched."""
         for stored in batches:
             end = stored.base_offset + stored.count
             if end <= self.fetch_offset:
@@ -145,12 +123,7 @@ class ReadAhead:
         return found
 
     def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
-        """Hand messages out; what was sent one by one comes in many batches.
-
-        Raises:
-            CorruptBatch, InvalidArgument: the next batch is damaged, or of a newer format. The position stays in front
-                of it.
-        """
+        """Hand messages out; what was sent one by one comes in many batches."""
         taken: list[ReceivedMessage] = []
         del self._latest[:-1]
         while len(taken) < max_messages and self.is_due(now):
@@ -214,7 +187,6 @@ class ReadAhead:
         return fetched.stored, fetched.passed_over
 
     def _pass_over(self) -> None:
-        """Go on behind what the broker has passed over, when all before it has been handed out."""
         if not self._batches and self._handed_out == len(self._opened):
             self.position = max(self.position, self.fetch_offset)
             self.passed_over += self._gap

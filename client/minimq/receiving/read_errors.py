@@ -9,13 +9,7 @@ from minimq_common.errors import Closed, MiniMQError
 
 
 class ReadErrors:
-    """The errors that the user has to hear. Used under the lock of the readers.
-
-    Attributes:
-        failure: to be raised once.
-        refusal: to be raised by each poll.
-        has_halted: nothing more is handed out.
-    """
+    """The errors that the user has to hear. Used under the lock of the readers."""
 
     def __init__(self) -> None:
         self.failure: MiniMQError | None = None
@@ -23,11 +17,7 @@ class ReadErrors:
         self.has_halted = False
 
     def raise_first(self, readers: Iterable[QueueReader]) -> None:
-        """Raise what is to be raised now, if there is anything.
-
-        Args:
-            readers: those whose errors count.
-        """
+        """Raise what is to be raised now, if there is anything."""
         if self.has_halted:
             raise Closed("the consumer is closed")
         if self.refusal is not None:

@@ -45,7 +45,6 @@ def united(parts: Iterable[Receipts]) -> Receipts:
 
 
 def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
-    """Yield receipts, each with its number of consecutive messages: one receipt for each message would be slow."""
     first: PoppedMessage | None = None
     following = 0
     for item in items:

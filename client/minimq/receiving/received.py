@@ -168,7 +168,6 @@ class ReceivedBatch:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: MiniMQError) -> MiniMQError:
-        """Return an error of the same class that says where the batch stands, and how a reader gets past it."""
         told = error.with_message(
             f"queue {self.queue} at offset {self.base_offset} (log position {self._position} of its broker) cannot be "
             f"read: {error.message}; what follows is readable: seek to {self._stored_end}"
@@ -177,7 +176,6 @@ class ReceivedBatch:
 
 
 def _restored(queue: MessageQueue, records: RecordBatch, *place: Any) -> ReceivedBatch:  # noqa: ANN401 - numbers
-    """Return a batch that was pickled."""
     batch = ReceivedBatch.__new__(ReceivedBatch)
     batch.queue, batch.records, batch._whole = queue, records, None
     batch.base_offset, batch.stored_ms, batch._position, batch._stored_end, batch.due_ms, batch.is_compacted = place
@@ -286,7 +284,6 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def _values(message: ReceivedMessage) -> tuple[object, ...]:
-    """Return all that a message says."""
     batch, index = message.batch, message.index
     return (
         (

@@ -134,14 +134,7 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
 
 
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
-    """Return the copy of a message that a group has given up, to be sent to its dead letters.
-
-    Args:
-        message: as somebody had it last.
-        group: the consumer group.
-        reason: why; see `check_reason`.
-        tries: how often somebody had it.
-    """
+    """Return the copy of a message that a group has given up, to be sent to its dead letters."""
     why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
     return _copy(message, dead_letter_topic(group), why)
 
@@ -186,13 +179,7 @@ def origin_of(message: ReceivedMessage) -> tuple[str, str]:
 
 
 def level_of(times: int, chosen: int | None, levels: int) -> int:
-    """Return in which queue of the retry topic a message waits.
-
-    Args:
-        times: how often it was tried again before.
-        chosen: what the listener wants, None when it does not care.
-        levels: how many queues there are.
-    """
+    """Return in which queue of the retry topic a message waits."""
     return min(times if chosen is None else chosen, levels - 1)
 
 

@@ -32,20 +32,13 @@ _MOST_BYTES = 32 << 20
 
 
 class Failed(NamedTuple):
-    """A message that was not consumed.
-
-    Attributes:
-        message: as the listener got it.
-        level: index of its wait, None when the number of tries decides.
-        reason: why it failed, for a dead letter.
-        tries: how often somebody had it, this time included unless it was not looked at.
-        is_final: it is a dead letter, however few tries it had.
-        is_wanted: somebody decided so, which is no error.
-    """
+    """A message that was not consumed."""
 
     message: ReceivedMessage
+    #: Index of its wait, None when the number of tries decides.
     level: int | None
     reason: str = TRIES_USED_UP
+    #: How often somebody had it, this time included unless it was not looked at.
     tries: int | None = None
     is_final: bool = False
     is_wanted: bool = False
@@ -57,15 +50,7 @@ class Failed(NamedTuple):
 
 
 class RetrySender:
-    """Makes the topics of a group when they are first needed, and sends to them. Used by one thread.
-
-    Args:
-        client: makes the calls; not closed here.
-        group: the consumer group.
-        levels: how many waits there are: the queues of a new retry topic on each broker.
-        max_tries: deliveries of a message after which it is a dead letter.
-        timeout_s: seconds for a call to a broker, and for the tries to send to one.
-    """
+    """Makes the topics of a group when they are first needed, and sends to them. Used by one thread."""
 
     def __init__(
         self,
@@ -174,7 +159,6 @@ class RetrySender:
         return [(number, _outcome(item)) for number, item in enumerate(under_way)]
 
     def _queues_at(self, route: TopicRoute, level: int, near: str) -> list[MessageQueue]:
-        """Return the queues of a level in the order in which they are tried: that of the own broker first."""
         now = time.monotonic()
         of_broker: dict[str, MessageQueue] = {}
         for queue in route.write_queues():
@@ -199,14 +183,7 @@ class RetrySender:
 
 
 class RetryWorker:
-    """A thread that sends messages to the retry topic, so that listeners need not wait for it. Thread-safe.
-
-    Args:
-        send: sends messages and returns which of them are on disk.
-        is_current: whether a call is still to be cared for; another member sends its messages back otherwise.
-        done: called with a call and its messages that could not be sent.
-        name: of the thread.
-    """
+    """A thread that sends messages to the retry topic, so that listeners need not wait for it. Thread-safe."""
 
     def __init__(
         self,

@@ -21,18 +21,12 @@ AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The facts that a member tells its group.
-
-    Attributes:
-        group: name of the group.
-        client_id: name of the member, unique among all clients.
-        filters: what it subscribes to: by topic, what its messages are filtered by, as text.
-        start: where the group begins if it is new.
-    """
+    """The facts that a member tells its group."""
 
     group: str
     client_id: str
     filters: dict[str, str]
+    #: Where the group begins if it is new.
     start: broker_pb2.StartPosition
 
     @property
@@ -70,7 +64,6 @@ def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.Ses
 
 
 def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield what the member holds beyond what fits into one request."""
     for start in range(AT_ONCE, len(held), AT_ONCE):
         part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=True)
         yield broker_pb2.SessionRequest(holding=part)

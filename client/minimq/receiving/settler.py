@@ -26,18 +26,7 @@ _SHOWN = 3
 
 
 class Settler:
-    """The streams of a consumer to its brokers, and its settles on them. Lives on the loop of the connection.
-
-    Args:
-        client: reaches the brokers.
-        group: the consumer group.
-        client_id: of the consumer.
-        timeout_s: seconds for which a settle is tried.
-        check: raises when the consumer is closed.
-
-    Attributes:
-        in_hand: what was received and not settled.
-    """
+    """The streams of a consumer to its brokers, and its settles on them. Lives on the loop of the connection."""
 
     def __init__(
         self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check: Callable[[], None]
@@ -64,7 +53,6 @@ class Settler:
         return stream
 
     def _ended(self, stream: PopStream) -> None:
-        """Reconnect to a broker at once: after the grace it would release the messages of this consumer."""
         if self._streams.get(stream.address) is not stream or not stream.is_known:
             return
         now = asyncio.get_running_loop().time()
@@ -85,12 +73,7 @@ class Settler:
         await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
 
     async def settle(self, what: Receivables, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
-        """Settle messages, and wait until that is on disk.
-
-        Raises:
-            InvalidArgument: a handle is none, or of another group; nothing is settled.
-            MiniMQError: as of `settle_all`.
-        """
+        """Settle messages, and wait until that is on disk."""
         self._check()
         await self.settle_all(receipts_of(what, self._group), outcome, duration_ms)
 
@@ -100,13 +83,7 @@ class Settler:
         await self.settle_all(receipts, broker_pb2.POP_OUTCOME_DONE, 0)
 
     async def settle_all(self, receipts: Receipts, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
-        """Settle messages, and wait until that is on disk.
-
-        Raises:
-            HandleExpired: some were redelivered since; all others are settled.
-            MiniMQError: a broker refused, or did not answer in time. Of several tries the latest refusal is raised; its
-                text tells if a later try had no answer.
-        """
+        """Settle messages, and wait until that is on disk."""
         self._check()
         parts = [
             self._settle_part(queue, epoch, merged(spans), outcome, duration_ms)
@@ -138,7 +115,6 @@ class Settler:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int,
     ) -> list[str]:
-        """Settle messages of one delivery at the master of their queue; return the handles that have expired."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_s
         key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)

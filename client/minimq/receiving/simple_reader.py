@@ -61,23 +61,7 @@ _AGAIN_S = 0.1
 
 
 class SimpleReader:
-    """Takes messages and settles them. Coroutines run on the event loop of `client.connection`.
-
-    Args:
-        nameserver: as of `ClusterClient`.
-        group: the consumer group.
-        client_id: name among all clients; made up unless given.
-        options: how to read.
-        before_take: awaited before each take is sent.
-
-    Attributes:
-        client: the share of the connection.
-        settler: says what becomes of messages.
-        filtered_messages: number of messages that came here but were filtered out.
-
-    Raises:
-        InvalidArgument: a name, an address or an option is wrong.
-    """
+    """Takes messages and settles them. Coroutines run on the event loop of `client.connection`."""
 
     def __init__(
         self,
@@ -143,7 +127,6 @@ class SimpleReader:
         return self._is_closed
 
     def _duration_ms(self, invisible_s: float | None) -> int:
-        """Return an invisible duration in ms: that of the consumer unless given. Raises `InvalidArgument`."""
         return self._invisible_ms if invisible_s is None else invisible_ms(invisible_s)
 
     # ---- receiving ---------------------------------------------------------------------------------
@@ -151,14 +134,7 @@ class SimpleReader:
     async def receive(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: list[PoppedMessage]
     ) -> None:
-        """Receive messages, those of one queue; see `SimpleConsumer.receive`.
-
-        Args:
-            max_messages: maximum number of them.
-            invisible_s: their invisible duration in seconds, if not that of the consumer.
-            timeout_s: seconds to wait for the first one.
-            into: gets them when this ends. A caller that is interrupted then returns them by `let_go`.
-        """
+        """Receive messages, those of one queue; see `SimpleConsumer.receive`."""
         self.check()
         check_count("max_messages", max_messages)
         if not self._filters:
@@ -219,7 +195,6 @@ class SimpleReader:
     async def _settle_if_possible(
         self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType
     ) -> None:
-        """Settle messages, or leave it: then they are redelivered after their invisible duration."""
         try:
             await self.settler.settle(messages, outcome, 0)
         except MiniMQError as error:
@@ -234,7 +209,6 @@ class SimpleReader:
     async def _request(
         self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
-        """Return the answer of a broker to a take."""
         if self._before_take is not None:
             await self._before_take()
         filtered_by = self._filters[place.topic]
@@ -263,7 +237,6 @@ class SimpleReader:
         return popped
 
     async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
-        """Take from a topic at one broker."""
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
@@ -304,7 +277,6 @@ class SimpleReader:
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
     ) -> tuple[list[PoppedMessage], list[Span], list[Span]]:
-        """Return the messages that were handed out, and spans of those whose batch is damaged, or that are removed."""
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         messages: list[PoppedMessage] = []
         damaged: list[Span] = []
@@ -345,14 +317,12 @@ class SimpleReader:
         return messages, damaged, removed
 
     def _joins(self, messages: Sequence[PoppedMessage], invisible_s: float, *, suspect: bool) -> bool:
-        """Count messages as in hand; return False if they have to be returned, as they or others are suspects."""
         if not messages or not self._options.free_on_close:  # whoever has them may be elsewhere
             return True
         first = messages[0]
         return self.settler.in_hand.add(first.queue, first.epoch, len(messages), invisible_s, suspect=suspect)
 
     async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
-        """Settle what nobody wants, and make dead letters of what was tried too often; return whether that was done."""
         if len(wanted) < len(messages):
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
@@ -418,7 +388,6 @@ class SimpleReader:
             return await asyncio.to_thread(self._dead_letters.send, failed)
 
     async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
-        """Send messages to the dead letters of the group, then acknowledge them."""
         # Who is interrupted does not interrupt it halfway: the copies would be sent again.
         await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
 

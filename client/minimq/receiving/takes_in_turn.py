@@ -17,13 +17,7 @@ _LOOK_S = 2.0
 
 
 class TakeRequest(NamedTuple):
-    """The request of a take.
-
-    Attributes:
-        most: maximum number of messages.
-        invisible_ms: their invisible duration.
-        ahead: they are prefetched.
-    """
+    """The request of a take."""
 
     most: int
     invisible_ms: int
@@ -32,28 +26,16 @@ class TakeRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeResult:
-    """The result of a take.
-
-    Attributes:
-        messages: those of them that are wanted.
-        count: number of messages that were handed out.
-        has_more: the broker has more that may be taken now.
-    """
+    """The result of a take."""
 
     messages: list[PoppedMessage]
     count: int = 0
+    #: The broker has more that may be taken now.
     has_more: bool = False
 
 
 class TakesInTurn:
-    """Takes from the first broker that has messages. Lives on the event loop of the connection.
-
-    Args:
-        client: knows the routes.
-        take: takes from a topic at one broker, and waits there for so many seconds.
-        give_back: lets others have messages.
-        run: runs a coroutine as a task.
-    """
+    """Takes from the first broker that has messages. Lives on the event loop of the connection."""
 
     def __init__(
         self,
@@ -69,13 +51,7 @@ class TakesInTurn:
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
-        """Return messages from the first broker that has some, and why there may be none.
-
-        Args:
-            topics: from which messages are taken.
-            wanted: of them.
-            until: time of the event loop until which it is waited for them.
-        """
+        """Return messages from the first broker that has some, and why there may be none."""
         places, failure = await self._places.find(topics, until)
         loop = asyncio.get_running_loop()
         if len(places) == 1:
@@ -146,7 +122,6 @@ class TakesInTurn:
         return found, failure
 
     def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
-        """Return an error that may pass; raise any other."""
         if error.refresh_route:
             self._routes.refresh_soon(place.topic)
         if not (error.retriable or isinstance(error, TopicNotFound)):

@@ -34,11 +34,7 @@ class Waits(Protocol):
 
 
 class BlockingWaits:
-    """Blocks the thread that calls.
-
-    Args:
-        client: of the consumer.
-    """
+    """Blocks the thread that calls."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -57,11 +53,7 @@ class BlockingWaits:
 
 
 class TaskWaits:
-    """Suspends the task that calls, on the user's event loop. Nothing is lost when that is cancelled.
-
-    Args:
-        client: of the consumer.
-    """
+    """Suspends the task that calls, on the user's event loop. Nothing is lost when that is cancelled."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -98,12 +90,7 @@ class TaskWaits:
 
 
 def complete(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine that waits by `BlockingWaits`, and so never suspends, to its end; return its result.
-
-    Args:
-        make: makes the coroutine. Not the coroutine itself: Ctrl-C may come before this begins, and it would be one
-            that was never awaited.
-    """
+    """Run a coroutine that waits by `BlockingWaits`, and so never suspends, to its end; return its result."""
     work = make()
     try:
         work.send(None)

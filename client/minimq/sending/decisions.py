@@ -164,8 +164,7 @@ class CommitProtocol:
         if latest.number > self.transaction.number:
             raise TransactionEnded(
                 f"transaction {self.transaction} has ended: broker {broker_name} has decided number {latest.number}, "
-                "so "
-                "another writer of that name is ahead; use a name for one writer only"
+                "so another writer of that name is ahead; use a name for one writer only"
             )
         if self.decision is None:
             self.decision = latest

@@ -98,9 +98,8 @@ def access_of(directory: Path | None, *, only_reports: bool = False, max_age_s: 
         return AccessFolder(directory / ACCESS, only_reports=only_reports, max_age_s=max_age_s or math.inf)
     if (directory / ACCESS).exists():
         raise InvalidArgument(
-            f"{directory} has {ACCESS} and no {CLUSTER_KEY}, with which servers authenticate each other: copy it "
-            "from another "
-            f"server, or remove {ACCESS} to require no keys"
+            f"{directory} has {ACCESS} and no {CLUSTER_KEY}, with which servers authenticate each other: copy it from "
+            f"another server, or remove {ACCESS} to require no keys"
         )
     log.warning("access: no keys are required, since there is no file cluster.key directory=%s", directory)
     return None

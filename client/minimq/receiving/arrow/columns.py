@@ -190,7 +190,6 @@ class ArrowColumns:
         return self._tags is None or message.tag in self._tags
 
     def _cut(self, batch: ReceivedBatch, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield what is wanted of a batch, if there is anything."""
         for part in _parts(batch):
             first = max(batch.records.place(start - batch.base_offset) - part.first, 0)
             count = min(batch.records.place(end - batch.base_offset) - part.first, part.size) - first
@@ -337,7 +336,6 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _runs(origins: RecordOrigins, part: _Part) -> Iterator[tuple[RecordOrigin, Sequence[int]]]:
-    """Yield the numbers of the records of a part with the batch that they came from."""
     numbers = part.numbers
     at = 0
     while at < len(numbers):
@@ -369,7 +367,6 @@ _PLACE: Final = frozenset({"topic", "broker_name", "queue_id", "offset"})
 
 
 def _numbers(part: _Part, section: Section) -> pa.Array | None:
-    """Return a column of small numbers, or None when all are 0."""
     records = part.records
     if not records.has(section):
         return None
@@ -394,7 +391,6 @@ def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(maxsize=16)
 def _empty(kind: pa.DataType, count: int) -> pa.Array:
-    """Return empty lists or maps."""
     offsets, nothing = pa.repeat(pa.scalar(0, pa.int32()), count + 1), pa.array([], pa.string())
     if pa.types.is_map(kind):
         return pa.MapArray.from_arrays(offsets, nothing, nothing, kind)
@@ -403,11 +399,9 @@ def _empty(kind: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(maxsize=16)
 def _counting(count: int, step: int) -> pa.Array:
-    """Return 0, step, 2 * step and so on as 64-bit numbers."""
     return pa.array(range(0, count * step, step), pa.int64())
 
 
 @lru_cache(maxsize=4)
 def _blank_ids(count: int) -> pa.Array:
-    """Return message ids of which only the ends are right."""
     return pa.array([f"{index:0{_ID_LENGTH}x}" for index in range(count)], pa.string())

@@ -16,12 +16,7 @@ ENOUGH_BYTES: Final = 256 << 10
 
 
 def gathered(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of Arrow batches in their order, those of small ones together.
-
-    Args:
-        pieces: Arrow batches, also of several queues.
-        schema: of all of them.
-    """
+    """Yield all rows of Arrow batches in their order, those of small ones together."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:

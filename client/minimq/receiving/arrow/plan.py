@@ -41,15 +41,7 @@ def planned(
     queues: Collection[MessageQueue] | None,
     options: RangeOptions,
 ) -> list[QueueRange]:
-    """Ask brokers, and return what is to be read, sorted by queue; ranges without messages are left out.
-
-    Raises:
-        InvalidArgument: a bound is wrong.
-        TopicNotFound, QueueNotFound: there is no such topic, or none of these queues.
-        Unavailable, DeadlineExceeded: a broker that carries queues to read, or every name server, is away or silent for
-            `options.patience_s`.
-        MiniMQError: a broker refused.
-    """
+    """Ask brokers, and return what is to be read, sorted by queue; ranges without messages are left out."""
     check_topic(topic)
     finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
     with closing(finder):

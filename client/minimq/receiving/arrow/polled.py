@@ -12,22 +12,11 @@ from minimq.receiving.received import ReceivedMessage
 
 
 class PolledColumns:
-    """Makes tables of what polls return.
-
-    Args:
-        columns: names of the columns; None for all.
-
-    Raises:
-        InvalidArgument: there is no such column.
-    """
+    """Makes tables of what polls return."""
 
     def __init__(self, columns: Iterable[str] | None) -> None:
         self._columns = ArrowColumns(chosen_columns(columns))
 
     def table(self, messages: Sequence[ReceivedMessage]) -> pa.Table:
-        """Return messages of one queue, in their order. Bodies stay in the batches that they came in.
-
-        Raises:
-            CorruptBatch: a column of a batch contradicts itself.
-        """
+        """Return messages of one queue, in their order. Bodies stay in the batches that they came in."""
         return pa.Table.from_batches(self._columns.of_messages(messages), self._columns.schema)

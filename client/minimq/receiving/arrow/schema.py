@@ -30,11 +30,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 
 def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
-    """Return the schema of the chosen columns, in their order; None for all.
-
-    Raises:
-        InvalidArgument: there is no such column, one is chosen twice, or none is chosen.
-    """
+    """Return the schema of the chosen columns, in their order; None for all."""
     if columns is None:
         return MESSAGE_SCHEMA
     if isinstance(columns, str):
