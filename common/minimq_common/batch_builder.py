@@ -110,7 +110,7 @@ class BatchBuilder:
         part._tags = self._tags[begin:end]
         if any(part_keys := self._keys[begin:end]):
             part._keys = part_keys
-            part._beside += KEYS_BYTES * len(part_keys)
+            part._beside += _beside_keys(part_keys)
             part._separators = sum([keys.count(SEPARATOR) for keys in part_keys])
         if any(part_properties := self._properties[begin:end]):
             part._properties = part_properties
@@ -150,7 +150,7 @@ class BatchBuilder:
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
         self.size += size
-        self._beside += KEYS_BYTES * len(joined)
+        self._beside += _beside_keys(joined)
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
         self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
@@ -201,6 +201,10 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
+
+
+def _beside_keys(joined: list[str]) -> int:
+    return KEYS_BYTES * (len(joined) - joined.count(""))
 
 
 def _beside_properties(properties: list[Mapping[str, str]]) -> int:
