@@ -36,7 +36,7 @@ demo: setup ## Run the demonstration: a cluster on this machine, real data, a re
 test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 8 minutes; one of them: make test ARGS="tests/unit -k batch"
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(QUICK) $(ARGS)
 
-test-faults: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests that kill, flood, browse or take long, about 20 minutes; repeats what fails once
+test-faults: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests that kill, flood, browse or take long, about 25 minutes; repeats what fails once
 	$(VENV)/bin/python scripts/test_faults.py $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
