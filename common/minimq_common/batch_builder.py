@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from minimq_common.batch import MAX_COPY_METADATA, MAX_METADATA, SEPARATOR, Section
 from minimq_common.batch_columns import (
     BatchColumns,
     check_metadata,
-    little,
     narrow,
+    offsets,
     tag_section,
 )
 from minimq_common.compression import Compression
@@ -76,7 +75,7 @@ class BatchBuilder:
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
         """Return the batch, compressed where that was asked for and is worth it."""
         sections = [b""] * len(Section)
-        sections[Section.BODY_OFFSETS] = _offsets(self._lengths)
+        sections[Section.BODY_OFFSETS] = offsets(self._lengths)
         try:
             sections[Section.BODIES] = b"".join(self._bodies)
             hashes = _encode_tags(sections, self._tags)
@@ -121,12 +120,13 @@ class BatchBuilder:
     def _add(self, messages: Sequence[Message], lengths: list[int] | None) -> None:
         bodies = [message.body for message in messages]
         lengths = lengths or list(map(len, bodies))
+        largest = max(lengths)
         if 0 in lengths and self._is_compacted is not None:
             for message in messages:
                 check_empty(message, is_compacted=self._is_compacted)
-        if max(lengths) > self._max_body_bytes:
+        if largest > self._max_body_bytes:
             raise MessageTooLarge(
-                f"a message body has {max(lengths)} bytes, the limit is {self._max_body_bytes}: "
+                f"a message body has {largest} bytes, the limit is {self._max_body_bytes}: "
                 "send it in parts, or raise max_body_bytes of the producer and of the brokers"
             )
         self._add_keys([message.keys for message in messages])
@@ -145,7 +145,12 @@ class BatchBuilder:
             return
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
-        joined = [key[0] if len(key) == 1 else SEPARATOR.join(key) for key in keys]
+        counts = list(map(len, keys))
+        if counts.count(1) == len(counts):  # as most have it
+            joined = [key for (key,) in keys]
+        else:
+            joined = list(map(SEPARATOR.join, keys))
+            self._separators += sum(counts) - len(counts) + counts.count(0)
         size = len("".join(joined))  # the fastest sum there is
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
@@ -153,7 +158,6 @@ class BatchBuilder:
         self._beside += _beside_keys(joined)
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
-        self._separators += sum([len(key) - 1 for key in keys if len(key) > 1])
 
     def _encode_keys(self, sections: list[bytes]) -> None:
         if self._keys:
@@ -174,7 +178,7 @@ class BatchBuilder:
     def _encode_properties(self, sections: list[bytes]) -> None:
         if not any(self._properties):
             return
-        sections[Section.PROPERTY_OFFSETS] = _offsets(map(len, self._properties))
+        sections[Section.PROPERTY_OFFSETS] = offsets(list(map(len, self._properties)))
         names = [name for record in self._properties for name in record]
         values = [value for record in self._properties for value in record.values()]
         sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
@@ -215,10 +219,6 @@ def _characters(properties: Mapping[str, str]) -> int:
     return sum(map(len, properties)) + sum(map(len, properties.values()))
 
 
-def _offsets(lengths: Iterable[int]) -> bytes:
-    return little(array("i", accumulate(lengths, initial=0)))
-
-
 def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | None:
     distinct = set(tags)
     if distinct == {None}:
@@ -236,6 +236,6 @@ def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | N
 def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
     text = "".join(strings)
     if text.isascii():
-        return _offsets(map(len, strings)), text.encode()
+        return offsets(list(map(len, strings))), text.encode()
     encoded = [string.encode() for string in strings]
-    return _offsets(map(len, encoded)), b"".join(encoded)
+    return offsets(list(map(len, encoded))), b"".join(encoded)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
 import google_crc32c
@@ -131,11 +130,9 @@ def check_metadata(largest: int, what: Literal["tag", "keys", "properties"], lim
         )
 
 
-def little(numbers: array[int]) -> bytes:
-    """Return numbers as they stand in a batch; those of the array itself may have another order of bytes then."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+def offsets(lengths: Sequence[int]) -> bytes:
+    """Return where the values of a column with these lengths begin, and where the last one ends."""
+    return struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))  # half the time of an `array`
 
 
 def narrow(numbers: Sequence[int], largest: int) -> bytes:
@@ -144,7 +141,7 @@ def narrow(numbers: Sequence[int], largest: int) -> bytes:
         return b""
     if largest < 1 << 8:
         return bytes(numbers)
-    return little(array("H" if largest < 1 << 16 else "I", numbers))
+    return struct.pack(f"<{len(numbers)}{'H' if largest < 1 << 16 else 'I'}", *numbers)
 
 
 def _encode_born(born_ms: int | Sequence[int]) -> tuple[bytes, int, int]:

@@ -6,9 +6,8 @@ This and `NewestKeys` are the places where a broker opens batches. They work on 
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, compress, pairwise
+from collections.abc import Sequence
+from itertools import compress, pairwise
 
 import google_crc32c
 import msgspec
@@ -26,7 +25,7 @@ from minimq_common.batch import (
     Section,
     remaining_bytes,
 )
-from minimq_common.batch_columns import little, narrow, tag_section
+from minimq_common.batch_columns import narrow, offsets, tag_section
 from minimq_common.compression import Compression
 from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
@@ -180,7 +179,7 @@ class _Columns:
         if any(self._keys):
             sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _column(self._keys)
         if any(self._counts):
-            sections[Section.PROPERTY_OFFSETS] = _ends(self._counts)
+            sections[Section.PROPERTY_OFFSETS] = offsets(self._counts)
             sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _column(self._names)
             sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _column(self._values)
         hashes = self._encode_tags(sections)
@@ -201,8 +200,4 @@ class _Columns:
 
 
 def _column(values: list[bytes]) -> tuple[bytes, bytes]:
-    return _ends(map(len, values)), b"".join(values)
-
-
-def _ends(lengths: Iterable[int]) -> bytes:
-    return little(array("i", accumulate(lengths, initial=0)))
+    return offsets(list(map(len, values))), b"".join(values)
