@@ -109,7 +109,7 @@ class BatchBuilder:
         part._tags = self._tags[begin:end]
         if any(part_keys := self._keys[begin:end]):
             part._keys = part_keys
-            part._beside += _beside_keys(part_keys)
+            part._beside += KEYS_BYTES * (len(part_keys) - part_keys.count(""))
             part._separators = sum([keys.count(SEPARATOR) for keys in part_keys])
         if any(part_properties := self._properties[begin:end]):
             part._properties = part_properties
@@ -121,7 +121,7 @@ class BatchBuilder:
         bodies = [message.body for message in messages]
         lengths = lengths or list(map(len, bodies))
         largest = max(lengths)
-        if 0 in lengths and self._is_compacted is not None:
+        if self._is_compacted is not None and not all(lengths):
             for message in messages:
                 check_empty(message, is_compacted=self._is_compacted)
         if largest > self._max_body_bytes:
@@ -146,16 +146,18 @@ class BatchBuilder:
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
         counts = list(map(len, keys))
+        without = 0
         if counts.count(1) == len(counts):  # as most have it
             joined = [key for (key,) in keys]
         else:
             joined = list(map(SEPARATOR.join, keys))
-            self._separators += sum(counts) - len(counts) + counts.count(0)
+            without = counts.count(0)
+            self._separators += sum(counts) - len(counts) + without
         size = len("".join(joined))  # the fastest sum there is
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
         self.size += size
-        self._beside += _beside_keys(joined)
+        self._beside += KEYS_BYTES * (len(keys) - without)
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
 
@@ -205,10 +207,6 @@ def encode(
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
-
-
-def _beside_keys(joined: list[str]) -> int:
-    return KEYS_BYTES * (len(joined) - joined.count(""))
 
 
 def _beside_properties(properties: list[Mapping[str, str]]) -> int:
