@@ -63,4 +63,4 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches."""
-        return reading.read(self._options, self._schema, partition)
+        return reading.read(self._options, self._schema, partition, leaves_out=not self._options.fail_on_data_loss)

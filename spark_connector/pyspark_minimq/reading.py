@@ -57,8 +57,10 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
 
 
 @without_traceback
-def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition as Arrow batches.
+def read(
+    options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition as Arrow batches; with `leaves_out`, without those of brokers that are away.
 
     Raises:
         MiniMQError: messages are no longer stored or damaged, or their broker is gone.
@@ -71,7 +73,7 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         reader = range_reader(options.connection, options.timeout_s)
         reader.learn(partition.routes)
         spare_collector()
-        silent = set[str]()  # brokers for which this task has waited in vain
+        silent = set[str]() if leaves_out else None  # brokers for which this task has waited in vain
         if options.newest:
             for part in partition.ranges:
                 yield from _newest(_pieces(reader, options, columns, part, silent), schema)
@@ -89,14 +91,14 @@ def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa
 
 
 def _pieces(
-    reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange, silent: set[str]
+    reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange, silent: set[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range, batch by batch. Raises as `read` does.
 
-    Without `failOnDataLoss`, adds a broker that does not answer to `silent`, and skips the brokers that are in it.
+    If there is a set `silent`, adds a broker that does not answer to it, and skips the brokers that are in it.
     """
     broker = part.queue.broker_name
-    if broker in silent:
+    if silent is not None and broker in silent:
         _warn(part, "left out", f"{broker} does not answer")
         return
     try:
@@ -114,7 +116,7 @@ def _pieces(
             raise
         _warn(part, "lost", error.message)
     except errors.TransportError as error:
-        if options.fail_on_data_loss or not error.retriable:
+        if silent is None or not error.retriable:
             raise
         silent.add(broker)
         _warn(part, "left out", error.message)

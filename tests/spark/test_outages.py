@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -176,23 +177,30 @@ def test_a_task_leaves_out_a_broker_that_does_not_answer_any_more(
     assert strict.count() == lenient.count() == 2 * ON_EACH
 
 
-def test_a_stream_goes_on_without_a_broker_that_hangs_after_the_plan(
+def test_a_stream_reads_later_what_a_broker_that_hangs_after_the_plan_has(
     spark: SparkSession, two: LocalCluster, tmp_path: Path
 ) -> None:
     rows: list[int] = []
     server = two.server("broker-b")
 
     def take(frame: DataFrame, _: int) -> None:
-        server.pause()
+        if tries:
+            tries.pop()
+            server.pause()
         try:
             rows.append(frame.count())
         finally:
             server.resume()
 
-    source = spark.readStream.format("minimq").options(nameserver=two.nameserver, topic="t", readTimeout="2s")
-    loaded = source.options(startingOffsets="earliest", failOnDataLoss="false").load()
-    writer = loaded.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
-    assert query.exception() is None
-    assert rows == [ON_EACH]
+    def run() -> StreamingQuery:
+        source = spark.readStream.format("minimq").options(nameserver=two.nameserver, topic="t", readTimeout="2s")
+        loaded = source.options(startingOffsets="earliest", failOnDataLoss="false").load()
+        writer = loaded.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+        return writer.trigger(availableNow=True).start()
+
+    tries = ["the broker hangs"]
+    with pytest.raises(StreamingQueryException, match="cannot be read from offset 0 on"):
+        run().awaitTermination(100)
+    assert rows == []
+    assert run().awaitTermination(100)
+    assert rows == [2 * ON_EACH]
