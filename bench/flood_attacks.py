@@ -24,6 +24,8 @@ from minimq_proto.v1 import broker_pb2, replication_pb2
 MIB = 1 << 20
 #: The topic that is filled before the attack with batches of this many bytes.
 TOPIC, BATCH_BYTES, BATCHES = "flooded", 4 * MIB, 24
+#: The largest request that a broker takes with plain options, or nearly.
+LARGEST = 9 * MIB - 1024
 #: Streams of one connection: with more than the server allows, the others wait in the client.
 STREAMS_PER_CONNECTION = 50
 
@@ -141,8 +143,8 @@ def appends_refused(attacker: Attacker) -> None:
 
 
 def appends_half_sent(attacker: Attacker) -> None:
-    """Batches of 36 MiB of which all but the end is sent."""
-    number, size = attacker.some(60), 36 * MIB
+    """Batches as large as a broker takes, of which all but the end is sent."""
+    number, size = attacker.some(60), LARGEST
     request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
     relay = HalfRelay(attacker.address, number * (size - MIB))
     channel = attacker.channel(relay.address)
@@ -153,7 +155,7 @@ def appends_half_sent(attacker: Attacker) -> None:
 
 def connections_half_sent(attacker: Attacker) -> None:
     """The same, each on a connection of its own."""
-    number, size = attacker.some(60), 36 * MIB
+    number, size = attacker.some(60), LARGEST
     request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
     relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
     calls = [
@@ -164,8 +166,8 @@ def connections_half_sent(attacker: Attacker) -> None:
 
 
 def appends_whole(attacker: Attacker) -> None:
-    """Streams that have sent one batch of 32 MiB, which is refused, and say no more."""
-    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(32 * MIB)).SerializeToString()
+    """Streams that have sent one large batch, which is refused, and say no more."""
+    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(LARGEST)).SerializeToString()
     number, calls = attacker.some(60), []
     for _ in range(number):
         calls.append(attacker.stream(attacker.channel(), "Broker/Append", attacker.open(request)))
@@ -176,8 +178,8 @@ def appends_whole(attacker: Attacker) -> None:
 
 
 def commits_half_sent(attacker: Attacker) -> None:
-    """Commits of 30 MiB of which all but the end is sent, each on a connection of its own."""
-    number, size = attacker.some(60), 30 * MIB
+    """Commits as large as a batch of which all but the end is sent, each on a connection of its own."""
+    number, size = attacker.some(60), LARGEST
     item = broker_pb2.QueueOffset(topic=TOPIC, queue_id=0).SerializeToString()
     request = b"".join((b"\x1a", bytes((len(item),)), item)) * (size // (len(item) + 2))
     relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
@@ -199,7 +201,7 @@ def commits_of_nothing(attacker: Attacker) -> None:
 def joins_of_nothing(attacker: Attacker) -> None:
     """Members that hold as many queues without a name as there is room for."""
     number = broker_pb2.JoinGroup.DESCRIPTOR.fields_by_name["held"].number
-    held = bytes((number << 3 | 2, 0)) * (2 * MIB - 64)
+    held = bytes((number << 3 | 2, 0)) * (MIB - 64)
 
     def join(index: int) -> Iterator[bytes]:
         plain = broker_pb2.JoinGroup(group=f"nothing-{index}", topics=[TOPIC], allocation="averagely")
@@ -234,16 +236,16 @@ def topics_of_long_names(attacker: Attacker) -> None:
 
 
 def topics_of_rather_long_names(attacker: Attacker) -> None:
-    """Questions for topics with names of 30 MiB, which the limit for a batch lets through."""
-    request = broker_pb2.DescribeTopicRequest(topic="t" * 30 * MIB).SerializeToString()
+    """Questions for topics with names that the limit for a batch lets through."""
+    request = broker_pb2.DescribeTopicRequest(topic="t" * LARGEST).SerializeToString()
     attacker.together(attacker.some(40), "Broker/DescribeTopic", request)
 
 
 def long_filters(attacker: Attacker) -> None:
-    """Groups with filters of 50 MiB, and of 30."""
+    """Groups with filters of 50 MiB, and of 8."""
 
     def join(index: int) -> Iterator[bytes]:
-        text = "a" * (50 if index % 2 else 30) * MIB
+        text = "a" * (50 if index % 2 else 8) * MIB
         request = broker_pb2.JoinGroup(group=f"filters-{index}", topics=[TOPIC], filters=[text], allocation="averagely")
         yield broker_pb2.SessionRequest(client_id=f"filters-{index}", join=request).SerializeToString()
         attacker.wait()
@@ -254,8 +256,8 @@ def long_filters(attacker: Attacker) -> None:
 
 
 def long_client_ids(attacker: Attacker) -> None:
-    """Sessions of clients with ids of 20 MiB."""
-    text = "c" * 20 * MIB
+    """Sessions of clients with ids of 8 MiB."""
+    text = "c" * 8 * MIB
 
     def begin(index: int) -> Iterator[bytes]:
         heartbeat = broker_pb2.Heartbeat(number=1)

@@ -114,11 +114,8 @@ BROKER = Dashboard(
                 Panel(
                     "Waiting for clients",
                     "bytes",
-                    "Bytes that clients have not read, and of requests that have arrived and are not processed.",
-                    (
-                        (f"minimq_broker_unsent_bytes{{{HERE}}}", "unsent"),
-                        (f"minimq_broker_incoming_bytes{{{HERE}}}", "incoming"),
-                    ),
+                    "Bytes that clients have not read.",
+                    ((f"minimq_broker_unsent_bytes{{{HERE}}}", "unsent"),),
                 ),
                 one(
                     "Long polls",

@@ -19,10 +19,6 @@ _LARGEST_REQUESTS = {
     "SetAccess": 2 * MAX_DOCUMENT_BYTES,
 }
 
-#: Requests of Append and Reply from that size on are opened one by one: those of a client with plain options are
-#: smaller.
-_LARGE_APPEND_BYTES = 2 << 20
-
 #: What a request may have besides the largest batch, in bytes.
 _AROUND_BATCH = 1 << 20
 
@@ -35,8 +31,6 @@ def call_limits(options: BrokerOptions) -> CallLimits:
         user_streams=options.max_streams,
         first_request_s=FIRST_REQUEST_S,
         largest=_LARGEST_REQUESTS,
-        large=dict.fromkeys(("Append", "AppendAtomic", "Reply"), _LARGE_APPEND_BYTES),
-        opening=("Append", "AppendAtomic", "Session"),
     )
 
 

@@ -54,7 +54,6 @@ def limits(options: BrokerOptions) -> Limits:
         max_pending_bytes=options.max_pending_bytes,
         busy_after_s=options.busy_after_s,
         max_unsent_bytes=options.max_unsent_bytes,
-        max_incoming_bytes=options.max_incoming_bytes,
         slave_read_lag=options.slave_read_lag,
         max_topics=options.max_topics,
         max_groups=options.max_groups,

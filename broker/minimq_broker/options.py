@@ -169,12 +169,6 @@ class BrokerOptions:
         "take twice as much memory.",
         minimum=1 << 20,
     )
-    max_incoming_bytes: int = option(
-        80 << 20,
-        "Bytes of requests, in all, that may be on their way into the broker. Beyond that, connections that hold "
-        "much of it or do not complete their requests are closed.",
-        minimum=64 << 20,
-    )
     max_streams: int = option(
         4096,
         "Number of streams of one kind, such as those of producers, that may be open at once; more are refused.",
@@ -396,7 +390,7 @@ class BrokerOptions:
     @property
     def max_batch_bytes(self) -> int:
         """Largest batch: one body of the largest size, or many small messages with long keys and properties."""
-        return max(self.max_body_bytes, 4 << 20) + (32 << 20)
+        return max(self.max_body_bytes, 4 << 20) + (4 << 20)
 
 
 def _memory_bytes(limit: Path) -> int:

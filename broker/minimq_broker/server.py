@@ -228,7 +228,6 @@ class Broker:
             in_band=_IN_BAND,
             translate=unreadable,
             note=note,
-            intake=engine.intake,
         )
         dispatcher.add(_BROKER, service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
@@ -252,7 +251,6 @@ class Broker:
 
     def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
         standard.serving()
-        engine.intake.start(int(self._address.rpartition(":")[2]))
         self._looking = asyncio.create_task(_look_after_health(engine, standard))
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
@@ -293,7 +291,6 @@ class Broker:
 
     async def _close_engine(self, engine: Engine) -> None:
         self._engine = None
-        await asyncio.to_thread(engine.intake.stop)
         await asyncio.to_thread(engine.close)  # it waits for the disk
 
     async def _show_no_more(self) -> None:

@@ -15,20 +15,23 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from minimq_common import rpc
 from minimq_common.bound_check import check_bounds
-from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, SystemBusy, Unavailable
-from minimq_common.first_requests import AwaitedRequests, Begun
-from minimq_common.intake import Intake
-from minimq_common.large_requests import LARGE_BYTES, Decoder, LargeRequest, Line, Serve
+from minimq_common.errors import (
+    InternalError,
+    InvalidArgument,
+    MessageTooLarge,
+    MiniMQError,
+    SystemBusy,
+    Unavailable,
+)
 from minimq_common.security.access_control import AccessControl, UnknownToken
 from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallerKind, has_rule, kind_of
@@ -45,13 +48,15 @@ log = logging.getLogger(__name__)
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
 #: Largest request of a call that is no stream, of one with a decision on a transaction, and of a stream that carries no
-#: batches. Larger ones are not even opened.
+#: batches. Larger ones are not decoded.
 MAX_REQUEST_BYTES = 1 << 20
 MAX_DECISION_BYTES = 4 << 20
-MAX_STREAM_REQUEST_BYTES = 4 << 20
+MAX_STREAM_REQUEST_BYTES = 2 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
 
+#: Serves a call: takes its request, or requests, and its context.
+Serve = Callable[[Any, Any], Awaitable[Any]]
 #: Returns the coded error that an exception of a library stands for, None when it stands for none.
 Translate = Callable[[Exception], MiniMQError | None]
 #: Who makes a call; None: nobody asks.
@@ -70,17 +75,10 @@ class CallLimits:
     #: Time in which the first request of a stream has to come, in seconds; None: any time.
     first_request_s: float | None = None
     call_bytes: int = MAX_REQUEST_BYTES
-    opened_bytes: float = math.inf
-    #: Requests of calls that are received at once, see `AwaitedRequests`; None: any number.
-    calls_at_once: int | None = None
-    #: First requests of streams of one method that are received at once; None: any number.
-    streams_at_once: int | None = None
+    stream_bytes: int = MAX_STREAM_REQUEST_BYTES
     #: Bytes of the largest request of methods for which it is another one; infinite for streams that carry batches,
-    #: whose requests may be as large as the server takes.
+    #: whose requests may be as large as gRPC lets through.
     largest: Mapping[str, float] = field(default_factory=dict)
-    #: Bytes from which on requests of a method are opened one by one, where it is not `LARGE_BYTES`.
-    large: Mapping[str, int] = field(default_factory=dict)
-    opening: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class _Method:
     name: str
     full_name: str
     serve: Serve
-    decode: Callable[[], Decoder]
+    decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     takes_stream: bool
     gives_stream: bool
@@ -112,16 +110,12 @@ class Dispatcher(grpc.GenericRpcHandler):
         in_band: Collection[str] = (),
         translate: Translate = lambda _: None,
         note: Callable[[str, MiniMQError], object] = lambda _, __: None,
-        intake: Intake | None = None,
     ) -> None:
         self._limits, self._control, self._in_band = limits, control, frozenset(in_band)
-        self._translate, self._note, self._intake = translate, note, intake
+        self._translate, self._note = translate, note
         is_bounded = control is not None and not control.shared.only_reports
         self._most_of_user = max(1, limits.user_streams / 2) if is_bounded else math.inf
         self._methods: dict[str, _Method] = {}
-        self._line = Line()
-        self._arrivals = AwaitedRequests(limits.calls_at_once) if limits.calls_at_once else None
-        self._turns: dict[str, asyncio.Semaphore] = {}
         self._open: Counter[str] = Counter()
         self._is_draining = False
         self._stream_ended = asyncio.Event()
@@ -137,20 +131,18 @@ class Dispatcher(grpc.GenericRpcHandler):
                 name,
                 full_name,
                 serve,
-                self._decoders(name, message_factory.GetMessageClass(request).FromString, method.client_streaming),
+                _decoder(
+                    message_factory.GetMessageClass(request).FromString,
+                    self._limits.largest.get(
+                        name, self._limits.stream_bytes if method.client_streaming else self._limits.call_bytes
+                    ),
+                ),
                 _passing_bytes(message_factory.GetMessageClass(method.output_type).SerializeToString),
                 method.client_streaming,
                 method.server_streaming,
                 kind_of(request.full_name),
                 full_name in self._in_band,
             )
-
-    def _decoders(self, name: str, decode: Callable[[bytes], Any], takes_stream: bool) -> Callable[[], Decoder]:
-        limits = self._limits
-        if not takes_stream:
-            return partial(Decoder, decode, limits.largest.get(name, limits.call_bytes))
-        most = limits.largest.get(name, MAX_STREAM_REQUEST_BYTES)
-        return partial(Decoder, decode, most, limits.opened_bytes, limits.large.get(name, LARGE_BYTES))
 
     async def drain(self, methods: Collection[str], longest_s: float) -> None:
         """Refuse further streams, and return when none of these methods is open, or after a while.
@@ -177,14 +169,12 @@ class Dispatcher(grpc.GenericRpcHandler):
         except MiniMQError as error:
             caller = error.with_message(error.message)  # one that is not raised yet keeps no frames
 
-        decoder = method.decode()
-
         async def serve(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call
             requests = None
             try:
                 if not method.takes_stream:
-                    return await self._serve_one(method, decoder, caller, context)
-                with self._streaming(method, decoder, caller, context) as requests:
+                    return await self._serve_one(method, caller, context)
+                with self._streaming(method, caller, context) as requests:
                     return await method.serve(requests, context)
             except Exception as error:  # noqa: BLE001 - the boundary
                 ending = self._end(error, method, context)
@@ -193,37 +183,25 @@ class Dispatcher(grpc.GenericRpcHandler):
 
         # gRPC reads the request of any other kind of call before it is served.
         make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
-        return make(serve, decoder, method.encode)
+        return make(serve, method.decode, method.encode)
 
-    async def _serve_one(self, method: _Method, decoder: Decoder, met: _Caller, context: Any) -> Any:  # noqa: ANN401
+    async def _serve_one(self, method: _Method, met: _Caller, context: Any) -> Any:  # noqa: ANN401 - of any call
         caller = self._admit(method, met, context)
-        peer = context.peer()
-        decoder.count_for(self._intake, peer)
-        requests = _Requests(context.read)
-        request = await (
-            self._arrivals.receive(requests, method.name, peer) if self._arrivals else _only(requests, method.name)
-        )
-
-        async def answer(request: Any, context: Any) -> Any:  # noqa: ANN401
-            check_bounds(request)
-            if caller is not None:
-                caller.check(request)
-            return await method.serve(request, context)
-
-        if isinstance(request, LargeRequest):
-            return await self._line.serve(method.name, request, answer, context)
-        return await answer(request, context)
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            raise InvalidArgument(f"{method.name} came without a request")
+        check_bounds(request)
+        if caller is not None:
+            caller.check(request)
+        return await method.serve(request, context)
 
     @contextmanager
-    def _streaming(self, method: _Method, decoder: Decoder, met: _Caller, context: Any) -> Iterator[Any]:  # noqa: ANN401
+    def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:  # noqa: ANN401 - of any call
         with self._entered(method.name):
             caller = self._admit(method, met, context)
-            decoder.count_for(self._intake, context.peer())
-            line = None if method.name in self._limits.opening else self._line
             checked = caller if method.kind is CallerKind.USER and not method.in_band else None
-            requests = _Requests(context.read, line, checked, checks_bounds=not method.in_band)
             with self._counted(method.name, caller):
-                yield self._begun(requests, method.name)
+                yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
     async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:  # noqa: ANN401
         """End a call with a coded error, unless it was ended before or its caller has left.
@@ -305,42 +283,43 @@ class Dispatcher(grpc.GenericRpcHandler):
             self._open[method] -= 1
             self._stream_ended.set()
 
-    def _begun(self, requests: _Requests, method: str) -> _Requests | Begun:
-        limits, turns = self._limits, None
-        if limits.first_request_s is None:
-            return requests
-        if limits.streams_at_once is not None:
-            turns = self._turns.setdefault(method, asyncio.Semaphore(limits.streams_at_once))
-        return Begun(requests, method, limits.first_request_s, turns)
-
 
 class _Requests:
-    """Requests of a call, which ends at one that is too large."""
+    """Requests of a stream, the first of which has to come soon."""
 
     def __init__(
         self,
         read: Callable[[], Awaitable[Any]],
-        line: Line | None = None,
-        caller: KnownCaller | None = None,
-        *,
-        checks_bounds: bool = False,
+        method: _Method,
+        first_s: float | None,
+        caller: KnownCaller | None,
     ) -> None:
-        self._read, self._line, self._caller, self._checks_bounds = read, line, caller, checks_bounds
+        self._read, self._method, self._first_s, self._caller = read, method, first_s, caller
 
     def __aiter__(self) -> _Requests:
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - of any call
-        request = await self._read()
+        request = await self._read() if self._first_s is None else await self._first(self._first_s)
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
-        if isinstance(request, LargeRequest) and self._line is not None:
-            request = await self._line.open(request)
-        if self._checks_bounds and isinstance(request, Message):
+        if not self._method.in_band:
             check_bounds(request)
         if self._caller is not None:
             self._caller.check(request)
         return request
+
+    async def _first(self, most_s: float) -> Any:  # noqa: ANN401 - of any call
+        # Not cancelled when it is late: gRPC never frees a request that comes after its reader was cancelled.
+        reading = asyncio.ensure_future(self._read())
+        reading.add_done_callback(_retrieve)
+        await asyncio.wait((reading,), timeout=most_s)
+        if not reading.done():
+            raise InvalidArgument(
+                f"the {self._method.name} stream is ended: no request came within {most_s:g} s of its begin"
+            )
+        self._first_s = None
+        return await reading
 
 
 def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]:
@@ -348,11 +327,21 @@ def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]
     return {name: getattr(servicer, name) for name in service.methods_by_name}
 
 
-async def _only(requests: _Requests, method: str) -> Any:  # noqa: ANN401 - of any call
-    try:
-        return await anext(requests)
-    except StopAsyncIteration:
-        raise InvalidArgument(f"{method} came without a request") from None
+def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
+    def decoder(data: bytes) -> Any:  # noqa: ANN401 - of any call
+        if len(data) > most:
+            raise MessageTooLarge(f"a request of {len(data)} bytes is over the limit of this call, {most} bytes")
+        try:
+            return decode(data)
+        except DecodeError as error:
+            raise InvalidArgument(f"a request of {len(data)} bytes is no message: {error}") from None
+
+    return decoder
+
+
+def _retrieve(reading: asyncio.Future[Any]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody may be there to ask for it
 
 
 def _check_kind(caller: KnownCaller, kind: CallerKind) -> None:

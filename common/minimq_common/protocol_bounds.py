@@ -53,7 +53,7 @@ MAX_JOINED_APPENDS = 255
 MAX_ATOMIC_BATCHES = 1_000
 #: Atomic appends that one request has.
 MAX_ATOMIC_APPENDS = 256
-MAX_ATOMIC_BYTES = 16 << 20
+MAX_ATOMIC_BYTES = 8 << 20
 #: Delayed batches that one request recalls, and that one page lists.
 MAX_RECALLED = 1_000
 MAX_LISTED = 1_000

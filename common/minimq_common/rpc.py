@@ -244,6 +244,11 @@ def server_options(**changed: int) -> tuple[tuple[str, int], ...]:
     return tuple({**dict(SERVER_OPTIONS), **{f"grpc.{name}": value for name, value in changed.items()}}.items())
 
 
+def address_of(peer: str) -> str:
+    """Return the address of a client: "127.0.0.1:40000", where gRPC has "ipv4:127.0.0.1:40000"."""
+    return peer.partition(":")[2].replace("%5B", "[").replace("%5D", "]") or peer
+
+
 def to_failure(error: BaseException) -> errors_pb2.Failure:
     """Return an error as it travels inside an answer: a text that is too long has lost its middle."""
     if isinstance(error, MiniMQError):

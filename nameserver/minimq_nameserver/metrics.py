@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from minimq_common import daemon
-from minimq_common.intake import Intake
 from minimq_common.metrics import counter, gauge, gauges, info
 from minimq_common.metrics import counters as metric_counters
 from minimq_nameserver.controller.metrics import ControllerMetrics
@@ -21,9 +20,8 @@ PREFIX = "minimq_nameserver"
 class NameServerMetrics:
     """Reads what there is from a thread that only looks. To be made on the loop of the controller, if there is one."""
 
-    def __init__(self, service: NameServerService, intake: Intake, controller: ControllerService | None) -> None:
+    def __init__(self, service: NameServerService, controller: ControllerService | None) -> None:
         self._service = service
-        self._intake = intake
         self._controller = None if controller is None else ControllerMetrics(controller)
 
     def collect(self) -> Iterator[Metric]:
@@ -76,16 +74,11 @@ class NameServerMetrics:
             "Bytes of large routes and lists that clients have not read yet.",
             service.unsent.bytes,
         )
-        yield gauge(
-            f"{PREFIX}_incoming_bytes",
-            "Bytes of requests that have arrived and are not processed.",
-            self._intake.bytes,
-        )
         yield metric_counters(
             f"{PREFIX}_connections_ended_total",
-            "Closed connections of clients that did not read, or did not complete their requests.",
+            "Closed connections of clients that did not read.",
             ("reason",),
-            ((("unread",), service.unsent.ended), (("incoming",), self._intake.ended)),
+            ((("unread",), service.unsent.ended),),
         )
 
     def _of_calls(self) -> Iterator[Metric]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 
-from google.protobuf.message import DecodeError
-
-from minimq_common.errors import InvalidArgument
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
 from minimq_common.wire import permission_from_wire, queue_data
-from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.loop_share import LoopShare
 from minimq_proto.v1 import nameserver_pb2
@@ -46,25 +42,6 @@ class RegistrationReader:
                     await self._share.turn()
         return _state(request, topics)
 
-    async def read_encoded(self, request: bytes, known_topics: Container[str]) -> BrokerState:
-        """Return what a broker tells in an encoded request. As `read` otherwise."""
-        topics: dict[str, QueueData] = {}
-        head = nameserver_pb2.RegisterRequest()
-        names = set()
-        async with self._share:
-            for part in _parts(request):
-                name = part.broker_name or head.broker_name
-                names.add(name)
-                _read_topics(topics, name, part.topics, known_topics)
-                del part.topics[:]
-                head.MergeFrom(part)
-                await self._share.turn()
-        if head.heartbeat_only:
-            raise InvalidArgument(f"a heartbeat of {head.broker_name} came with {len(topics)} topics")
-        if names != {head.broker_name}:
-            raise InvalidArgument(f"the table of {head.broker_name} came before its name")
-        return _state(head, topics)
-
 
 def _state(request: nameserver_pb2.RegisterRequest, topics: Mapping[str, QueueData]) -> BrokerState:
     return BrokerState(
@@ -76,61 +53,6 @@ def _state(request: nameserver_pb2.RegisterRequest, topics: Mapping[str, QueueDa
         permission=permission_from_wire(request.permission),
         topics=topics,
     )
-
-
-def _parts(request: bytes) -> Iterator[nameserver_pb2.RegisterRequest]:
-    """Yield an encoded request in parts with some hundred fields.
-
-    Fields one after the other are a message of their own, wherever it is cut between two of them.
-    """
-    start = at = fields = 0
-    while at < len(request):
-        at = _end_of_field(request, at)
-        fields += 1
-        if fields > MAX_TOPICS_OF_A_BROKER + _FIELDS:
-            raise _too_many()
-        if fields % _SLICE == 0 or at == len(request):
-            try:
-                yield nameserver_pb2.RegisterRequest.FromString(request[start:at])
-            except DecodeError:
-                raise _garbled() from None
-            start = at
-
-
-def _end_of_field(request: bytes, at: int) -> int:
-    tag, at = _varint(request, at)
-    match tag & 7:
-        case 2:
-            length, at = _varint(request, at)
-            at += length
-        case 0:
-            _, at = _varint(request, at)
-        case _:
-            raise _garbled()
-    if at > len(request):
-        raise _garbled()
-    return at
-
-
-def _varint(request: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    for byte in request[at : at + 10]:
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise _garbled()
-
-
-def _too_many() -> InvalidArgument:
-    return InvalidArgument(
-        f"a broker registers more than {MAX_TOPICS_OF_A_BROKER} topics, which is the limit: spread them over more"
-    )
-
-
-def _garbled() -> InvalidArgument:
-    return InvalidArgument("a registration is invalid")
 
 
 def _read_topics(

@@ -67,7 +67,7 @@ class Registrations:
 
     async def keep(
         self,
-        requests: AsyncIterator[nameserver_pb2.RegisterRequest | bytes],
+        requests: AsyncIterator[nameserver_pb2.RegisterRequest],
         context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
     ) -> None:
         """Serve the stream of one broker."""
@@ -98,12 +98,8 @@ class Registrations:
             self._reasons.pop(session, None)
 
     async def _register(
-        self, session: int, request: nameserver_pb2.RegisterRequest | bytes
+        self, session: int, request: nameserver_pb2.RegisterRequest
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
-        if isinstance(request, bytes):
-            state = await self._reader.read_encoded(request, self._table.known_topics())
-            await self._changes.step(lambda: self._enter(session, state))
-            return self._registered(state.broker_name), False
         if not request.heartbeat_only:
             state = await self._reader.read(request, self._table.known_topics())
             async with self._brief_changes:

@@ -12,7 +12,6 @@ import grpc.aio
 
 from minimq_common import rpc
 from minimq_common.dispatcher import CallLimits, Dispatcher, methods_of
-from minimq_common.intake import Intake
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
@@ -20,7 +19,6 @@ from minimq_common.standard_services import StandardServices
 from minimq_nameserver.bounds import (
     MAX_CALL_BYTES,
     MAX_CONNECTIONS,
-    MAX_INCOMING_BYTES,
     MAX_STREAMS_OF_A_CONNECTION,
     MAX_TABLE_BYTES,
     MAX_WATCHERS,
@@ -39,13 +37,8 @@ log = logging.getLogger(__name__)
 #: Time that calls under way get when the name server stops; none of them takes long.
 _DRAIN_S = 1.0
 
-#: Calls whose request is received at once. It is a few hundred bytes that come with the call, and may be as many as a
-#: table has.
-_CALLS_AT_ONCE = 8
-#: Streams of one kind whose first request is received at once, and how many seconds that may take.
-_STREAMS_AT_ONCE, _FIRST_REQUEST_S = 16, 5.0
-#: Requests of streams up to that size are opened as they come; larger ones by who reads them, a part at a time.
-_OPENED_BYTES = 64 << 10
+#: Time in which the first request of a stream has to come, in seconds.
+_FIRST_REQUEST_S = 5.0
 #: Streams that leave out what their callers may not see, and go on.
 _IN_BAND = ("/minimq.v1.NameServer/WatchRoutes",)
 
@@ -80,7 +73,6 @@ class NameServer:
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._intake = Intake(MAX_INCOMING_BYTES)
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
@@ -131,7 +123,6 @@ class NameServer:
         self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
         if self._options.metrics:
             await self._start_metrics(secrets)
-        self._intake.start(int(self._address.rpartition(":")[2]))
         self._standard.serving()
 
     async def stop(self) -> None:
@@ -157,7 +148,6 @@ class NameServer:
         if server is not None:
             self._service.end_streams()
             await server.stop(_DRAIN_S)
-        await asyncio.to_thread(self._intake.stop)
         if controller is not None:
             await controller.close()
 
@@ -169,18 +159,16 @@ class NameServer:
             user_streams=MAX_WATCHERS,
             first_request_s=_FIRST_REQUEST_S,
             call_bytes=MAX_CALL_BYTES,
-            opened_bytes=_OPENED_BYTES,
-            calls_at_once=_CALLS_AT_ONCE,
-            streams_at_once=_STREAMS_AT_ONCE,
+            stream_bytes=MAX_TABLE_BYTES,
         )
-        return Dispatcher(limits, control=self._control, in_band=_IN_BAND, intake=self._intake)
+        return Dispatcher(limits, control=self._control, in_band=_IN_BAND)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # A tenth of the time that a name server takes to start, for those that show metrics.
         from minimq_common.metrics import MetricsServer  # noqa: PLC0415
         from minimq_nameserver.metrics import PREFIX, NameServerMetrics  # noqa: PLC0415
 
-        own = NameServerMetrics(self._service, self._intake, self._controller)
+        own = NameServerMetrics(self._service, self._controller)
         self._metrics = MetricsServer(own.collect, PREFIX)
         self._metrics_address = await self._metrics.start(self._options.metrics, secrets, self._control)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import grpc.aio
 
-from minimq_common import connections, rpc
+from minimq_common import rpc
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -121,7 +121,7 @@ class NameServerService:
 
     async def Register(
         self,
-        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest | bytes],
+        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest],
         context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
     ) -> None:
         """Keep a broker in the table for as long as its stream lasts."""
@@ -129,7 +129,7 @@ class NameServerService:
 
     async def SyncAccess(
         self,
-        request_iterator: AsyncIterator[nameserver_pb2.AccessNotice | bytes],
+        request_iterator: AsyncIterator[nameserver_pb2.AccessNotice],
         context: grpc.aio.ServicerContext[nameserver_pb2.AccessNotice, nameserver_pb2.AccessNotice],
     ) -> None:
         """Hand users and rules on, from whoever has the newest to all others."""
@@ -139,7 +139,7 @@ class NameServerService:
         assert task is not None
         self._access_streams.add(task)
         try:
-            peer = f"broker at {connections.address_of(context.peer())}"
+            peer = f"broker at {rpc.address_of(context.peer())}"
             own = self._access
             await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)
         finally:
@@ -202,7 +202,7 @@ class NameServerService:
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
         if is_forgotten:
             text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
-            log.info(text, request.broker_name, connections.address_of(context.peer()), extra=ALWAYS_WRITTEN)
+            log.info(text, request.broker_name, rpc.address_of(context.peer()), extra=ALWAYS_WRITTEN)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
 
     async def CheckRights(
@@ -217,7 +217,7 @@ class NameServerService:
 
     async def WatchRoutes(
         self,
-        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest | bytes],
+        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest],
         context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
     ) -> None:
         """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""

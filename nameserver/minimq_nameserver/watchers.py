@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
-from minimq_common.names import MAX_TOPIC, check_topic
+from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHED_BY_ONE, MAX_WATCHERS
@@ -22,8 +22,6 @@ MOST_NEWS = 1_000
 _BUSY_RETRY_S = 5.0
 #: Topics between two looks at the clock.
 _STEP = 100
-#: Bytes of the longest topic in a request.
-_TOPIC_BYTES = MAX_TOPIC + 2
 
 
 class Watcher:
@@ -127,18 +125,12 @@ class Watchers:
         if watcher.topics:
             self._in_background(self._clear(watcher))
 
-    async def follow(self, watcher: Watcher, request: WatchRoutesRequest | bytes) -> None:
-        """Set what a watcher watches, as its client says, maybe encoded.
+    async def follow(self, watcher: Watcher, request: WatchRoutesRequest) -> None:
+        """Set what a watcher watches, as its client says.
 
         The topics that are new to it count as news.
         """
-        if isinstance(request, bytes) and len(request) > MAX_WATCHED_BY_ONE * _TOPIC_BYTES:
-            raise _too_many()
         async with self._share:
-            if isinstance(request, bytes):
-                if not watcher.topics:  # so many it brings at least
-                    self._check_room(len(request) // _TOPIC_BYTES)
-                request = WatchRoutesRequest.FromString(request)
             if len(request.topics) > MAX_WATCHED_BY_ONE:
                 raise _too_many()
             await self._share.turn()

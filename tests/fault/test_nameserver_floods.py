@@ -17,7 +17,7 @@ from support.process import process
 pytestmark = [pytest.mark.fault, pytest.mark.system]
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "nameserver_floods.py"
-MOST_MB = 512
+MOST_MB = 1024
 
 
 def check(attack: str, seconds: float) -> None:

@@ -525,7 +525,7 @@ def test_each_append_of_a_request_stands_by_itself(
     append: Callable[..., list[broker_pb2.AtomicAppendResult]], topics: tuple[str, str]
 ) -> None:
     topic = topics[0]
-    too_large = numbered(topic, *range(10, 15), body=bytes(4 << 20))
+    too_large = numbered(topic, *range(10, 15), body=bytes(7 << 18))
     many_spans = numbered(topic, 20)
     many_spans.progress.group = "g"
     for _ in range(5):
@@ -548,7 +548,7 @@ def test_each_append_of_a_request_stands_by_itself(
     }.items():
         assert text in said[number]
     [refused] = append(too_large)
-    assert "over the limit of 16,777,216" in refused.failure.message
+    assert "over the limit of 8,388,608" in refused.failure.message
     [empty] = append()
     assert "at least one" in empty.failure.message
 

@@ -50,7 +50,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
         raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1 << 31),  # more than the index can count
         raw_batch({Section.BODY_OFFSETS: bytes(8), Section.BODIES: b"x"}, 1, born_first_ms=-1 << 63),
         sealed(bytes([batch.FIFO_VERSION + 1]) + good[1:-4]),
-        bytes((36 << 20) + 1),
+        bytes((8 << 20) + 1),
         large,
         good,
     ]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from minimq_common.large_requests import Decoder
+from minimq_common import dispatcher
 
 
 @contextmanager
 def read_requests() -> Iterator[list[int]]:
-    """Give the sizes of the requests that are read in the block."""
+    """Give the sizes of the requests that are read of the methods which are added in the block."""
     sizes: list[int] = []
-    decode = Decoder.__call__
+    made = dispatcher._decoder
 
-    def note(self: Decoder, data: bytes) -> Any:  # noqa: ANN401 - of any call
-        sizes.append(len(data))
-        return decode(self, data)
+    def noting(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
+        decoder = made(decode, most)
+
+        def note(data: bytes) -> Any:  # noqa: ANN401 - of any call
+            sizes.append(len(data))
+            return decoder(data)
+
+        return note
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "__call__", note)
+        patch.setattr(dispatcher, "_decoder", noting)
         yield sizes

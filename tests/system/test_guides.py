@@ -39,7 +39,7 @@ def test_the_worked_example_of_sizing_computes_what_its_text_says(tmp_path: Path
 def test_the_bounds_of_memory_are_the_defaults() -> None:
     said = text_of("docs/sizing.md")
     broker = BrokerOptions()
-    for name in ("max_pending_bytes", "max_unsent_bytes", "max_incoming_bytes", "compaction_memory_bytes"):
+    for name in ("max_pending_bytes", "max_unsent_bytes", "compaction_memory_bytes"):
         assert f"`--{name.replace('_', '-')}` ({getattr(broker, name) >> 20} MiB" in said, name
     assert f"`buffer_bytes` ({ProducerOptions().buffer_bytes >> 20} MiB)" in said
     assert f"`prefetch_bytes` ({ConsumerOptions().prefetch_bytes >> 20} MiB)" in said

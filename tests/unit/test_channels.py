@@ -20,6 +20,7 @@ ALLOWED = {
         "add_secure_port",
         "socket",
     },
+    "common/minimq_common/unsent.py": {"socket"},
     "client/minimq/local/server_process.py": {"socket"},
     "spark_connector/pyspark_minimq/worker_process.py": {"socket"},
 }

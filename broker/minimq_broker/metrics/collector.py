@@ -230,16 +230,11 @@ class BrokerMetrics:
             else (),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
-        yield gauge(
-            f"{PREFIX}_incoming_bytes",
-            "Bytes of requests that have arrived and are not processed.",
-            engine.intake.bytes,
-        )
         yield counters(
             f"{PREFIX}_connections_ended_total",
-            "Closed connections of clients that did not read, or did not complete their requests.",
+            "Closed connections of clients that did not read.",
             ("reason",),
-            ((("unread",), engine.unsent.ended), (("incoming",), engine.intake.ended)),
+            ((("unread",), engine.unsent.ended),),
         )
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
         groups = islice(engine.groups.names(), self._most_series)

@@ -19,8 +19,7 @@ from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
-from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
-from minimq_common.large_requests import LARGE_BYTES, REFUSED_BYTES_PER_S, LargeRequest
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_common.security.caller import current_caller
 from minimq_common.stream_writer import StreamWriter
@@ -44,11 +43,8 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._refusals, self._turn = asyncio.Lock(), asyncio.Lock()
 
-    def serve(
-        self, requests: AsyncIterator[broker_pb2.AppendRequest | LargeRequest], context: Context
-    ) -> Coroutine[Any, Any, None]:
+    def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> Coroutine[Any, Any, None]:
         """Take requests and send answers until the client closes its side and all is answered."""
         return self._serve(
             "append", requests, context, AppendAnswers(partial(broker_pb2.AppendResponse, takes_joined=True))
@@ -75,14 +71,9 @@ class AppendService:
             async for request in requests:
                 if (rate := current_caller().received) is not None:
                     await rate.turn()
-                    rate.moved(request.size if isinstance(request, LargeRequest) else request.ByteSize())
-                if isinstance(request, LargeRequest):
-                    refused_bytes = await self._take_in_turn(request, answers)
-                else:
-                    refused_bytes = await self._take(request, answers)
+                    rate.moved(request.ByteSize())
+                await self._take(request, answers)
                 del request  # or it would be kept until the next one comes
-                if refused_bytes > LARGE_BYTES:
-                    await self._slow_down(refused_bytes)
                 # Only now: one that waits for room when the broker stops is not written, and gets no answer.
                 answers.expect()
                 if answers.are_too_many:
@@ -90,26 +81,16 @@ class AppendService:
         finally:
             answers.end()
 
-    async def _take_in_turn(self, request: LargeRequest, answers: AppendAnswers) -> int:
-        async with self._turn:
-            opened = await request.open()
-            await request.rest()
-            refused_bytes = await self._take(opened, answers)
-            del opened
-            await request.rest()
-        return refused_bytes
-
-    async def _take(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
+    async def _take(self, request: Any, answers: AppendAnswers) -> None:  # noqa: ANN401 - of either call
         joined = request.joined
         if len(joined) > MAX_JOINED_APPENDS:  # nobody knows which they are: the stream ends
             raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
-        refused_bytes = await self._take_one(request, answers)
+        await self._take_one(request, answers)
         for data in joined:
             answers.expect()
-            refused_bytes += await self._take_one(_opened(data), answers)
-        return refused_bytes
+            await self._take_one(_opened(data), answers)
 
-    async def _take_one(self, request: Any, answers: AppendAnswers) -> int:  # noqa: ANN401 - of either call
+    async def _take_one(self, request: Any, answers: AppendAnswers) -> None:  # noqa: ANN401 - of either call
         data = request.batch  # each look at it is a copy
         try:
             check_bounds(request)
@@ -120,13 +101,6 @@ class AppendService:
             self._engine.counters.refused[error.code] += 1
             self._engine.refusals.note(error)
             answers.add(broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
-            if isinstance(error, UsageError | CorruptBatch):
-                return len(data) + len(request.topic)
-        return 0
-
-    async def _slow_down(self, size: int) -> None:
-        async with self._refusals:
-            await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
     def _check_key_queues(self, request: broker_pb2.AppendRequest) -> None:
         topic = self._engine.state.topics.get(request.topic)

@@ -15,8 +15,7 @@ from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.pop_drafts import PopJob, PopStep
 from minimq_common import rpc
 from minimq_common.bound_check import check_bounds
-from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge, MiniMQError, UsageError
-from minimq_common.large_requests import LargeRequest
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group
 from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_common.security.caller import current_caller
@@ -31,26 +30,24 @@ class AtomicAppendService(AppendService):
         self._offsets = offsets
         self._popping = popping
 
-    async def serve(self, requests: AsyncIterator[Any | LargeRequest], context: Any) -> None:  # noqa: ANN401
+    async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401
         """Take requests and send answers until the client closes its side and all is answered."""
         await self._serve("appendatomic", requests, context, AppendAnswers(broker_pb2.AtomicAppendResponse))
 
-    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> int:
+    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> None:
         try:
             check_bounds(request)
             if not request.appends:
                 raise InvalidArgument("a request has at least one atomic append")
         except MiniMQError as error:
             answers.add(broker_pb2.AtomicAppendResult(failure=rpc.to_failure(error)))
-            return request.ByteSize()
-        refused_bytes = 0
+            return
         for number, append in enumerate(request.appends):
-            refused_bytes += await self._take_one(append, answers)
+            await self._take_one(append, answers)
             if number:
                 answers.expect()
-        return refused_bytes
 
-    async def _take_one(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> int:
+    async def _take_one(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> None:
         try:
             check_bounds(request)
             current_caller().check(request)
@@ -60,9 +57,6 @@ class AtomicAppendService(AppendService):
             self._engine.counters.refused[error.code] += 1
             self._engine.refusals.note(error)
             answers.add(broker_pb2.AtomicAppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
-            if isinstance(error, UsageError | CorruptBatch):
-                return request.ByteSize()
-        return 0
 
     def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> AtomicJob:
         if not request.batches and not request.HasField("progress"):

@@ -27,7 +27,6 @@ from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common.intake import Intake
 from minimq_common.unsent import Unsent
 
 
@@ -63,7 +62,6 @@ class Engine:
         self.counters = Counters()
         self.refusals = LimitRefusals()
         self.unsent = Unsent(limits.max_unsent_bytes)
-        self.intake = Intake(limits.max_incoming_bytes)
         self.streams = Streams()
         self.arrivals = Arrivals(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal)

@@ -17,8 +17,6 @@ class Limits:
     busy_after_s: float = 0.5
     #: Bytes that may have been made for clients that have not read them yet.
     max_unsent_bytes: int = 96 << 20
-    #: Bytes of requests that may have come in part, or wait to be taken in.
-    max_incoming_bytes: int = 80 << 20
     #: Bytes that a reader may be behind the end of the log before it is sent to a slave.
     slave_read_lag: int = 1 << 32
     max_topics: int = 50_000

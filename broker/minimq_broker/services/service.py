@@ -34,7 +34,7 @@ from minimq_broker.services.status import Identity, StatusService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.tracing import TraceService
 from minimq_broker.services.transactions import TransactionService
-from minimq_common.large_requests import Serve
+from minimq_common.dispatcher import Serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from minimq_broker.services.streams import raise_failure
 from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
-from minimq_common.large_requests import LargeRequest
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.rpc import to_failure
@@ -102,18 +101,14 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
-        refused = None
-        if isinstance(first, LargeRequest):
-            first, refused = await self._open_first(first)
         session = self._open(check_client_id(first.client_id))
-        if refused is not None:
-            session.tell(refused)
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
         receiver = session.receiver = self._engine.streams.receive(
             self._receive(session, first, incoming), f"{name}-receiver"
         )
+        del first  # it may be large
         try:
             await asyncio.wait((receiver,))
         finally:
@@ -123,40 +118,24 @@ class SessionService:
         await writer.drained()
         raise_failure(receiver)
 
-    async def _open_first(
-        self, large: LargeRequest
-    ) -> tuple[broker_pb2.SessionRequest, broker_pb2.SessionEvent | None]:
-        refused = None
-        async with self._turn:
-            request = await large.open()
-            try:
-                check_bounds(request)
-            except InvalidArgument as error:
-                refused = _refusal(_group(request), error)
-                request = broker_pb2.SessionRequest(client_id=request.client_id)
-            await large.rest()
-        return request, refused
-
     async def _receive(
         self,
         session: Session,
-        first: broker_pb2.SessionRequest,
+        request: broker_pb2.SessionRequest | None,
         incoming: AsyncIterator[broker_pb2.SessionRequest],
     ) -> None:
         try:
-            request: broker_pb2.SessionRequest | LargeRequest | None = first
             while request is not None:
                 self._engine.offsets.check()  # leases are trusted as long as this broker answers
-                if isinstance(request, LargeRequest):
-                    async with self._turn:
-                        await self._handle(session, await request.open())
-                        await request.rest()
+                if not self._is_within_bounds(session, request):
+                    pass
                 elif request.ByteSize() > _LARGE_BYTES:
                     async with self._turn:  # one in each round of the event loop
                         await self._handle(session, request)
                         await asyncio.sleep(0)
                 else:
                     await self._handle(session, request)
+                del request
                 async with asyncio.timeout(self._options.timeout_s):
                     await session.events.few()
                     request = await anext(incoming, None)
@@ -167,6 +146,15 @@ class SessionService:
                 session.client_id,
                 self._options.timeout_s,
             )
+
+    def _is_within_bounds(self, session: Session, request: broker_pb2.SessionRequest) -> bool:
+        try:
+            check_bounds(request)
+        except InvalidArgument as error:
+            self._engine.refusals.note(error)
+            session.tell(_refusal(_group(request), error))
+            return False
+        return True
 
     # ---- coming and going -----------------------------------------------------------------------
 
@@ -225,7 +213,6 @@ class SessionService:
         action = request.WhichOneof("action")
         group = _group(request)
         try:
-            check_bounds(request)
             current_caller().check(request)
             self._sessions.check(group, session)
             match action:

@@ -14,6 +14,8 @@ from minimq_common.security.credentials import CredentialsArgument
 
 #: What a broker can take at most, whatever it is told: a batch is one frame on the wire.
 _MOST_BYTES = 32 << 20
+#: Bodies that may be gathered for one batch: brokers take 8 MiB with plain options, and keys and properties count, too.
+_MOST_BATCH_BYTES = 4 << 20
 #: Least and most seconds by which a delayed message may be due later.
 _PRECISION_S = (0.001, 3600)
 
@@ -53,7 +55,7 @@ class ProducerOptions:
             The first send to a topic waits up to the same time before that for a name server and for a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
-        batch_bytes: size in bytes of bodies at which a batch is full, at most 32 MiB.
+        batch_bytes: size in bytes of bodies at which a batch is full, at most 4 MiB.
         spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
             that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
         buffer_bytes: most memory in bytes of messages without a receipt, approximately: a message takes its content and
@@ -95,7 +97,8 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        for name, most in (("max_body_bytes", _MOST_BYTES), ("batch_bytes", _MOST_BYTES), ("batch_messages", 1 << 20)):
+        mosts = {"max_body_bytes": _MOST_BYTES, "batch_bytes": _MOST_BATCH_BYTES, "batch_messages": 1 << 20}
+        for name, most in mosts.items():
             if getattr(self, name) > most:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be at most {most}")
         if not _PRECISION_S[0] <= self.delay_precision_s <= _PRECISION_S[1]:

@@ -46,7 +46,7 @@ class ProducerTransaction(Generic[M]):
 
         Raises:
             InvalidArgument: the message breaks a rule.
-            MessageTooLarge: the transaction would be larger than 16 MiB.
+            MessageTooLarge: the transaction would be larger than 8 MiB.
         """
         self._opened.send(message, queue, selector)
 

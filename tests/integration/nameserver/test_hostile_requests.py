@@ -20,7 +20,6 @@ from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.nameserver_client import NameServerClient
 from support.starting import StartBroker, StartNameServer
-from support.waiting import wait_until
 
 CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker", "CheckRights"]
 
@@ -72,7 +71,7 @@ def test_a_call_with_what_is_no_request_is_refused(nameserver: NameServer, chann
     assert serves(nameserver)
 
 
-def test_calls_whose_request_does_not_come_give_way(nameserver: NameServer, channel: grpc.Channel) -> None:
+def test_calls_whose_request_does_not_come_hold_up_nobody(nameserver: NameServer, channel: grpc.Channel) -> None:
     over = threading.Event()
 
     def never() -> Iterator[bytes]:
@@ -80,12 +79,9 @@ def test_calls_whose_request_does_not_come_give_way(nameserver: NameServer, chan
         yield b""
 
     call: Any = channel.stream_unary("/minimq.v1.NameServer/GetRoute")
-    silent = [call.future(never(), timeout=60) for _ in range(3 * server_module._CALLS_AT_ONCE)]
+    silent = [call.future(never(), timeout=60) for _ in range(24)]
     try:
-        wait_until(lambda: sum(each.done() for each in silent) >= 2 * server_module._CALLS_AT_ONCE, 20)
         assert serves(nameserver)
-        [error, *_] = [each.exception() for each in silent if each.done()]
-        assert isinstance(rpc.from_rpc_error(error, "name server"), SystemBusy)
     finally:
         over.set()
         for each in silent:
@@ -145,7 +141,7 @@ def test_a_watch_that_goes_on_with_what_is_no_request_is_refused_behind_the_even
     def requests() -> Iterator[bytes]:
         yield nameserver_pb2.WatchRoutesRequest(topics=["orders"]).SerializeToString()
         writing.wait(20)
-        yield b"\xff" * (server_module._OPENED_BYTES + 1)
+        yield b"\xff"
 
     monkeypatch.setattr(rpc, "write", write_slowly)
     begin: Any = channel.stream_stream("/minimq.v1.NameServer/WatchRoutes")

@@ -217,14 +217,15 @@ async def test_what_a_stranger_sends_is_not_read_and_who_calls_is_known_to_what_
         return broker_pb2.DeleteTopicResponse()
 
     dispatcher = Dispatcher(control=own.control)
-    dispatcher.add(BROKER, {"DeleteTopic": delete})
+    with read_requests() as read:
+        dispatcher.add(BROKER, {"DeleteTopic": delete})
     server = grpc.aio.server(options=rpc.server_options())
     server.add_generic_rpc_handlers((dispatcher,))
     address = await rpc.bind(server, "127.0.0.1:0")
     await server.start()
     async with rpc.open_aio_channel(address) as channel:
         call: Any = channel.unary_unary("/minimq.v1.Broker/DeleteTopic", bytes, bytes)
-        with read_requests() as read, pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call(bytes(16 << 20), metadata=shown(NOBODY))
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert isinstance(rpc.from_rpc_error(raised.value, "server"), NotAuthenticated)

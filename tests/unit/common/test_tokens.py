@@ -251,7 +251,8 @@ async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_th
         raise AssertionError
 
     dispatcher = Dispatcher(control=own.control)
-    dispatcher.add(broker_pb2.DESCRIPTOR.services_by_name["Broker"], {"DeleteTopic": delete})
+    with read_requests() as read:
+        dispatcher.add(broker_pb2.DESCRIPTOR.services_by_name["Broker"], {"DeleteTopic": delete})
     dispatcher.add(controller_pb2.DESCRIPTOR.services_by_name["Controller"], {"Report": report})
     server = grpc.aio.server(options=rpc.server_options())
     server.add_generic_rpc_handlers((dispatcher,))
@@ -268,8 +269,7 @@ async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_th
             return None
 
         wanted, other = (broker_pb2.DeleteTopicRequest(topic=topic).SerializeToString() for topic in "tu")
-        with read_requests() as read:
-            assert isinstance(await call(bytes(16 << 20), ISSUER.sign(aud="other")), NotAuthenticated)
+        assert isinstance(await call(bytes(16 << 20), ISSUER.sign(aud="other")), NotAuthenticated)
         assert read == []
         text = ISSUER.sign()
         assert await call(wanted, text) is None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.model import Permission, QueueData
-from minimq_nameserver import away, registration_reader, route_table
+from minimq_nameserver import away, route_table
+from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.registration_reader import RegistrationReader
 from minimq_nameserver.route_table import RouteTable
@@ -106,58 +109,25 @@ def test_every_change_of_the_table_is_another_edition() -> None:
     assert changed()
 
 
-# ---- Encoded registrations -----------------------------------------------------------------------
+# ---- Registrations -------------------------------------------------------------------------------
 
 
-def registration(topics: Sequence[str], **fields: object) -> bytes:
+def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:
     request = nameserver_pb2.RegisterRequest(
         cluster="default", broker_name="broker-a", address="h:1", data_version=7, permission=6
     )
     for topic in topics:
         request.topics.add(topic=topic, read_queues=8, write_queues=4, permission=6)
-    request.MergeFrom(nameserver_pb2.RegisterRequest(**fields))  # type: ignore[arg-type]
-    return request.SerializeToString()
-
-
-def read(request: bytes) -> BrokerState:
-    return asyncio.run(RegistrationReader().read_encoded(request, ()))
+    return request
 
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 3000])
-def test_an_encoded_registration_is_read_as_any_other(count: int) -> None:
-    opened = nameserver_pb2.RegisterRequest.FromString(registration(many(count), broker_id=2))
-    assert read(registration(many(count), broker_id=2)) == asyncio.run(RegistrationReader().read(opened, ()))
+def test_a_registration_is_read_whole(count: int) -> None:
+    found = asyncio.run(RegistrationReader().read(registration(many(count)), ()))
+    assert found == replace(state("broker-a", many(count), version=7), address="h:1")
 
 
-def test_a_broker_registers_no_more_topics_than_one_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_reader, "MAX_TOPICS_OF_A_BROKER", 1000)
-    assert len(read(registration(many(1000))).topics) == 1000
-    with pytest.raises(InvalidArgument, match="more than 1000 topics"):
-        read(registration(many(1010)))
-    # One that is named again and again, in five bytes: four MiB of them would be nearly a million.
-    with pytest.raises(InvalidArgument, match="more than 1000 topics"):
-        read(registration([]) + b"\x3a\x03\x0a\x01t" * 100_000)
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        registration(many(600))[:-1],
-        registration(many(600)) + b"\x3a",
-        registration(many(600)) + b"\x3a\xff\xff\xff\xff\x0f",
-        registration(many(600)) + b"\xff" * 20,
-        registration(many(600)) + b"\x3b",  # a group
-        registration([]) + b"\x3a\x02\xff\xff",
-        registration(many(1), heartbeat_only=True),
-    ],
-    ids=["cut", "no-length", "too-long", "no-number", "group", "no-topic", "heartbeat"],
-)
-def test_what_is_no_registration_is_refused(request_: bytes) -> None:
-    with pytest.raises(InvalidArgument):
-        read(request_)
-
-
-def test_a_table_before_the_name_of_its_broker_is_refused() -> None:
-    topics = registration(many(600))
-    with pytest.raises(InvalidArgument, match="came before its name"):
-        read(topics + nameserver_pb2.RegisterRequest(broker_name="broker-b").SerializeToString())
+def test_a_broker_registers_no_more_topics_than_one_may_have() -> None:
+    check_bounds(registration(["t"] * MAX_TOPICS_OF_A_BROKER))
+    with pytest.raises(InvalidArgument, match=f"the limit is {MAX_TOPICS_OF_A_BROKER}"):
+        check_bounds(registration(["t"] * (MAX_TOPICS_OF_A_BROKER + 1)))
