@@ -83,8 +83,6 @@ MAX_INBOXES = 256
 INBOX_BYTES = 16
 MAX_REPLIES = 10_000
 MAX_CORRELATION_ID = 64
-#: Offsets that a slave hands over in one request.
-MAX_KEPT = 10_000
 #: Longest time for which a queue is held for its former owner, or a broker may be silent, in ms.
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

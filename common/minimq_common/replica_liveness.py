@@ -95,10 +95,6 @@ class ReplicaLiveness:
         """Return the time since the lease of the master was renewed; one that was given up counts as over."""
         return now - (self._lease_over_at - self._takeover_after_s)
 
-    def master_lives(self, now: float) -> bool:
-        """Say whether the lease of the master may not be over yet."""
-        return now < self._lease_over_at
-
     def alive(self, now: float) -> Mapping[int, ReplicaReport]:
         """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
         return {

@@ -145,16 +145,6 @@ class ReplicaSet:
         return f"{self.broker_name} (cluster {self.cluster})"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of an authority to a report."""
-
-    #: The record; None when there is none and the reporter founds none.
-    record: ReplicaSet | None
-    #: The lease of its master may not be over yet.
-    master_lives: bool = False
-
-
 def shown_id_of_slave(replica_id: int, master_id: int) -> int:
     """Return the broker id under which a slave is registered: 0 is the master, so replica 0 gets its number."""
     return replica_id or master_id

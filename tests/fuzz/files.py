@@ -30,7 +30,6 @@ from fuzz.specimens import DEAD, OWNER, TIME, Truth, key_of, make, records
 from minimq_broker.store import clock_record
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.message_store import MessageStore, StoredBatch
-from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import MiniMQError
@@ -256,10 +255,6 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
             problems += _compare(store, truth, named)
         if kind == "master" and clock_record.load(path / clock_record.FILE_NAME) != TIME:
             problems.append("the record of the time is another")
-        if kind == "slave":
-            with closing(StandbyOffsets(path / FILE_NAME)) as kept:
-                if kept.rows() != truth.kept:
-                    problems.append("kept offsets are others")
     except MiniMQError as error:
         named.texts.append(error.message)
     if problems and not is_checked:

@@ -15,7 +15,6 @@ from minimq_broker.store import clock_record
 from minimq_broker.store.clock_record import ClockRecord
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.standby_offsets import FILE_NAME, Kept, StandbyOffsets
 from minimq_common.batch import RecordBatch
 from minimq_common.batch_builder import BatchBuilder
 from minimq_common.model import Message
@@ -46,12 +45,10 @@ class Truth(msgspec.Struct):
     Attributes:
         queues: all batches, by topic and queue.
         offsets: committed offsets, by group and queue of the topic "t".
-        kept: offsets that are kept beside the log.
     """
 
     queues: list[tuple[str, int, list[Batch]]] = []
     offsets: list[tuple[str, int, int]] = []
-    kept: list[Kept] = []
 
 
 def make(folder: Path) -> dict[str, Truth]:
@@ -79,17 +76,11 @@ def make(folder: Path) -> dict[str, Truth]:
     slave.store.confirm(slave.store.end)
     assert master.store.remove_first(1 << 60)  # its dead letters are archived
     truths = {"master": _truth(master.store), "slave": _truth(slave.store)}
-    queue = slave.key("t", 0)
     master.close()
     slave.close()
     # As after a crash: what came since has to be found in the log.
     shutil.copyfile(before, folder / "master" / "state.mdb")
     clock_record.save(folder / "master" / clock_record.FILE_NAME, TIME)
-    with closing(StandbyOffsets(folder / "slave" / FILE_NAME)) as kept:
-        kept.begin()
-        for number, group in enumerate(GROUPS):
-            kept.put(group, [CommittedOffset(*queue, number + 1)])
-        truths["slave"].kept = kept.rows()
     with closing(DecisionFile(folder / "controller")) as decisions:
         for record in records():
             decisions.save(record)

@@ -33,7 +33,6 @@ class Reporter:
         self.answer: ReplicaSet | None = None
         self.answered: ReplicaReport | None = None
         self.answered_at = 0.0
-        self.master_lives = False
         self.errors: list[MiniMQError] = []
         #: Each term that it led, with the time at which it learned of that.
         self.led: dict[int, float] = {}
@@ -56,7 +55,7 @@ class Reporter:
     def resign(self) -> ReplicaSet | None:
         self.fall_silent()
         self.lease_until = 0.0
-        return self._loop.run(self.controller.report(replace(self.report, resigns=True))).record
+        return self._loop.run(self.controller.report(replace(self.report, resigns=True)))
 
     def restart(self) -> None:
         self.fall_silent()
@@ -89,7 +88,7 @@ class Reporter:
                 await asyncio.sleep(0.05)
                 continue
             self.reports += 1
-            record, self.master_lives = answer.record, answer.master_lives
+            record = answer
             if record is None:
                 continue
             self._learn(record)

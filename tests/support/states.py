@@ -28,8 +28,6 @@ def rows(state: State) -> dict[str, Any]:
         "topics": state.topics.copy(),
         "ends": state.ends.copy(),
         "committed": state.committed.copy(),
-        "moved": state.moved.copy(),
-        "forced": state.forced.copy(),
         "started": state.started.copy(),
         "transactions": transaction_rows(state.transactions),
         "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},

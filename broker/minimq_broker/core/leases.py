@@ -124,8 +124,8 @@ class _Lease:
 class LeaseTable:
     """All leases of one broker. Used by one thread; what must be told to whom is returned."""
 
-    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY, *, stand_in: int | None = None) -> None:
-        self._first_epoch = self._last_epoch = first_epoch(term, stand_in)
+    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY) -> None:
+        self._first_epoch = self._last_epoch = first_epoch(term)
         self._recovery = recovery
         self._leases: dict[LeaseKey, _Lease] = {}
         #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all:

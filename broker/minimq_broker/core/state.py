@@ -48,7 +48,7 @@ from minimq_broker.core.pop_runs import PopMoved
 from minimq_broker.core.producers import ProducerTable
 from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_broker.core.staged_batches import BatchStaged
-from minimq_broker.core.term_history import MAX_TERMS, LogPlace, TermStart
+from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
@@ -59,7 +59,6 @@ Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
 
 
 _EMPTY = QueueEnd()
-_NEVER = LogPlace(-1, -1)
 
 
 class State:
@@ -78,8 +77,6 @@ class State:
         self._names: dict[int, str] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
-        self.moved: dict[tuple[str, int, int], LogPlace] = {}
-        self.forced: dict[tuple[str, int, int], LogPlace] = {}
         self.deliveries: dict[tuple[str, int, int], Deliveries] = {}
         self.started: dict[tuple[str, int], int] = {}
         self.popped: dict[tuple[str, int, int], PopQueue] = {}
@@ -161,19 +158,6 @@ class State:
     def has_group(self, group: str) -> bool:
         """Tell whether a group has an offset, a decided start or an agreement. Any thread may ask."""
         return group in self.index or group in self.agreements
-
-    @property
-    def end_place(self) -> LogPlace:
-        """The end of what is applied, for comparisons with other replicas."""
-        return LogPlace(self.term, self.position)
-
-    def has_moved_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:
-        """Tell whether the offset of a group was changed since the log ended at a place."""
-        return self.moved.get((group, *queue), _NEVER) >= place
-
-    def was_forced_since(self, group: str, queue: QueueKey, place: LogPlace) -> bool:
-        """Tell whether the offset of a group was set by force since the log ended at a place."""
-        return self.forced.get((group, *queue), _NEVER) >= place
 
     @property
     def whole(self) -> int:
@@ -286,10 +270,6 @@ class State:
 
     def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         self._move(group, offsets, forced=forced)
-        if forced:
-            for item in offsets:
-                key = (group, item.topic_id, item.queue_id)
-                self._set(("forced", *key), self.forced, key, self.end_place)
 
     def _pop(self, moved: PopMoved) -> None:
         for topic_id, queue_id, runs, done in map(msgspec.structs.astuple, moved.queues):
@@ -305,7 +285,6 @@ class State:
             self.changed.add(("popped", *key))
             if queue.done != self.committed.get(key):
                 self._set(("offset", *key), self.committed, key, queue.done)
-                self._set(("moved", *key), self.moved, key, self.end_place)
                 self.index.add(*key)
 
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
@@ -318,7 +297,6 @@ class State:
                 self._set(("offset", *key), self.committed, key, item.offset)
                 if self.popped.pop(key, None) is not None:  # the group goes on from there, and handles are void
                     self.changed.add(("popped", *key))
-                self._set(("moved", *key), self.moved, key, self.end_place)
                 self.index.add(*key)
 
     def _deliver(self, key: tuple[str, int, int], deliveries: Deliveries | None) -> None:
@@ -349,8 +327,6 @@ class State:
     def _forget_rows(self, group: str, topic_id: int) -> None:
         tables: tuple[tuple[str, dict[Any, Any]], ...] = (
             ("offset", self.committed),
-            ("moved", self.moved),
-            ("forced", self.forced),
             ("deliveries", self.deliveries),
             ("popped", self.popped),
         )

@@ -15,7 +15,7 @@ from minimq_broker.core.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.staged_batches import StageKey, TransactionId
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.core.term_history import LogPlace, TermStart
+from minimq_broker.core.term_history import TermStart
 from minimq_common.errors import StoreError
 
 
@@ -104,8 +104,6 @@ def _load_popped(state: State, row: Any, *parts: Any) -> None:
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
-    "moved": _row_of(lambda state: state.moved, tuple[str, int, int], LogPlace),
-    "forced": _row_of(lambda state: state.forced, tuple[str, int, int], LogPlace),
     "deliveries": _row_of(lambda state: state.deliveries, tuple[str, int, int], Deliveries),
     "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
     "used": _row_of(lambda state: state.used, str, int),

@@ -7,19 +7,11 @@ at the same position are the same up to where the first of them leaves that term
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
 #: Terms remembered of one log; a follower whose last common term is older copies everything anew.
 MAX_TERMS = 1_000
-
-
-class LogPlace(NamedTuple):
-    """A place in a log; it compares with places in other logs of the same replicas: a later term is further."""
-
-    term: int = 0
-    position: int = 0
 
 
 class TermStart(msgspec.Struct, frozen=True, array_like=True):

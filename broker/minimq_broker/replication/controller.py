@@ -9,7 +9,7 @@ from minimq_broker.replication.etcd_controller import EtcdController
 from minimq_broker.replication.grpc_controller import GrpcController
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
@@ -21,7 +21,7 @@ class Controller(Protocol):
     Every call may fail with a `TransportError`: then it may have been carried out all the same, and may be repeated.
     """
 
-    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Report that a replica is alive; return the record, and whether its master is alive.
 
         When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the

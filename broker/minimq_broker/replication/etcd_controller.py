@@ -11,7 +11,7 @@ from minimq_broker.replication.etcd_view import EtcdView
 from minimq_common import election
 from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class EtcdController:
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 
-    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Report that a replica is alive; return the record, and whether its master is alive."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
@@ -43,7 +43,7 @@ class EtcdController:
             raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
         if view.record is not None:
             rules.check_not_ending(view.record, report)
-        return Answer(view.record, view.master_lives)
+        return view.record
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Replace the in-sync set and return the new record."""

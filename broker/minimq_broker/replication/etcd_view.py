@@ -73,11 +73,6 @@ class EtcdView:
         """Return whether a replica has reported recently."""
         return self._liveness is not None and replica_id in self._liveness.alive(time.monotonic())
 
-    @property
-    def master_lives(self) -> bool:
-        """True if the lease of the master, as last seen, may still be valid."""
-        return self._liveness is not None and self._liveness.master_lives(time.monotonic())
-
     def found(self, own: ReplicaReport) -> ReplicaSet | None:
         """Return the first record, when it is time and there is a replica that founds the set."""
         now = time.monotonic()

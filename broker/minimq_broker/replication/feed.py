@@ -6,21 +6,17 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
-from minimq_broker.core.state import QueueKey
-from minimq_broker.core.term_history import LogPlace
 from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, state_frames
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.standby_offsets import Kept
-from minimq_common.errors import MiniMQError, StoreError
-from minimq_common.outage_log import OutageLog
+from minimq_common.errors import StoreError
 from minimq_common.stream_writer import StreamWriter
 from minimq_common.unsent import Unsent
 from minimq_proto.v1 import replication_pb2
@@ -57,7 +53,6 @@ class FeedCalls(NamedTuple):
 
     #: Called when the slave has synced more, has come or has gone.
     moved: Callable[[], None]
-    record: Callable[[Sequence[Kept]], Awaitable[None]]
     #: Returns the number of the next frame, which the slave has to confirm, in seconds of a clock; None if it has
     #: not.
     ask: Callable[[], float | None] = lambda: None
@@ -90,12 +85,10 @@ class Feed:
         #: Up to where entries are missing in the copy, since they were left out by rewritings.
         self._complete_from = 0
         self._copied_to = store.end
-        self._handed_over: asyncio.Queue[replication_pb2.ReplicaRequest] = asyncio.Queue()
-        self._offsets_number = 0  # those up to it are recorded
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
-        #: What is confirmed, where the log ends, and up to which number offsets are recorded.
-        self._told = (-1, -1, 0)
+        #: What is confirmed, and where the log ends.
+        self._told = (-1, -1)
         self._told_at = self._loop.time()
         self._end = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -138,7 +131,6 @@ class Feed:
         level = logging.DEBUG if is_stranger else logging.INFO  # of a stranger everything was said
         at = "nothing" if position is None else position
         log.log(level, "replication: slave follows id=%d from=%s", self._replica_id, at)
-        recorder = asyncio.create_task(self._record_offsets(), name=f"feed-{self._replica_id}-offsets")
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
             asyncio.create_task(self._send(writer), name=f"feed-{self._replica_id}-sender"),
@@ -153,10 +145,10 @@ class Feed:
         finally:
             self._in_sync.detach(self._replica_id, self._loop.time())
             self._calls.moved()
-            for task in (*tasks, recorder):
+            for task in tasks:
                 task.cancel()
             try:
-                await uncancellable(asyncio.gather(*tasks, recorder, return_exceptions=True))
+                await uncancellable(asyncio.gather(*tasks, return_exceptions=True))
             finally:
                 self._has_ended.set()
             log.log(level, "replication: slave is gone id=%d", self._replica_id)
@@ -175,45 +167,6 @@ class Feed:
             if request.confirms:
                 self._calls.confirmed(request.confirms / _MICROSECONDS)
             self._calls.moved()
-            if request.offsets:
-                self._handed_over.put_nowait(request)
-
-    async def _record_offsets(self) -> None:
-        """Record the offsets that the slave hands over: beside, since it may have to wait for this very slave.
-
-        One request after the other, each until it is done: the slave forgets all up to the acknowledged number.
-        """
-        while True:
-            request = await self._handed_over.get()
-            number = request.offsets_number
-            rows = [
-                Kept(
-                    item.group,
-                    QueueKey(item.topic_id, item.queue_id),
-                    item.offset,
-                    number,
-                    item.forced,
-                    LogPlace(item.term, item.position),
-                )
-                for item in request.offsets
-            ]
-            await self._record_at_last(rows)
-            self._offsets_number = max(self._offsets_number, number)
-            self.wake()
-
-    async def _record_at_last(self, rows: Sequence[Kept]) -> None:
-        outage, message = OutageLog(log), "replication: offsets of a slave not recorded yet id=%d reason=%s"
-        while True:
-            try:
-                await self._calls.record(rows)
-            except MiniMQError as error:
-                outage.failed(message, self._replica_id, error, cause=error)
-            except Exception as error:  # noqa: BLE001 - they must not be left behind
-                outage.crashed(message, self._replica_id, repr(error), cause=error)
-            else:
-                outage.worked("replication: offsets of a slave recorded id=%d", self._replica_id)
-                return
-            await asyncio.sleep(_RETRY_S)
 
     async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
         if self._position is None:
@@ -245,7 +198,7 @@ class Feed:
     async def _news(self) -> None:
         while self._position == self._store.end:
             self._more.clear()
-            is_new = self._told != (self._store.confirmed, self._store.end, self._offsets_number)
+            is_new = self._told != (self._store.confirmed, self._store.end)
             left = self._told_at + (_TELL_CONFIRMED_S if is_new else self._heartbeat_s) - self._loop.time()
             if left <= 0:
                 return
@@ -274,8 +227,7 @@ class Feed:
         def latest() -> replication_pb2.ReplicaFrame:
             now = self._loop.time()
             frame.confirmed, frame.end = self._store.confirmed, self._store.end
-            frame.offsets_number = self._offsets_number
-            self._told, self._told_at = (frame.confirmed, frame.end, frame.offsets_number), now
+            self._told, self._told_at = (frame.confirmed, frame.end), now
             if now - self._asked_at >= self._heartbeat_s / 2 and (number := self._calls.ask()) is not None:
                 frame.asked_at, self._asked_at = int(number * _MICROSECONDS), now
             self._in_sync.told(self._replica_id, frame.end, now)

@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 #: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
 _PENDING_BYTES = 16 << 20
-#: Maximum number of offsets handed over with one acknowledgement.
-_OFFSETS_AT_ONCE = 10_000
 #: Errors that end a stream and are not faults of this program.
 _EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError)
 
@@ -79,8 +77,6 @@ class Follower:
         #: The last reported end of the master's log; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
-        #: No process listens at the address of the master: it has ended.
-        self.master_has_ended = False
         self._found_at = self._lost_at = self._loop.time()
 
     @property
@@ -140,7 +136,6 @@ class Follower:
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
         if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
             self._lost_at = self._loop.time()
-        self.master_has_ended = isinstance(cause, Unavailable) and rpc.NOTHING_LISTENS in str(cause)
         message = "replication: stream broken, trying again master=%s reason=%s"
         if isinstance(cause, _EXPECTED):
             self._outage.failed(message, self.master.address, cause, cause=cause)
@@ -187,7 +182,6 @@ class Follower:
                     self._anew = False
                 else:
                     await self._cut(frame.go_on.position)
-            await self._engine.offsets.retain_topics()  # as long as there are none that come with the next entries
             self._found(frame)
             self._intake = _Intake(self, self._engine, stream)
             if self._engine.store.log.damage.reasons:
@@ -274,8 +268,6 @@ class _Intake:
         self._news = asyncio.Event()  # there is something to acknowledge
         #: `asked_at` of the latest frame that is not confirmed yet, and when it was received; 0 if there is none.
         self._asked_at, self._received_at = 0, 0.0
-        #: The latest numbers of kept offsets that the master was told, and that it has recorded.
-        self._handed_over = self._recorded = 0
         self._failure: Exception | None = None
 
     def fail(self, failure: Exception) -> None:
@@ -313,9 +305,6 @@ class _Intake:
         if frame.asked_at:
             self._asked_at, self._received_at = frame.asked_at, lease_clock()
             self._news.set()
-        if frame.offsets_number > self._recorded:
-            await self._engine.offsets.handed_over(frame.offsets_number)
-            self._recorded = frame.offsets_number
         self._store.confirm(frame.confirmed)
         while self._pending_bytes > _PENDING_BYTES and self._failure is None:
             self._settled.clear()
@@ -351,19 +340,6 @@ class _Intake:
         follower = self._follower
         if self._asked_at and follower.confirmations.confirm(follower.master.term, self._received_at):
             request.confirms, self._asked_at = self._asked_at, 0
-        kept = self._engine.offsets.kept(after=self._handed_over)[:_OFFSETS_AT_ONCE]
-        if kept:
-            request.offsets_number = self._handed_over = kept[-1].number
-        for row in kept:
-            request.offsets.add(
-                group=row.group,
-                topic_id=row.queue.topic_id,
-                queue_id=row.queue.queue_id,
-                offset=row.offset,
-                forced=row.forced,
-                term=row.place.term,
-                position=row.place.position,
-            )
         return request
 
 

@@ -11,7 +11,7 @@ from minimq_common import rpc
 from minimq_common.channels import Channels
 from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
@@ -33,15 +33,14 @@ class GrpcController:
             lambda channel: cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(channel)), security=security
         )
 
-    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Report that a replica is alive; return the record, and whether its master is alive."""
         request = report_to_wire(report, wait_s)
         try:
             response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
         except grpc.RpcError as error:
             raise self._what_failed(error) from None
-        record = replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
-        return Answer(record, response.master_lives)
+        return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Replace the in-sync set and return the new record."""

@@ -193,7 +193,7 @@ class Leadership:
         self._check_term(follow)
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
-        calls = FeedCalls(self._moved, self._engine.offsets.take_over, self._ask, confirmed)
+        calls = FeedCalls(self._moved, self._ask, confirmed)
         point, unsent = self._meeting_point(follow), self._engine.unsent
         feed = Feed(self._store, self.in_sync, slave, point, calls, unsent, self.record.lease_s)
         self._feeds[replica_id] = feed

@@ -40,8 +40,8 @@ async def rebuild(
 ) -> tuple[int, int]:
     """Replace log and state of a stopped slave by a copy from a master.
 
-    The owner of the directory stays, and so do offsets that groups committed at the slave alone. Whenever it is
-    interrupted, the directory holds the former data or the copy. Returns from where to where the log of the copy goes.
+    The owner of the directory stays. Whenever it is interrupted, the directory holds the former data or the copy.
+    Returns from where to where the log of the copy goes.
     """
     held = DataDirectory(directory, create=False, rebuilds=True)
     with closing(held):

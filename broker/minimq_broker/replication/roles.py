@@ -26,7 +26,6 @@ from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
-from minimq_common.election import takeover_after
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
@@ -50,8 +49,6 @@ _RETRY_S = 0.2
 _RESIGN_S = 1.0
 #: Interval of checks for changes by time alone, in seconds.
 _LOOK_S = 0.25
-#: A slave that found no master for this many leases serves groups: by then another would have been elected.
-_ALONE_AFTER = 2.0
 
 
 class RoleKeeper:
@@ -76,10 +73,9 @@ class RoleKeeper:
         self._lease_until = 0.0
         self._confirmations = Confirmations(lease_clock())
         #: When the last report that was answered had been sent, and since when reports have not been answered.
-        self._answered_at, self._silent_since = -math.inf, math.inf
+        self._silent_since = math.inf
         #: The latest possible end of a master's lease, from the last answer of the controller: it cannot be renewed
         #: without an answer.
-        self._master_until = 0.0
         self._outage = OutageLog(log)
         self._role_outage = OutageLog(log)
         self._master_outage = OutageLog(log)
@@ -88,7 +84,6 @@ class RoleKeeper:
         self._news = asyncio.Event()
         self._began = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._handing_over: asyncio.Task[None] | None = None
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
@@ -198,18 +193,16 @@ class RoleKeeper:
                 report = self._report(resigns=self._engine.handle.log_status.has_failed)
                 if report.resigns and self.leadership is not None:
                     self.leadership.end()  # its successor does not wait
-                answer = await self.controller.report(report, wait_s=held_s)
+                record = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
-                record = answer.record
                 if record is not None and report.known is not None and record.number < report.known.number:
                     reason = _what_is_stale(record, report.known)
                     self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
                     await asyncio.sleep(_RETRY_S)
                     continue
-                self._answered_at, self._silent_since = sent_at, math.inf
+                self._silent_since = math.inf
                 self._look_for_set(record)
                 if record is not None:
-                    self._master_until = lease_clock() + takeover_after(record.lease_s) if answer.master_lives else 0.0
                     self._take(record, sent_at)
                 if record is None or report.resigns:  # such answers are not held back
                     await asyncio.sleep(_RETRY_S)
@@ -273,7 +266,6 @@ class RoleKeeper:
                 continue
             try:
                 await self._change(record)
-                await self._look_after_groups(record)
                 self._role_outage.worked("roles: the role was taken over term=%d", record.term)
             except MiniMQError as error:
                 self._role_outage.failed(_NOT_TAKEN, record.term, error, cause=error, level=logging.ERROR)
@@ -301,42 +293,6 @@ class RoleKeeper:
             if self.follower is None or self.follower.master != master:
                 await self._follow(master)
 
-    async def _look_after_groups(self, record: ReplicaSet) -> None:
-        """Serve groups as a slave while there is no master, and no longer.
-
-        That it is not found here is not enough, nor that the controller does not hear from it: it may be serving. So
-        its process must have ended, and the controller must say that there is no other master.
-        """
-        follower, now = self.follower, lease_clock()
-        if follower is None:
-            return
-        is_lost = follower.lost_s > record.lease_s * _ALONE_AFTER and now >= self._master_until
-        is_known = follower.master_has_ended and now < self._answered_at + record.lease_s
-        is_alone = is_lost and is_known and not self._engine.handle.is_closed
-        offsets = self._engine.offsets
-        if is_alone and not offsets.keeps:
-            stand_in = await offsets.begin()
-            log.warning("roles: groups are served, since there is no master term=%d", record.term)
-            self._begin(record.term, stand_in=stand_in)
-        elif not is_alone and offsets.keeps:
-            log.info("roles: groups are no longer served term=%d", record.term)
-            self._begin(record.term)
-
-    async def _hand_over(self) -> None:
-        offsets, outage = self._engine.offsets, OutageLog(log)
-        message = "roles: offsets that were kept are not recorded yet reason=%s"
-        while rows := offsets.kept():
-            try:
-                await offsets.take_over(rows)
-                await offsets.handed_over(rows[-1].number)
-                outage.worked("roles: offsets that were kept are recorded")
-            except MiniMQError as error:
-                outage.failed(message, error, cause=error)
-                await asyncio.sleep(_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - they must not be left behind
-                outage.crashed(message, repr(error), cause=error)
-                await asyncio.sleep(_RETRY_S)
-
     async def _lead(self, record: ReplicaSet) -> None:
         try:
             self._damage.check()
@@ -352,7 +308,6 @@ class RoleKeeper:
         self._master_outage.forget()
         log.info("roles: leading term=%d sync=%s", record.term, record.sync)
         self._begin(record.term)
-        self._handing_over = asyncio.create_task(self._hand_over(), name="roles-hand-over")
 
     async def _follow(self, master: MasterRef) -> None:
         await self._end_role()
@@ -363,16 +318,12 @@ class RoleKeeper:
         log.info("roles: following term=%d master=%s", master.term, master.address)
         self._begin(master.term)
 
-    def _begin(self, term: int, *, stand_in: int | None = None) -> None:
-        self._engine.begin(term, stand_in=stand_in)
+    def _begin(self, term: int) -> None:
+        self._engine.begin(term)
         self._changed()
         self._began.set()
 
     async def _end_role(self) -> None:
-        handing_over, self._handing_over = self._handing_over, None
-        if handing_over is not None:
-            handing_over.cancel()
-            await asyncio.gather(handing_over, return_exceptions=True)
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             await leadership.stop()

@@ -25,7 +25,6 @@ from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.unsent import Unsent
 
@@ -83,12 +82,7 @@ class Engine:
             clock_ms=now_ms,
             deletion_ms=self.deletion_ms,
         )
-        try:
-            kept = None if alone else StandbyOffsets(path / FILE_NAME)
-            self.offsets = GroupOffsets(self.writes, lambda: self.store, kept)
-        except BaseException:
-            self._store.close()
-            raise
+        self.offsets = GroupOffsets(self.writes, lambda: self.store)
         self._told = self._store.state.made
         self.tables = RoleTables(self._store.term, lambda: self._store.state, recovery_s)
 
@@ -135,7 +129,6 @@ class Engine:
     def close(self) -> None:
         """Write the submitted jobs and close the store."""
         self.handle.close()
-        self.offsets.close()
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -150,11 +143,10 @@ class Engine:
         await self.handle.ensure_open()
         await uncancellable(asyncio.to_thread(self._store.follow))
 
-    def begin(self, term: int, *, stand_in: int | None = None) -> None:
+    def begin(self, term: int) -> None:
         """Begin a role: clients reconnect, with new leases and groups. See `RoleTables.begin`."""
         self.streams.end()
-        self.offsets.keeps = stand_in is not None
-        self.tables.begin(term, stand_in=stand_in)
+        self.tables.begin(term)
 
     # ---- what the store and the writer tell ------------------------------------------------------
 

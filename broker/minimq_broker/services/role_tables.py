@@ -25,7 +25,7 @@ class RoleTables:
         self.groups: GroupTable
         self.leases: LeaseTable
         self.poppers: Poppers
-        self._set(None)
+        self._set()
 
     # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
 
@@ -39,11 +39,11 @@ class RoleTables:
         """The version whose registration, or a later one, shows what was read from the state before this."""
         return (self._term << 32) + self._versions_before + self._state().begun
 
-    def begin(self, term: int, *, stand_in: int | None) -> None:
+    def begin(self, term: int) -> None:
         """Begin a role: clients reconnect, with new leases and groups."""
         self._term = max(term, self._state().term)
         self._versions_before += 1
-        self._set(stand_in)
+        self._set()
 
     def count_replaced(self, before: State) -> None:
         """Count the changes of a state in whose place there is another one."""
@@ -53,10 +53,10 @@ class RoleTables:
         """Forget the leases of topics that are no more."""
         self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
 
-    def _set(self, stand_in: int | None) -> None:
+    def _set(self) -> None:
         state = self._state()
         until = self._loop.time() + self._recovery_s
-        self.groups = GroupTable(first_epoch(self._term, stand_in), Remembered(until, state.agreements.copy()))
+        self.groups = GroupTable(first_epoch(self._term), Remembered(until, state.agreements.copy()))
         recovery = Recovery(until, frozenset(state.started.copy()))
         self.poppers = Poppers()
-        self.leases = LeaseTable(self._term, recovery, stand_in=stand_in)
+        self.leases = LeaseTable(self._term, recovery)

@@ -49,7 +49,7 @@ class GroupBeginnings:
         if topic is not None and (group, topic.topic_id) not in self._handle.store.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
             check_new_offsets(self._handle.any_store.state, group, queues)
-            await self._offsets.start(group, partial(self._fact, group, name, beginning))
+            await self._offsets.start(partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:
         topic = state.topics.get(name)

@@ -35,8 +35,6 @@ from minimq_broker.store.popped_rows import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import is_segment
-from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
-from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common import batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.lmdb_files import check_file
@@ -123,7 +121,6 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
 def _check_small_files(directory: DataDirectory, report: Report) -> None:
     looks: tuple[tuple[Path, Callable[[Path], object]], ...] = (
         (directory.owner_path, lambda _: directory.owner()),
-        (directory.path / KEPT_OFFSETS, lambda path: StandbyOffsets(path, readonly=True).close()),
         (directory.path / CLOCK, clock_record.load),
     )
     for path, look in looks:

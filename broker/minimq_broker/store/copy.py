@@ -27,7 +27,6 @@ from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.rows import Batch, Row, row_of
 from minimq_broker.store.snapshot import Snapshot
-from minimq_broker.store.standby_offsets import FILE_NAME as KEPT_OFFSETS
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
@@ -164,7 +163,6 @@ class StoreCopy:
         for file in directory.log_path.glob("*"):  # lock files, marks of damage
             file.unlink()
         if not replace:  # they are of the broker for which the interrupted copy was made
-            remove_lmdb(directory.path / KEPT_OFFSETS)
             directory.owner_path.unlink(missing_ok=True)
         sync_directory(directory.log_path)
         sync_directory(directory.path)

@@ -11,7 +11,6 @@ Its files::
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
     DIR/clock           the time by which old data is deleted, see `clock_record.py`
     DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
-    DIR/kept-offsets.mdb  beside the log: what groups committed at a slave without a master, see `standby_offsets.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
     DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`
     DIR/rebuilt/        such a copy, whole and synced: it takes the place of log and state when the directory is opened

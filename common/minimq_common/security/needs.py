@@ -178,7 +178,7 @@ def _reset_offsets(request: Any) -> Requirement:  # noqa: ANN401
 
 
 def _replicate(request: Any) -> Requirement:  # noqa: ANN401
-    is_snapshot = request.WhichOneof("first") == "snapshot" and not request.offsets
+    is_snapshot = request.WhichOneof("first") == "snapshot"
     return _cluster(Verb.BACKUP, or_server=True)(request) if is_snapshot else SERVERS
 
 

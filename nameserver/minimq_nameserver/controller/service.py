@@ -99,10 +99,7 @@ class ControllerService:
         report = report_from_wire(request)
         await self._receive(report)
         record = await self._hold(report, request.wait_ms / 1000)
-        return controller_pb2.ReportResponse(
-            replica_set=replica_set_to_wire(record) if record else None,
-            master_lives=self._table.master_lives(report.key, time.monotonic()),
-        )
+        return controller_pb2.ReportResponse(replica_set=replica_set_to_wire(record) if record else None)
 
     async def ChangeInSync(
         self,

@@ -60,11 +60,6 @@ class ControllerTable:
         """Return what is decided about a replica set."""
         return self._records.get(key)
 
-    def master_lives(self, key: Key, now: float) -> bool:
-        """Say whether the lease of the master of a replica set may not be over yet."""
-        liveness = self._liveness.get(key)
-        return liveness is not None and liveness.master_lives(now)
-
     def repaired(self, report: ReplicaReport) -> ReplicaSet | None:
         """Return the record as it shall be, when a replica was told a later one than there is; else None."""
         record = self._records.get(report.key)

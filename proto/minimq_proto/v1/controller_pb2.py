@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/controller.proto\x12\tminimq.v1\"\x96\x03\n\nReplicaSet\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x03\x12\x12\n\nmaster_run\x18\x05 \x01(\x03\x12\x0f\n\x07in_sync\x18\x06 \x03(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\t \x01(\x05\x12\x10\n\x08lease_ms\x18\n \x01(\x03\x12\x37\n\taddresses\x18\x0b \x03(\x0b\x32$.minimq.v1.ReplicaSet.AddressesEntry\x12\x16\n\tsuccessor\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08log_term\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x12\n\ncommon_end\x18\x0f \x01(\x03\x12\x0f\n\x07wait_ms\x18\x10 \x01(\x03\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_successor\"\xbe\x02\n\rReportRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06\x66ounds\x18\x06 \x01(\x08\x12\x0c\n\x04sync\x18\x07 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\x08 \x01(\x05\x12\x11\n\tlast_term\x18\t \x01(\x03\x12\x0f\n\x07log_end\x18\n \x01(\x03\x12\x0f\n\x07resigns\x18\x0b \x01(\x08\x12\x0f\n\x07wait_ms\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x17\n\ncommon_end\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12$\n\x05known\x18\x10 \x01(\x0b\x32\x15.minimq.v1.ReplicaSetB\r\n\x0b_common_end\"R\n\x0eReportResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\x12\x14\n\x0cmaster_lives\x18\x02 \x01(\x08\"L\n\x13\x43hangeInSyncRequest\x12$\n\x05known\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\x12\x0f\n\x07in_sync\x18\x02 \x03(\x03\"B\n\x14\x43hangeInSyncResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"b\n\x15PromoteReplicaRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0f\n\x07unclean\x18\x04 \x01(\x08\"D\n\x16PromoteReplicaResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet2\xec\x01\n\nController\x12=\n\x06Report\x12\x18.minimq.v1.ReportRequest\x1a\x19.minimq.v1.ReportResponse\x12O\n\x0c\x43hangeInSync\x12\x1e.minimq.v1.ChangeInSyncRequest\x1a\x1f.minimq.v1.ChangeInSyncResponse\x12N\n\x07Promote\x12 .minimq.v1.PromoteReplicaRequest\x1a!.minimq.v1.PromoteReplicaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/controller.proto\x12\tminimq.v1\"\x96\x03\n\nReplicaSet\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x03\x12\x12\n\nmaster_run\x18\x05 \x01(\x03\x12\x0f\n\x07in_sync\x18\x06 \x03(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\t \x01(\x05\x12\x10\n\x08lease_ms\x18\n \x01(\x03\x12\x37\n\taddresses\x18\x0b \x03(\x0b\x32$.minimq.v1.ReplicaSet.AddressesEntry\x12\x16\n\tsuccessor\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08log_term\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x12\n\ncommon_end\x18\x0f \x01(\x03\x12\x0f\n\x07wait_ms\x18\x10 \x01(\x03\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_successor\"\xbe\x02\n\rReportRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06\x66ounds\x18\x06 \x01(\x08\x12\x0c\n\x04sync\x18\x07 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\x08 \x01(\x05\x12\x11\n\tlast_term\x18\t \x01(\x03\x12\x0f\n\x07log_end\x18\n \x01(\x03\x12\x0f\n\x07resigns\x18\x0b \x01(\x08\x12\x0f\n\x07wait_ms\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x17\n\ncommon_end\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12$\n\x05known\x18\x10 \x01(\x0b\x32\x15.minimq.v1.ReplicaSetB\r\n\x0b_common_end\"<\n\x0eReportResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"L\n\x13\x43hangeInSyncRequest\x12$\n\x05known\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\x12\x0f\n\x07in_sync\x18\x02 \x03(\x03\"B\n\x14\x43hangeInSyncResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"b\n\x15PromoteReplicaRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0f\n\x07unclean\x18\x04 \x01(\x08\"D\n\x16PromoteReplicaResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet2\xec\x01\n\nController\x12=\n\x06Report\x12\x18.minimq.v1.ReportRequest\x1a\x19.minimq.v1.ReportResponse\x12O\n\x0c\x43hangeInSync\x12\x1e.minimq.v1.ChangeInSyncRequest\x1a\x1f.minimq.v1.ChangeInSyncResponse\x12N\n\x07Promote\x12 .minimq.v1.PromoteReplicaRequest\x1a!.minimq.v1.PromoteReplicaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,15 +40,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTREQUEST']._serialized_start=457
   _globals['_REPORTREQUEST']._serialized_end=775
   _globals['_REPORTRESPONSE']._serialized_start=777
-  _globals['_REPORTRESPONSE']._serialized_end=859
-  _globals['_CHANGEINSYNCREQUEST']._serialized_start=861
-  _globals['_CHANGEINSYNCREQUEST']._serialized_end=937
-  _globals['_CHANGEINSYNCRESPONSE']._serialized_start=939
-  _globals['_CHANGEINSYNCRESPONSE']._serialized_end=1005
-  _globals['_PROMOTEREPLICAREQUEST']._serialized_start=1007
-  _globals['_PROMOTEREPLICAREQUEST']._serialized_end=1105
-  _globals['_PROMOTEREPLICARESPONSE']._serialized_start=1107
-  _globals['_PROMOTEREPLICARESPONSE']._serialized_end=1175
-  _globals['_CONTROLLER']._serialized_start=1178
-  _globals['_CONTROLLER']._serialized_end=1414
+  _globals['_REPORTRESPONSE']._serialized_end=837
+  _globals['_CHANGEINSYNCREQUEST']._serialized_start=839
+  _globals['_CHANGEINSYNCREQUEST']._serialized_end=915
+  _globals['_CHANGEINSYNCRESPONSE']._serialized_start=917
+  _globals['_CHANGEINSYNCRESPONSE']._serialized_end=983
+  _globals['_PROMOTEREPLICAREQUEST']._serialized_start=985
+  _globals['_PROMOTEREPLICAREQUEST']._serialized_end=1083
+  _globals['_PROMOTEREPLICARESPONSE']._serialized_start=1085
+  _globals['_PROMOTEREPLICARESPONSE']._serialized_end=1153
+  _globals['_CONTROLLER']._serialized_start=1156
+  _globals['_CONTROLLER']._serialized_end=1392
 # @@protoc_insertion_point(module_scope)

@@ -169,9 +169,6 @@ class ReportResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REPLICA_SET_FIELD_NUMBER: builtins.int
-    MASTER_LIVES_FIELD_NUMBER: builtins.int
-    master_lives: builtins.bool
-    """The lease of the master may not be over yet."""
     @property
     def replica_set(self) -> global___ReplicaSet:
         """Not set when there is none, and the reporter does not found one."""
@@ -180,10 +177,9 @@ class ReportResponse(google.protobuf.message.Message):
         self,
         *,
         replica_set: global___ReplicaSet | None = ...,
-        master_lives: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replica_set", b"replica_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["master_lives", b"master_lives", "replica_set", b"replica_set"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["replica_set", b"replica_set"]) -> None: ...
 
 global___ReportResponse = ReportResponse
 

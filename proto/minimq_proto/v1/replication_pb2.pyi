@@ -124,45 +124,6 @@ class FetchEntries(google.protobuf.message.Message):
 global___FetchEntries = FetchEntries
 
 @typing.final
-class KeptOffset(google.protobuf.message.Message):
-    """An offset that a group committed at a slave while there was no master."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: builtins.int
-    TOPIC_ID_FIELD_NUMBER: builtins.int
-    QUEUE_ID_FIELD_NUMBER: builtins.int
-    OFFSET_FIELD_NUMBER: builtins.int
-    FORCED_FIELD_NUMBER: builtins.int
-    TERM_FIELD_NUMBER: builtins.int
-    POSITION_FIELD_NUMBER: builtins.int
-    group: builtins.str
-    topic_id: builtins.int
-    queue_id: builtins.int
-    offset: builtins.int
-    forced: builtins.bool
-    """It counts even if the group goes back by it."""
-    term: builtins.int
-    """How far the log of the slave was then: its latest term, and its end. An offset that was forced at a master since
-    counts instead.
-    """
-    position: builtins.int
-    def __init__(
-        self,
-        *,
-        group: builtins.str = ...,
-        topic_id: builtins.int = ...,
-        queue_id: builtins.int = ...,
-        offset: builtins.int = ...,
-        forced: builtins.bool = ...,
-        term: builtins.int = ...,
-        position: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["forced", b"forced", "group", b"group", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "term", b"term", "topic_id", b"topic_id"]) -> None: ...
-
-global___KeptOffset = KeptOffset
-
-@typing.final
 class ReplicaRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -170,12 +131,9 @@ class ReplicaRequest(google.protobuf.message.Message):
     SNAPSHOT_FIELD_NUMBER: builtins.int
     FETCH_FIELD_NUMBER: builtins.int
     SYNCED_FIELD_NUMBER: builtins.int
-    OFFSETS_FIELD_NUMBER: builtins.int
-    OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
     CONFIRMS_FIELD_NUMBER: builtins.int
     synced: builtins.int
     """In all others: the log is on the disk of the replica up to here. Said at least once a second."""
-    offsets_number: builtins.int
     confirms: builtins.int
     """`asked_at` of the latest frame that is confirmed: no replica that is elected later serves before the lease of the master,
     counted from when it was sent, is over. Not set without a new one.
@@ -186,10 +144,6 @@ class ReplicaRequest(google.protobuf.message.Message):
     def snapshot(self) -> global___TakeSnapshot: ...
     @property
     def fetch(self) -> global___FetchEntries: ...
-    @property
-    def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeptOffset]:
-        """Numbered by the replica: the master says when they are recorded."""
-
     def __init__(
         self,
         *,
@@ -197,12 +151,10 @@ class ReplicaRequest(google.protobuf.message.Message):
         snapshot: global___TakeSnapshot | None = ...,
         fetch: global___FetchEntries | None = ...,
         synced: builtins.int = ...,
-        offsets: collections.abc.Iterable[global___KeptOffset] | None = ...,
-        offsets_number: builtins.int = ...,
         confirms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "offsets", b"offsets", "offsets_number", b"offsets_number", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "snapshot", "fetch"] | None: ...
 
 global___ReplicaRequest = ReplicaRequest
@@ -318,7 +270,6 @@ class ReplicaFrame(google.protobuf.message.Message):
     ENTRIES_FIELD_NUMBER: builtins.int
     CONFIRMED_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
-    OFFSETS_NUMBER_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
     ARCHIVED_FIELD_NUMBER: builtins.int
     ARCHIVED_END_FIELD_NUMBER: builtins.int
@@ -332,8 +283,6 @@ class ReplicaFrame(google.protobuf.message.Message):
     confirmed: builtins.int
     """What is before this is confirmed, and ends here. Both as of this frame; said at least once a second."""
     end: builtins.int
-    offsets_number: builtins.int
-    """Offsets up to this number are recorded."""
     log_id: builtins.str
     """In the first of a stream from a master: what tells its log from those of other brokers."""
     archived_end: builtins.bool
@@ -365,14 +314,13 @@ class ReplicaFrame(google.protobuf.message.Message):
         entries: collections.abc.Iterable[builtins.bytes] | None = ...,
         confirmed: builtins.int = ...,
         end: builtins.int = ...,
-        offsets_number: builtins.int = ...,
         log_id: builtins.str = ...,
         archived: collections.abc.Iterable[global___ArchivedEntry] | None = ...,
         archived_end: builtins.bool = ...,
         asked_at: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "asked_at", b"asked_at", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "offsets_number", b"offsets_number", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "asked_at", b"asked_at", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

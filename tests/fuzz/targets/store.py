@@ -191,7 +191,7 @@ def _load(row: tuple[bytes, bytes]) -> None:
     file = _checkpoint()
     file.restore([row])
     state = file.load()
-    _ = state.groups(), state.end_place, file.rows()
+    _ = state.groups(), file.rows()
     position = state.position
     for data in _entries()[:4]:
         state.apply(entries.opened(data, position).effect, position + len(data), 5)

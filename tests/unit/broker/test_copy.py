@@ -18,7 +18,6 @@ from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.inspect import inspect_as_json
 from minimq_broker.store.snapshot import Snapshot
-from minimq_broker.store.standby_offsets import FILE_NAME, StandbyOffsets
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
@@ -138,9 +137,7 @@ def test_a_log_is_replaced_only_when_that_is_wanted(stores: Stores, master: Open
     assert rows(again.state) == rows(master.state)
 
 
-@pytest.mark.parametrize(
-    "name", ["thesis.tex", "state.mdb", "state.mdb.notes", "kept-offsets.mdb", "owner", "commitlog/x"]
-)
+@pytest.mark.parametrize("name", ["thesis.tex", "state.mdb", "state.mdb.notes", "owner", "commitlog/x"])
 def test_a_copy_goes_into_no_directory_that_holds_something(stores: Stores, master: OpenStore, name: str) -> None:
     folder = stores.folder / "folder"
     file = folder / name
@@ -153,20 +150,15 @@ def test_a_copy_goes_into_no_directory_that_holds_something(stores: Stores, mast
     assert file.read_text() == "of the user"
 
 
-def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys_and_has_its_own_offsets(
-    stores: Stores, master: OpenStore
-) -> None:
+def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys(stores: Stores, master: OpenStore) -> None:
     slave = stores.folder / "slave"
     with StoreCopy(slave, master.store.snapshot(), master.store.log.start):
         pass
     DataDirectory(slave, create=False, owner=Owner("another", "broker-z", 3)).close()
-    kept = StandbyOffsets(slave / FILE_NAME)
-    kept.put("g", [CommittedOffset(*master.key("t", 0), 50)])
-    kept.close()
     (slave / "thesis.tex").write_text("of the user")
 
     copy_of(master, slave, replace=True)  # one for the same broker
-    assert {"owner", "kept-offsets.mdb", "thesis.tex"} <= {file.name for file in slave.iterdir()}
+    assert {"owner", "thesis.tex"} <= {file.name for file in slave.iterdir()}
     (slave / "copying").touch()
     copy_of(master, slave)
     names = {file.name for file in slave.iterdir()}

@@ -27,7 +27,7 @@ from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.core.term_history import LogPlace, TermStart
+from minimq_broker.core.term_history import TermStart
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 
@@ -71,14 +71,12 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         state.apply(fact, position, 5_000 + position)
     kinds = {row[0] for row, _ in changed_rows(state)}
     of_the_log = {"permission", "access", "term", "terms", "log-id"}
-    of_groups = {"offset", "moved", "forced", "started", "agreement", "used"}
+    of_groups = {"offset", "started", "agreement", "used"}
     assert kinds == {"topic", "end", "producer"} | of_groups | of_the_log
     again = State()
     for row, value in changed_rows(state):
         load_row(again, *(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
-    assert again.forced == state.forced == {("g", 1, 1): LogPlace(0, 103)}
-    assert again.moved == state.moved == {("g", 1, 0): LogPlace(0, 101), ("g", 1, 1): LogPlace(0, 103)}
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
     assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5, by_server=True)}
     assert again.used == state.used == {"g": 5_105}
@@ -123,8 +121,8 @@ def test_nothing_is_left_of_a_group_that_is_deleted() -> None:
         ("agreement", "g"),
         ("started", "g", 1),
         ("topic", "%RETRY%g"),
-        *((kind, "g", 1, queue) for kind in ("offset", "moved") for queue in (0, 1)),
-        ("forced", "g", 1, 1),
+        ("offset", "g", 1, 0),
+        ("offset", "g", 1, 1),
         ("offset", "g", 2, 0),
     }
     assert not [row for row in gone if "h" in row]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
@@ -31,17 +30,13 @@ async def append(engine: Engine, messages: int) -> MiniMQError | None:
     return (await answer.get()).error
 
 
-async def cut_and_go_on(engine: Engine, *, kept_at: int | None = None) -> QueueKey:
+async def cut_and_go_on(engine: Engine) -> QueueKey:
     """Write up to 150 in term 1, be cut to 100, and write up to 180 in term 2, then up to 200 in term 4."""
     await lead(engine, 1)
     queue = await make_topic(engine, 100)
     place = engine.store.end
     await append(engine, 50)
     await engine.follow()
-    if kept_at is not None:
-        engine.begin(1, stand_in=1)
-        await engine.offsets.commit(OffsetsCommitted("g", (CommittedOffset(*queue, kept_at),)))
-        engine.begin(1)
     await asyncio.to_thread(engine.store.truncate, place)
     await lead(engine, 2)
     await append(engine, 80)
@@ -78,18 +73,6 @@ def test_an_offset_that_was_taken_back_is_not_committed(
         else:
             await OffsetService(engine).commit(request)
         assert engine.state.offset("g", queue) == (None if refused else offset)
-
-    with_engine(tmp_path, test)
-
-
-@pytest.mark.parametrize(("kept", "recorded"), [(90, 90), (150, 100)])
-def test_what_was_kept_of_messages_that_were_taken_back_does_not_count(
-    tmp_path: Path, kept: int, recorded: int
-) -> None:
-    async def test(engine: Engine) -> None:
-        queue = await cut_and_go_on(engine, kept_at=kept)
-        await engine.offsets.take_over(engine.offsets.kept())
-        assert engine.state.offset("g", queue) == recorded
 
     with_engine(tmp_path, test)
 

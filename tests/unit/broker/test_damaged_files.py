@@ -26,7 +26,6 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.clock_record import ClockRecord
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.standby_offsets import StandbyOffsets
 from minimq_common.batch import RecordBatch
 from minimq_common.election import found
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
@@ -108,14 +107,6 @@ def test_a_commit_that_its_number_hides_is_named(stores: Stores, filled: Path, n
     elif name == "last segment":
         with pytest.raises(StoreError, match="is of transaction"):
             stores.open(segment_bytes=96 << 10)
-
-
-def test_kept_offsets_that_its_number_hides_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "kept-offsets.mdb"
-    fill_kept(file)
-    take_back(file)
-    with pytest.raises(DamagedFile, match="is of transaction"):
-        StandbyOffsets(file)
 
 
 def test_a_decision_that_its_number_hides_is_named(tmp_path: Path) -> None:
@@ -316,40 +307,7 @@ def test_a_flipped_bit_in_an_index_row_is_a_named_error(stores: Stores, filled: 
     assert any("index row" in line for line in check_directory(filled).findings)
 
 
-# ---- kept offsets, decisions, the owner ---------------------------------------------------------
-
-
-def fill_kept(path: Path) -> None:
-    kept = StandbyOffsets(path)
-    kept.begin()
-    for number in range(5):
-        kept.put(f"group-{number}", [CommittedOffset(7, 0, number)])
-    kept.close()
-
-
-def test_kept_offsets_are_not_used_when_one_was_changed_or_lost(tmp_path: Path) -> None:
-    file = tmp_path / "kept-offsets.mdb"
-    fill_kept(file)
-    for is_lost in (False, True):
-        with lmdb.open(str(file), subdir=False, map_size=1 << 30) as env, env.begin(write=True) as txn:
-            key, value = next((key, value) for key, value in txn.cursor() if b"group-3" in key)
-            changed = value[:5] + bytes([value[5] ^ 1]) + value[6:]
-            assert txn.delete(key) if is_lost else txn.put(key, changed)
-        with pytest.raises(DamagedFile, match=r"kept-offsets\.mdb is damaged: .*move it away"):
-            StandbyOffsets(file)
-
-
-def test_kept_offsets_of_an_older_release_get_checksums(tmp_path: Path) -> None:
-    file = tmp_path / "kept-offsets.mdb"
-    with lmdb.open(str(file), subdir=False, map_size=1 << 30) as env, env.begin(write=True) as txn:
-        txn.put(b"\0served", msgspec.msgpack.encode(3))
-        txn.put(msgspec.msgpack.encode(("g", 7, 0)), msgspec.msgpack.encode((42, 1, False)))
-    for _ in range(2):
-        kept = StandbyOffsets(file)
-        assert [(row.group, row.offset) for row in kept.rows()] == [("g", 42)]
-        kept.close()
-    with lmdb.open(str(file), subdir=False, map_size=1 << 30) as env, env.begin() as txn:
-        assert txn.get(msgspec.msgpack.encode(["sum"])) is not None
+# ---- decisions, the owner -----------------------------------------------------------------------
 
 
 def decided(folder: Path, names: int) -> None:
@@ -408,18 +366,16 @@ def test_a_flipped_bit_in_the_owner_is_named(stores: Stores, filled: Path) -> No
 
 
 def test_each_small_file_that_is_damaged_is_a_finding_of_check(filled: Path) -> None:
-    fill_kept(filled / "kept-offsets.mdb")
     clock_record.save(filled / "clock", ClockRecord(1_700_000_000_000, 5.0, "boot-1"))
     DataDirectory(filled, create=True, owner=Owner("cluster", "broker-a", 1)).close()
     assert check_directory(filled).findings == []
-    for name in ("clock", "owner", "kept-offsets.mdb"):
+    for name in ("clock", "owner"):
         text = bytearray((filled / name).read_bytes())
         text[10] ^= 1
         (filled / name).write_bytes(text)
     found = check_directory(filled).findings
-    assert [name for line in found for name in ("clock", "owner", "kept-offsets") if f"{filled / name}" in line] == [
+    assert [name for line in found for name in ("clock", "owner") if f"{filled / name}" in line] == [
         "owner",
-        "kept-offsets",
         "clock",
     ]
 

@@ -40,8 +40,6 @@ def check(state: State) -> None:
     for topic_id in TOPICS:
         assert state.index.groups(topic_id) == {group for group, other in begun if other == topic_id}
     assert {state.topic_name(topic_id) for topic_id in TOPICS} - {None} == set(state.topics)
-    assert state.moved.keys() <= rows
-    assert state.forced.keys() <= rows
 
 
 @given(st.lists(facts, max_size=25))

@@ -15,8 +15,7 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
-from minimq_broker.services.group_offsets import GroupOffsets
-from minimq_common.replica_set import Answer, ReplicaReport, ReplicaSet
+from minimq_common.replica_set import ReplicaReport, ReplicaSet
 from support.replica import until
 from support.replica_engine import replica_engine
 
@@ -47,9 +46,9 @@ class ToldController:
         self.reports: list[tuple[ReplicaReport, float]] = []
         self._answers: asyncio.Queue[ReplicaSet | None] = asyncio.Queue()
 
-    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> Answer:
+    async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         self.reports.append((report, lease_clock()))
-        return Answer(await self._answers.get())
+        return await self._answers.get()
 
     async def tell(self, record: ReplicaSet | None) -> ReplicaReport:
         """Answer the report there is, and return the next one: what must be done at once has been done then."""
@@ -165,23 +164,23 @@ def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_chang
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_busy = asyncio.Event()
+    change = RoleKeeper._change
 
-    async def takes_its_time(_: GroupOffsets) -> int:
-        is_busy.set()
-        await asyncio.Event().wait()
-        raise AssertionError
+    async def takes_its_time(roles: RoleKeeper, record: ReplicaSet) -> None:
+        if record.version == 6:
+            is_busy.set()
+            await asyncio.Event().wait()
+        await change(roles, record)
 
-    monkeypatch.setattr(GroupOffsets, "begin", takes_its_time)
+    monkeypatch.setattr(RoleKeeper, "_change", takes_its_time)
 
     async def test(roles: RoleKeeper, controller: ToldController) -> None:
-        await controller.tell(replace(FOLLOWING, lease_s=0.5))
+        await controller.tell(FOLLOWING)
         await until(lambda: roles.follower)
         follower = roles.follower
         assert follower is not None
-        while not is_busy.is_set():  # its master's process has ended, and the controller goes on to answer
-            await controller.tell(replace(FOLLOWING, lease_s=0.5))
-            await asyncio.sleep(0.02)
         await controller.tell(replace(FOLLOWING, version=6))
+        await is_busy.wait()
         assert not follower.is_ended
         await controller.tell(replace(FOLLOWING, term=3, version=7))
         assert follower.is_ended

@@ -142,12 +142,6 @@ def test_what_a_request_takes(request_: Message, expected: str) -> None:
         (broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()), SIGNED_IN),
         (replication_pb2.ReplicaRequest(follow=replication_pb2.Follow()), SERVERS),
         (replication_pb2.ReplicaRequest(synced=1), SERVERS),
-        (
-            replication_pb2.ReplicaRequest(
-                snapshot=replication_pb2.TakeSnapshot(), offsets=[replication_pb2.KeptOffset(group="g")]
-            ),
-            SERVERS,
-        ),
         (nameserver_pb2.RegisterRequest(), SERVERS),
         (controller_pb2.ReportRequest(), SERVERS),
     ],
