@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import Enum
+from typing import NamedTuple
 
 from minimq.administration.recall_handle import RecallHandle
+from minimq.connection.at_master import at_master
 from minimq.connection.client import ClusterClient
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 from minimq_proto.v1 import delay_pb2
-
-#: Wait before a broker that has no master is asked again, in seconds.
-_AGAIN_S = 0.1
 
 
 class RecallResult(Enum):
@@ -43,31 +41,36 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
     parsed = RecallHandle.parse(handle)
     key = delay_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
     request = delay_pb2.RecallRequest(topic=parsed.topic, keys=[key])
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + patience_s
-    while True:
-        try:
-            address = await _master_of(client, parsed)
-            answer = await client.connection.brokers.call(address, lambda stub: stub.Recall, request, client.timeout_s)
-            return _outcome(answer, parsed)
-        except MiniMQError as error:
-            if not error.retriable or loop.time() + _AGAIN_S >= give_up:
-                raise
-        await asyncio.sleep(_AGAIN_S)
+
+    async def attempt(address: str) -> delay_pb2.RecallResponse:
+        return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, client.timeout_s)
+
+    return _outcome(await at_master(_Keeper(client, parsed), attempt, patience_s), parsed)
 
 
-async def _master_of(client: ClusterClient, handle: RecallHandle) -> str:
-    route = await client.nameservers.route(handle.topic, client.timeout_s)
-    broker = handle.broker_name
-    address = route.master_of(broker)
-    if address is not None:
-        return address
-    if broker in route.brokers or any(away.broker_name == broker for away in route.away):
-        raise Unavailable(f"broker {broker}, which has the message, has no master now: start it, or wait for another")
-    raise InvalidArgument(
-        f"the recall handle is of broker {broker!r}, which does not carry topic {handle.topic!r} here: recall the "
-        "message in the cluster to which it was sent"
-    )
+class _Keeper(NamedTuple):
+    """The master of the broker that has a delayed message, by a route that is asked for each time."""
+
+    client: ClusterClient
+    handle: RecallHandle
+
+    async def find(self) -> str:
+        topic, broker = self.handle.topic, self.handle.broker_name
+        route = await self.client.nameservers.route(topic, self.client.timeout_s)
+        address = route.master_of(broker)
+        if address is not None:
+            return address
+        if broker in route.brokers or any(away.broker_name == broker for away in route.away):
+            raise Unavailable(
+                f"broker {broker}, which has the message, has no master now: start it, or wait for another"
+            )
+        raise InvalidArgument(
+            f"the recall handle is of broker {broker!r}, which does not carry topic {topic!r} here: recall the message "
+            "in the cluster to which it was sent"
+        )
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        pass
 
 
 def _outcome(answer: delay_pb2.RecallResponse, handle: RecallHandle) -> RecallResult:

@@ -33,10 +33,6 @@ class LoopOutcomes:
         """Return the outcome of a request, which is not there yet. Called on the loop."""
         return LoopOutcome(self.loop.create_future(), self._carry)
 
-    def new_answer(self) -> LoopOutcome[Any]:
-        """Return the outcome of another call, which is not there yet. Called on the loop."""
-        return LoopOutcome(self.loop.create_future(), self._carry)
-
     def _carry(self, outcome: LoopOutcome[Any]) -> None:
         self._ready.append(outcome)
         if not self._is_woken:

@@ -176,7 +176,7 @@ class Producer:
 
     def transaction(self, consumer: TransactionalConsumer[Any] | None = None) -> ProducerTransaction[Any]:
         """Return a transaction for an `async with` block; see `minimq.Producer.transaction`."""
-        return ProducerTransaction(self._core.transaction(consumer, awaits=True), self._home())
+        return ProducerTransaction(self._core.transaction(consumer, awaits=True))
 
     # ---- requests -------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
-from minimq.aio.outcomes import LoopOutcomes
+from minimq.administration.resolutions import UNKNOWN, TransactionResolution
 from minimq.arguments import check_function, check_iterable
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_steps import await_steps
 from minimq.options import with_changes
 from minimq.sending.check_back import CheckThreads, Resolved
 from minimq.sending.half_transaction import HalfTransaction
@@ -19,15 +19,9 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
-from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
-from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 
-log = client_logger(__name__)
-
-#: Messages of that size in all are encoded on another thread.
-_LARGE_BYTES = 1 << 17
 _JOIN_S = 2.0
 
 #: Says how the transaction of a message ended, as far as that is known; a coroutine function may be one.
@@ -60,11 +54,10 @@ class TransactionalProducer:
         changed = with_changes(options or ProducerOptions(), changes, TransactionalProducer)
         self._tasks = CheckTasks(check)
         self._core = core = TransactionalCore(nameserver, group, changed, self._tasks.ask, interceptors)
-        self._outcomes: LoopOutcomes | None = None
         self._when_dropped = WhenDropped(self, core.release)
 
     async def __aenter__(self) -> Self:
-        self._home()
+        self._tasks.loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -79,7 +72,8 @@ class TransactionalProducer:
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
         """Return a new transaction, for an `async with` block; see `minimq.TransactionalProducer.transaction`."""
-        return CheckedTransaction(self._core, self._core.begin(topics), self._home())
+        self._tasks.loop = asyncio.get_running_loop()
+        return CheckedTransaction(self._core, self._core.begin(topics))
 
     async def close(self) -> None:
         """End. The check decides on transactions that have not ended. Idempotent."""
@@ -93,21 +87,13 @@ class TransactionalProducer:
         self._core.release()
         self._tasks.threads.close(_JOIN_S)
 
-    def _home(self) -> LoopOutcomes:
-        loop = asyncio.get_running_loop()
-        if self._outcomes is None or self._outcomes.loop is not loop:
-            self._outcomes = LoopOutcomes(loop)
-            self._tasks.loop = loop
-        return self._outcomes
-
 
 class CheckedTransaction:
     """A transaction of a `TransactionalProducer`; ends with its `async with` block."""
 
-    def __init__(self, core: TransactionalCore, transaction: HalfTransaction, outcomes: LoopOutcomes) -> None:
+    def __init__(self, core: TransactionalCore, transaction: HalfTransaction) -> None:
         self._core = core
         self._transaction = transaction
-        self._outcomes = outcomes
 
     @property
     def number(self) -> int:
@@ -120,16 +106,7 @@ class CheckedTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        transaction = self._transaction
-        if error is not None:
-            transaction.fail()
-        if not transaction.must_roll_back:
-            await self._commit()
-            return
-        failure = transaction.failure
-        await self._roll_back()
-        if error is None and failure is not None:
-            raise transaction.failed()
+        await await_steps(self._core.leave(self._transaction, error), is_quick=True)
 
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
@@ -146,54 +123,8 @@ class CheckedTransaction:
         self._transaction.fail()
 
     async def _send(self, messages: Sequence[Message], queue: MessageQueue | None, selector: Selector | None) -> None:
-        core, transaction = self._core, self._transaction
-        transaction.check_open()
-        await core.find(transaction, messages)
-        if sum(len(message.body) for message in messages) >= _LARGE_BYTES:
-            batches = await asyncio.to_thread(core.prepare, transaction, messages, queue, selector)
-        else:
-            batches = core.prepare(transaction, messages, queue, selector)
-        sent: list[asyncio.Future[Any]] = []
-        try:
-            for batch in batches:
-                outcome = self._outcomes.new_answer()
-                core.stage(transaction, batch, outcome)
-                sent.append(outcome.future)
-            for future in sent:
-                await future
-        except MiniMQError as error:
-            transaction.fail(error)
-            core.avoid(transaction.broker_name)
-            core.not_stored(batches, error)
-            raise
-        except BaseException as error:  # it was cancelled: nobody knows what is stored
-            transaction.fail()
-            core.not_stored(batches, error)
-            raise
-        transaction.batches += len(sent)
-        core.stored(batches)
-
-    async def _commit(self) -> None:
-        core, transaction = self._core, self._transaction
-        outcome = self._outcomes.new_answer()
-        try:
-            if core.end(transaction, COMMIT, outcome):
-                transaction.check_committed(await outcome.future)
-        except MiniMQError as error:
-            raise transaction.not_committed(error) from None
-        finally:
-            core.left(transaction)
-
-    async def _roll_back(self) -> None:
-        core, transaction = self._core, self._transaction
-        outcome = self._outcomes.new_answer()
-        try:
-            if core.end(transaction, ROLLBACK, outcome):
-                transaction.check_rolled_back(await outcome.future)
-        except MiniMQError as error:
-            log.warning("producer: %s is not rolled back yet, its check decides error=%s", transaction, error.message)
-        finally:
-            core.left(transaction)
+        steps = self._core.send(self._transaction, messages, queue, selector)
+        await await_steps(steps, is_quick=self._core.is_quick(self._transaction, messages))
 
 
 class CheckTasks:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from minimq.connection.at_master import answer_of
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream, Part
-from minimq_common.errors import DeadlineExceeded, InternalError, MiniMQError
+from minimq_common.errors import InternalError
 from minimq_common.large_fields import field_head
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
@@ -35,27 +37,9 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
         self._is_flushing = False
 
     async def append(
-        self,
-        batches: Sequence[tuple[MessageQueue, bytes]],
-        progress: broker_pb2.AtomicProgress | None,
-        timeout_s: float,
+        self, batches: Sequence[tuple[MessageQueue, bytes]], progress: broker_pb2.AtomicProgress | None
     ) -> broker_pb2.AtomicAppendResult:
         """Have batches stored as a whole, with what a group has consumed."""
-        answer: asyncio.Future[broker_pb2.AtomicAppendResult] = asyncio.get_running_loop().create_future()
-
-        def take(result: broker_pb2.AtomicAppendResult | None, error: MiniMQError | None) -> None:
-            self._under_way -= 1
-            self._flush_soon()
-            if answer.done():
-                return
-            if result is None:
-                answer.set_exception(error or InternalError(f"broker {self._address} gave an empty answer"))
-            elif result.HasField("failure"):
-                answer.set_exception(from_failure(result.failure))
-            elif len(result.batches) != len(batches):
-                answer.set_exception(InternalError(f"broker {self._address} answered about other batches"))
-            else:
-                answer.set_result(result)
 
         def request(request_id: int) -> tuple[bytes, ...]:
             made = broker_pb2.AtomicAppend(request_id=request_id)
@@ -68,14 +52,17 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
                 pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]
             return field_head(_APPENDS, sum(map(len, pieces))), *pieces
 
-        self.request(request, take)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            error = DeadlineExceeded(f"broker {self._address} gave no answer within {timeout_s:.1f} s")
-            self.fail(error)  # what else is under way there waits for the same
-            raise error from None
+        result: broker_pb2.AtomicAppendResult = await answer_of(partial(self.request, request))
+        if result.HasField("failure"):
+            raise from_failure(result.failure)
+        if len(result.batches) != len(batches):
+            raise InternalError(f"broker {self._address} answered about other batches")
+        return result
+
+    def _respond(self, response: broker_pb2.AtomicAppendResponse) -> None:
+        self._under_way -= len(response.results)
+        self._flush_soon()
+        super()._respond(response)
 
     def _send(self, request: tuple[bytes, ...]) -> None:
         self._gathered.append(request)

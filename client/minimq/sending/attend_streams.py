@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from minimq.connection.at_master import at_master
 from minimq.connection.client import RouteCache
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
@@ -18,9 +21,8 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: Pauses between two tries to attend a broker, in seconds: the first one, and the longest.
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
+#: Pause after an attendance that has ended, in seconds.
+_PAUSE_S = 0.05
 #: A broker that does not answer for so long is not the only one that is tried, in seconds.
 _PATIENCE_S = 0.3
 
@@ -42,43 +44,40 @@ class Attendance:
         self.error: MiniMQError | None = None
         self.events = 0
         self._outage = OutageLog(log)
-        self._ended: asyncio.Future[MiniMQError | None] | None = None
+        self._ended: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Attend until this is cancelled, or the connection is closed."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            events = self.events
-            try:
-                error = await self._attend()
-            except Closed:
-                return
-            if self.events > events:  # it did attend
-                pause_s = _FIRST_PAUSE_S
-            if error is not None:
-                self._outage.failed(
-                    "client: does not attend broker=%s error=%s",
-                    self.broker_name,
-                    error,
-                    cause=error,
-                    level=logging.DEBUG,
-                )
-            self.error = error
-            self._streams.changed()
-            self._streams.look_for(self.broker_name)
-            await asyncio.sleep(max(pause_s, error.retry_after_s if error is not None else 0.0))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        with suppress(Closed):
+            while True:
+                await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
+                await asyncio.sleep(_PAUSE_S)
 
-    async def _attend(self) -> MiniMQError | None:
+    async def find(self) -> str:
+        """Return the address of the master. Raises `Unavailable`."""
         address = self._streams.master_of(self.broker_name)
         if address is None:
-            return Unavailable(f"broker {self.broker_name} has no master now")
-        self.address = address
-        ended: asyncio.Future[MiniMQError | None] = asyncio.get_running_loop().create_future()
-        self._ended = ended
+            raise Unavailable(f"broker {self.broker_name} has no master now")
+        return address
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        """Note that the broker is not attended."""
+        text = "client: does not attend broker=%s address=%s error=%s"
+        self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
+        self.is_open, self.error = False, error
+        self._streams.changed()
+        self._streams.look_for(self.broker_name)
+
+    async def _attend(self, address: str) -> None:
+        events, self.address = self.events, address
+        self._ended = ended = asyncio.get_running_loop().create_future()
         stream = self._streams.open(address, self._happened, ended)
         try:
-            return await ended
+            await ended
+        except MiniMQError as error:
+            if self.events == events:
+                raise
+            self.failed(address, error)  # after it was attended: the pauses begin anew
         finally:
             self.is_open = False
             stream.cancel()
@@ -86,7 +85,7 @@ class Attendance:
     def moved(self, address: str) -> None:
         """Attend another master if that is where the broker is now: the former one may hang, and end no stream."""
         if self._ended is not None and not self._ended.done() and self.address != address:
-            self._ended.set_result(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
+            self._ended.set_exception(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
 
     def _happened(self, event: attend_pb2.AttendEvent) -> None:
         self.events += 1
@@ -187,13 +186,13 @@ class AttendStreams:
         self,
         address: str,
         on_event: Callable[[attend_pb2.AttendEvent], None],
-        ended: asyncio.Future[MiniMQError | None],
+        ended: asyncio.Future[None],
     ) -> Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent]:
         """Open a stream, and say who the client is. Raises `Closed`."""
 
         def end(error: MiniMQError | None) -> None:
             if not ended.done():
-                ended.set_result(error)
+                ended.set_exception(error or Unavailable(f"{address} ended the stream"))
 
         stream: Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent] = Stream(
             self._connection, address, lambda stub: stub.Attend, on_event, end

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +14,6 @@ from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionReso
 from minimq.connection.client import ClusterClient
 from minimq.sending.attend_streams import AttendStreams
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.half_calls import HalfCalls
 from minimq.transport.client_log import client_logger
 from minimq_common.batch import RecordBatch
 from minimq_common.bound_check import check_bounds
@@ -34,6 +35,8 @@ _THREADS = 4
 Resolved = Callable[[TransactionResolution | BaseException], None]
 #: Calls the check of the user with a message, wherever that runs, and hands on what it returns.
 AskUser = Callable[[Message, Resolved], None]
+#: Has a transaction ended; takes a topic of it and the name of its broker.
+EndHalf = Callable[[str, str, halves_pb2.EndHalfRequest], Coroutine[Any, Any, halves_pb2.EndHalfResult]]
 
 
 class BrokerStreams(AttendStreams):
@@ -86,12 +89,13 @@ class BrokerStreams(AttendStreams):
 class CheckBack:
     """Has the check of a producer group called when a broker asks for the end of a transaction. Thread-safe."""
 
-    def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, calls: HalfCalls) -> None:
+    def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, end: EndHalf) -> None:
         self._client = client
         self._group = group
         self._producer_id = producer_id
         self._ask = ask
-        self._calls = calls
+        self._end = end
+        self._answers: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()  # protects the next two
         #: Numbers of transactions whose blocks are running: their producer is about to end them itself.
         self._open: set[int] = set()
@@ -111,10 +115,6 @@ class CheckBack:
         """Note that it does so no more."""
         with self._lock:
             self._open.discard(number)
-
-    def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the master of a broker, as far as it was looked for."""
-        return self._streams.master_of(broker_name) if self._streams is not None else None
 
     def close(self) -> None:
         """Answer nothing any more. Idempotent."""
@@ -154,14 +154,16 @@ class CheckBack:
                 return
             self._asked.add(number)
         try:
-            self._ask(message, lambda answer: self._resolved(broker_name, number, answer))
+            self._ask(message, partial(self._resolved, broker_name, check.topic, number))
         except BaseException:
-            self._resolved(broker_name, number, UNKNOWN)
+            self._resolved(broker_name, check.topic, number, UNKNOWN)
             raise
 
     # ---- on any thread ---------------------------------------------------------------------------
 
-    def _resolved(self, broker_name: str, number: int, answer: TransactionResolution | BaseException) -> None:
+    def _resolved(
+        self, broker_name: str, topic: str, number: int, answer: TransactionResolution | BaseException
+    ) -> None:
         with self._lock:
             self._asked.discard(number)
         if isinstance(answer, BaseException):
@@ -174,32 +176,24 @@ class CheckBack:
             return
         if answer is UNKNOWN:
             return
+        self._client.connection.call_soon(self._bring, broker_name, topic, number, answer)
+
+    def _bring(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
+        task = asyncio.create_task(self._bring_answer(broker_name, topic, number, answer))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _bring_answer(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
         request = halves_pb2.EndHalfRequest(producer_group=self._group, number=number, outcome=OUTCOMES[answer])
-        self._calls.end(broker_name, request, _CheckAnswer(number, answer))
-
-
-class _CheckAnswer:
-    """The answer of a check on its way to its broker; nobody waits for it."""
-
-    def __init__(self, number: int, answer: TransactionResolution) -> None:
-        self._number, self._wanted = number, answer
-
-    def complete(self, result: halves_pb2.EndHalfResult | None, error: MiniMQError | None, /) -> None:
-        """Log what became of it."""
-        if error is not None:
-            log.info(
-                "producer: the answer of a check was not taken number=%d answer=%s error=%s",
-                self._number,
-                self._wanted.value,
-                error.message,
-            )
-        elif result is not None and result.outcome != OUTCOMES[self._wanted]:
-            log.warning(
-                "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s",
-                self._number,
-                self._wanted.value,
-                halves_pb2.HalfOutcome.Name(result.outcome),
-            )
+        try:
+            result = await self._end(topic, broker_name, request)
+        except MiniMQError as error:
+            text = "producer: the answer of a check was not taken number=%d answer=%s error=%s"
+            log.info(text, number, answer.value, error.message)
+            return
+        if result.outcome != request.outcome:
+            text = "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s"
+            log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(result.outcome))
 
 
 class CheckThreads:

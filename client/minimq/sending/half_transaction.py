@@ -125,32 +125,26 @@ class HalfTransaction:
             batches=max(self.batches, 1),
         )
 
-    def check_committed(self, result: halves_pb2.EndHalfResult) -> None:
-        """Raise the reason why it is not committed."""
-        if result.outcome == halves_pb2.HALF_OUTCOME_COMMITTED:
-            return
-        if result.outcome == halves_pb2.HALF_OUTCOME_EXPIRED:
-            raise TransactionExpired(
-                f"{self} is not committed: broker {self.broker_name} does not have all of its {self.batches} batches "
-                "any more; none of its messages is delivered"
-            )
-        raise TransactionEnded(
-            f"{self} {_NAMES.get(result.outcome, 'has ended')} before it was committed: by an answer of a check, which "
-            "a member of the group gave while the block was open, or by hand; none of its messages is delivered"
-        )
-
     @property
     def must_roll_back(self) -> bool:
         """True if it cannot be committed."""
         return self.state is TransactionState.FAILED
 
-    def check_rolled_back(self, result: halves_pb2.EndHalfResult) -> None:
-        """Raise `TransactionEnded` if it was committed before it was rolled back."""
-        if result.outcome == halves_pb2.HALF_OUTCOME_COMMITTED:
-            raise TransactionEnded(
-                f"{self} was committed before it was rolled back: by an answer of a check, or by hand; its messages "
-                "are delivered"
+    def check_ended(self, wanted: halves_pb2.HalfOutcome.ValueType, result: halves_pb2.EndHalfResult) -> None:
+        """Raise the reason why it has not ended as it was to."""
+        outcome, commits = result.outcome, wanted == halves_pb2.HALF_OUTCOME_COMMITTED
+        if outcome == wanted or (not commits and outcome != halves_pb2.HALF_OUTCOME_COMMITTED):
+            return
+        if outcome == halves_pb2.HALF_OUTCOME_EXPIRED:
+            raise TransactionExpired(
+                f"{self} is not committed: broker {self.broker_name} does not have all of its {self.batches} batches "
+                "any more; none of its messages is delivered"
             )
+        raise TransactionEnded(
+            f"{self} {_NAMES.get(outcome, 'has ended')} before it was {'committed' if commits else 'rolled back'}: by "
+            "an answer of a check, which a member of the group gave while the block was open, or by hand; "
+            f"{'none of its messages is' if commits else 'its messages are'} delivered"
+        )
 
     def not_committed(self, error: MiniMQError) -> MiniMQError:
         """Return the error of whoever has committed; of one who did not hear what came of it, it says so."""

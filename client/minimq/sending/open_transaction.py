@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from minimq.arguments import check_function, check_message_type, check_queue
+from minimq.connection.loop_steps import LoopStep, Steps
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.placement import TransactionMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
 from minimq.sending.transaction_input import TransactionInput
-from minimq.sending.transactor import LoopStep, Transactor
+from minimq.sending.transactor import Transactor
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed
 from minimq_common.message_check import check_message
 from minimq_common.message_group import check_message_group
@@ -98,11 +99,6 @@ class OpenTransaction(Generic[M]):
         self._topics.add(message.topic)
         self._messages.append(TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000))
 
-    @property
-    def transactor(self) -> Transactor:
-        """Commits it."""
-        return self._transactor
-
     def begin_receiving(self) -> TransactionInput[M]:
         """Return what the transaction consumes, from which it receives once."""
         self._check_open()
@@ -112,11 +108,6 @@ class OpenTransaction(Generic[M]):
             raise InvalidArgument("a transaction receives once: its messages are of one broker, and so is all of it")
         self._has_received = True
         return self.source
-
-    @property
-    def is_open(self) -> bool:
-        """True until it is committed or rolled back."""
-        return self._end is _End.OPEN
 
     @property
     def is_quick(self) -> bool:
@@ -130,9 +121,12 @@ class OpenTransaction(Generic[M]):
             raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
         return self._receipts
 
-    def commit(self) -> Generator[LoopStep, Any, None]:
-        """End it; yield what event loops are to run."""
-        self._check_open()
+    def leave(self, error: BaseException | None) -> Steps[None]:
+        """End it as its block ends, unless it has ended."""
+        if self._end is _End.OPEN:
+            yield from self._commit() if error is None else self.roll_back()
+
+    def _commit(self) -> Steps[None]:
         try:
             self._receipts = yield from self._transactor.commit(self._messages, self.source)
             self._end = _End.COMMITTED
@@ -146,7 +140,7 @@ class OpenTransaction(Generic[M]):
         for item, receipt in zip(self._messages, self._receipts, strict=True) if self._interceptors else ():
             self._interceptors.after_send(item.message, receipt, None)
 
-    def roll_back(self) -> Generator[LoopStep, Any, None]:
+    def roll_back(self) -> Steps[None]:
         """Send nothing, and have what was consumed delivered again."""
         if self._end is not _End.OPEN:
             return
@@ -155,7 +149,7 @@ class OpenTransaction(Generic[M]):
         self._tell(SendFailed("the transaction was rolled back: nothing was sent"))
         yield from self._go_back(rolled_back=True)
 
-    def _go_back(self, *, rolled_back: bool) -> Generator[LoopStep, Any, None]:
+    def _go_back(self, *, rolled_back: bool) -> Steps[None]:
         source = self.source
         if source is not None and source.queue is not None:
             yield LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))

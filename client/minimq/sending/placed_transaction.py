@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minimq.sending.placement import TransactionMessage, TransactionPart
+from minimq.sending.batcher import Part
+from minimq.sending.placement import TransactionMessage
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -14,7 +15,7 @@ from minimq_proto.v1 import broker_pb2
 class EncodedPart(NamedTuple):
     """A batch of a transaction, encoded under its number."""
 
-    part: TransactionPart
+    part: Part
     data: bytes
     sequence: int
 

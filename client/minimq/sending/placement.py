@@ -31,14 +31,6 @@ class TransactionMessage(NamedTuple):
     born_ms: int
 
 
-class TransactionPart(NamedTuple):
-    """The messages of a transaction that make one batch: their queue, message group, and indices."""
-
-    queue: MessageQueue
-    message_group: str | None
-    indices: list[int]
-
-
 #: The queues of a topic that take messages, by broker name.
 QueuesAt = Mapping[str, Sequence[MessageQueue]]
 
@@ -102,30 +94,6 @@ def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
             )
         found = queue
     return found
-
-
-def parts_of(
-    messages: Sequence[TransactionMessage],
-    fixed: Sequence[MessageQueue | None],
-    in_turn: Mapping[str, MessageQueue],
-    limits: tuple[int, int],
-) -> list[TransactionPart]:
-    """Return the batches of a transaction at one broker, whose messages keep their order."""
-    most, most_bytes = limits
-    parts: list[TransactionPart] = []
-    open_parts: dict[tuple[MessageQueue, str | None], tuple[TransactionPart, int]] = {}
-    for index, (item, place) in enumerate(zip(messages, fixed, strict=True)):
-        message, queue = item.message, place
-        if queue is None:
-            queue = in_turn[message.topic]
-        key = (queue, message.message_group)
-        part, size = open_parts.get(key, (None, 0))
-        if part is None or len(part.indices) >= most or size + item.size > most_bytes:
-            part, size = TransactionPart(queue, message.message_group, []), 0
-            parts.append(part)
-        part.indices.append(index)
-        open_parts[key] = part, size + item.size
-    return parts
 
 
 def healthy(brokers: Sequence[str], is_silent: Callable[[str], bool], avoid: Collection[str]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
+from minimq.connection.loop_steps import run_steps
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transactor import LoopStep
 from minimq_common.model import Message, MessageQueue
 
 M = TypeVar("M")
@@ -28,12 +28,7 @@ class ProducerTransaction(Generic[M]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._opened.is_open:
-            return
-        if error is None:
-            self._run(self._opened.commit)
-        else:
-            self._run(self._opened.roll_back)
+        run_steps(self._opened.leave(error))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Add a message, which is sent at the end of the block.
@@ -68,23 +63,9 @@ class ProducerTransaction(Generic[M]):
 
     def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
-        self._run(self._opened.roll_back)
+        run_steps(self._opened.roll_back())
 
     @property
     def receipts(self) -> Sequence[SendReceipt]:
         """The receipts, in the order of the messages, once it is committed."""
         return self._opened.receipts
-
-    def _run(self, make: Callable[[], Generator[LoopStep, Any, None]]) -> None:
-        steps = make()
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = step.client.wait(step.make)
-                except BaseException as error:  # noqa: BLE001 - it decides what follows
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration:
-            pass

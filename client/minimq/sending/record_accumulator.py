@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from minimq.routes.retry_schedule import try_timeout_s
 from minimq.sending.destination_queues import DestinationQueues
 from minimq.sending.pending_batch import BatchNumber, Direction, PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.retry import GiveUp, next_step, try_timeout_s
+from minimq.sending.retry import GiveUp, next_step
 from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, SendFailed, TopicNotFound
 

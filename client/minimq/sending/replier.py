@@ -55,7 +55,7 @@ class Replier:
     def __init__(self, client: ClusterClient, max_body_bytes: int) -> None:
         self._connection = client.connection
         self._max_body_bytes = max_body_bytes
-        self._sender = ReplySender(client.connection, client.routes)
+        self._sender = ReplySender(client)
         self._is_closed = False
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:

@@ -9,13 +9,15 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
-from minimq.connection.client import RouteCache
+from minimq.connection.at_master import RoutedMaster, answer_of, at_master
+from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import MiniMQError
 from minimq_common.outage_log import OutageLog
 from minimq_common.protocol_bounds import MAX_INBOXES, MAX_REPLIES
 from minimq_common.reply_address import ReplyTo
@@ -33,6 +35,7 @@ _INBOX_BYTES = 256 << 10
 _MOST_BYTES = 16 << 20
 #: A reply is tried again for so long, and no longer than its request waits, in seconds: a fail-over takes less.
 _AGAIN_FOR_S = 10.0
+#: Pause before an inbox that is not open is looked for again, in seconds.
 _PAUSE_S = 0.1
 
 
@@ -50,6 +53,7 @@ class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResp
     """Brings replies to one broker."""
 
     def __init__(self, connection: Connection, address: str) -> None:
+        self.address = address
         super().__init__(connection, address, lambda stub: stub.Reply, _parts)
 
 
@@ -63,9 +67,9 @@ class ReplySender:
     A reply that cannot be forwarded is tried again while its request may still wait; nobody waits for it here.
     """
 
-    def __init__(self, connection: Connection, routes: RouteCache) -> None:
-        self._connection = connection
-        self._routes = routes
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self._connection = client.connection
         self.outcomes: Counter[str] = Counter()
         self._came: deque[_WaitingReply] = deque()
         #: How often the loop has looked at these, and for which of these times it was woken. As in a `Stream`, no flag
@@ -75,8 +79,6 @@ class ReplySender:
         self._outage = OutageLog(log)
         # What follows belongs to the event loop.
         self._lines: dict[str, _ReplyLine] = {}
-        #: Topics that are looked up.
-        self._searches: dict[str, asyncio.Task[None]] = {}
         self._bytes = 0
         self._is_closed = False
         self._waiters: list[threading.Event] = []
@@ -143,31 +145,6 @@ class ReplySender:
         self._waiters.append(done)
         self._look()
 
-    def open(self, broker_name: str, topic: str) -> ReplyStream:
-        """Open a stream to the master of a broker. Raises `Unavailable`, and `Closed`."""
-        route = self._routes.known(topic)
-        address = route.master_of(broker_name) if route is not None else None
-        if address is None:
-            raise Unavailable(f"broker {broker_name} has no master now")
-        return ReplyStream(self._connection, address)
-
-    def look_for(self, topic: str) -> None:
-        """Have it asked for in the background where the brokers of a topic are."""
-        if self._routes.known(topic) is not None:
-            self._routes.refresh_soon(topic)
-        elif topic not in self._searches:
-            search = self._searches[topic] = asyncio.create_task(self._search(topic))
-            search.add_done_callback(lambda _: self._searches.pop(topic, None))
-
-    async def _search(self, topic: str) -> None:
-        try:
-            await self._routes.find(topic)
-        except MiniMQError as error:
-            log.debug("client: a topic whose requests are answered was not found topic=%s error=%s", topic, error)
-            return
-        for line in self._lines.values():
-            line.hurry()
-
     def failed(self, broker_name: str, error: MiniMQError) -> None:
         """Log that replies cannot be brought to a broker."""
         text = "client: replies cannot be sent, will try again broker=%s error=%s"
@@ -178,8 +155,6 @@ class ReplySender:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
-        for search in self._searches.values():
-            search.cancel()
         self._came.clear()
         self._bytes = 0
         self._look_whether_done()
@@ -192,17 +167,15 @@ class _ReplyLine:
         self._sender = sender
         self._broker_name = broker_name
         self._waiting: deque[_WaitingReply] = deque()
-        self._under_way = 0
+        self._under_way: set[asyncio.Task[None]] = set()
         self._stream: ReplyStream | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
 
     def add(self, reply: _WaitingReply) -> None:
         self._waiting.append(reply)
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
-        while self._waiting and self._under_way < _WINDOW and self._timer is None and not self._is_closed:
+        while self._waiting and len(self._under_way) < _WINDOW:
             late = []
             now = time.monotonic()
             while self._waiting and self._waiting[0].until <= now:
@@ -210,16 +183,18 @@ class _ReplyLine:
             if late:
                 self._sender.over(late, "late")
                 continue
-            parts = self._next()
-            try:
-                self._send(parts)
-            except MiniMQError as error:
-                self._again([reply for part in parts.values() for reply in part], error)
+            task = asyncio.create_task(self._bring(self._next()))
+            self._under_way.add(task)
+            task.add_done_callback(self._brought)
+
+    def _brought(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            self.flush()
 
     def close(self) -> None:
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for task in self._under_way:
+            task.cancel()
         if self._stream is not None:
             self._stream.close()
         self._waiting.clear()
@@ -243,10 +218,25 @@ class _ReplyLine:
             size += reply.size
         return parts
 
-    def _send(self, parts: dict[bytes, list[_WaitingReply]]) -> None:
-        if self._stream is None or self._stream.ended:
-            first = next(iter(parts.values()))[0]
-            self._stream = self._sender.open(self._broker_name, first.topic)
+    async def _bring(self, parts: dict[bytes, list[_WaitingReply]]) -> None:
+        replies = [reply for part in parts.values() for reply in part]
+        master = RoutedMaster(self._sender.client, replies[0].topic, self._broker_name)
+        left_s = max(reply.until for reply in replies) - time.monotonic()
+        try:
+            response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
+        except MiniMQError as error:
+            log.warning("client: replies were not taken broker=%s error=%s", self._broker_name, error)
+            self._sender.over(replies, "late" if error.retriable else "dropped")
+        else:
+            self._answered(parts, response)
+
+    def _failed(self, _: str, error: MiniMQError) -> bool:
+        self._sender.failed(self._broker_name, error)
+        return error.retriable
+
+    async def _send(self, parts: dict[bytes, list[_WaitingReply]], address: str) -> attend_pb2.ReplyResponse:
+        if self._stream is None or self._stream.ended or self._stream.address != address:
+            self._stream = ReplyStream(self._sender.client.connection, address)
         items = [
             attend_pb2.InboxReplies(
                 inbox=inbox,
@@ -259,17 +249,10 @@ class _ReplyLine:
         def make(request_id: int) -> attend_pb2.ReplyRequest:
             return attend_pb2.ReplyRequest(request_id=request_id, inboxes=items)
 
-        def answered(response: attend_pb2.ReplyResponse | None, error: MiniMQError | None) -> None:
-            self._under_way -= 1
-            if response is not None and not response.HasField("failure"):
-                self._answered(parts, response)
-            else:
-                failure = error or from_failure(response.failure) if response is not None else error
-                self._again([reply for part in parts.values() for reply in part], failure)
-            self.flush()
-
-        self._stream.request(make, answered)
-        self._under_way += 1
+        response: attend_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make))
+        if response.HasField("failure"):
+            raise from_failure(response.failure)
+        return response
 
     def _answered(self, parts: dict[bytes, list[_WaitingReply]], response: attend_pb2.ReplyResponse) -> None:
         again: list[_WaitingReply] = []
@@ -290,26 +273,4 @@ class _ReplyLine:
 
     def _once_more(self, replies: list[_WaitingReply]) -> None:
         self._waiting.extendleft(reversed(replies))
-        self.flush()
-
-    def _again(self, replies: list[_WaitingReply], error: MiniMQError | None) -> None:
-        if error is not None and not error.retriable:
-            log.warning("client: replies were refused broker=%s error=%s", self._broker_name, error)
-            self._sender.over(replies, "dropped")
-            return
-        if error is not None:
-            self._sender.failed(self._broker_name, error)
-        self._sender.look_for(replies[0].topic)
-        self._waiting.extendleft(reversed(replies))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE_S, self._try)
-
-    def hurry(self) -> None:
-        """Try at once what waits for its next try."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._try()
-
-    def _try(self) -> None:
-        self._timer = None
         self.flush()

@@ -1,4 +1,4 @@
-"""The decision about a batch after a try that failed, and the time that a try may take."""
+"""The decision about a batch after a try that failed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from dataclasses import dataclass
 
 from minimq_common.errors import MiniMQError
 
-#: Each try gets a share of the time that is left: one part in so many. So a hung broker does not eat all of it, and the
-#: first try least of all: another broker is mostly free, and a batch that was stored by then is not stored again.
-_SHARES = (6, 3, 2, 1)
-#: A try is given at least this long, however little of the budget is left.
-_SHORTEST_TRY_S = 0.2
 #: Waits before the second, third, ... try: the first goes elsewhere at once.
 _BACKOFF_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
@@ -48,8 +43,3 @@ def next_step(
             "no time is left" if now >= deadline else f"no time is left to wait {delay_s:g} s", hopeless=False
         )
     return TryAgain(delay_s, error.refresh_route)
-
-
-def try_timeout_s(now: float, deadline: float, tries: int) -> float:
-    """Return how many seconds the next try of a batch may take, after so many tries: its share of the time left."""
-    return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], _SHORTEST_TRY_S)

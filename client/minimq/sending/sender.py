@@ -242,7 +242,8 @@ class Sender:
 
     def _encode(self, batch: PendingBatch) -> bool:
         try:
-            batch.data = self._encoder.encode_messages(batch)
+            assert batch.number is not None
+            batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
         except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
             # Each was checked when it was handed in, so one was changed since.
             text = error.message if isinstance(error, MiniMQError) else repr(error)

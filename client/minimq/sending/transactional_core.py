@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from minimq.administration.resolutions import TransactionResolution
+from minimq.administration.end_stream import EndStream
+from minimq.administration.resolutions import COMMIT, ROLLBACK
 from minimq.arguments import check_message_type
+from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_steps import LoopStep, Steps
+from minimq.sending.append_streams import AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
+from minimq.sending.batcher import Batcher
 from minimq.sending.check_back import AskUser, CheckBack
-from minimq.sending.half_calls import HalfCallOutcome, HalfCalls
 from minimq.sending.half_transaction import HalfTransaction
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage
+from minimq.sending.pending_batch import BatchNumber, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq_common.errors import InvalidArgument, TopicNotFound
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_producer_group, check_topic
+from minimq_proto.v1 import broker_pb2, halves_pb2
+
+log = client_logger(__name__)
 
 #: A broker at which the first message of a transaction failed is not the first choice for so long, in seconds.
 _AVOID_S = 10.0
+#: To encode that much takes long.
+_LARGE_BYTES = 1 << 17
 
 
-class HalfBatch(NamedTuple):
+class _HalfBatch(NamedTuple):
     """A batch of half messages that is ready to be sent."""
 
     queue: MessageQueue
@@ -49,30 +61,19 @@ class TransactionalCore:
         interceptors: Sequence[SendInterceptor],
     ) -> None:
         self.group = check_producer_group(group)
-        self.options = options
+        self._options = options
         self._core = ProducerCore(nameserver, options, interceptors)
         self._client = self._core.client
-        self._encoder = BatchEncoder(options)
+        self._batcher = Batcher(options, BatchEncoder(options))
         self._sequences = itertools.count()
         self._turns = itertools.count(random.randrange(1 << 16))
-        #: A topic that each broker carries, and until when brokers are not the first choice.
-        self._topics: dict[str, str] = {}
+        #: Until when brokers are not the first choice.
         self._avoid: dict[str, float] = {}
-        self._calls = HalfCalls(self._client.connection, self._master_of, self._look_for, options.send_timeout_s)
-        self._checks = CheckBack(self._client, group, self._encoder.producer_id, ask, self._calls)
-
-    # ---- where brokers are ------------------------------------------------------------------------
-
-    def _master_of(self, broker_name: str) -> str | None:
-        topic = self._topics.get(broker_name)
-        route = self._client.routes.known(topic) if topic is not None else None
-        address = route.master_of(broker_name) if route is not None else None
-        return address or self._checks.master_of(broker_name)
-
-    def _look_for(self, broker_name: str) -> None:
-        topic = self._topics.get(broker_name)
-        if topic is not None:
-            self._client.routes.refresh_soon(topic)
+        self._append_streams = AppendStreams(self._client.connection)
+        # What follows belongs to the event loop.
+        self._end_streams: dict[str, EndStream] = {}
+        self._ending: set[asyncio.Task[halves_pb2.EndHalfResult]] = set()
+        self._checks = CheckBack(self._client, group, self._batcher.producer_id, ask, self._end)
 
     # ---- transactions -------------------------------------------------------------------------------
 
@@ -86,58 +87,79 @@ class TransactionalCore:
         self._checks.begin(transaction.number)
         return transaction
 
-    def prepare(
+    def is_quick(self, transaction: HalfTransaction, messages: Iterable[Message]) -> bool:
+        """Tell whether `send` takes little time before its first step: the topics are known, and it is not much."""
+        size = 0
+        for message in messages:
+            check_message_type(message)
+            if not self._core.knows(message.topic):
+                return False
+            size += len(message.body)
+        return size < _LARGE_BYTES and all(map(self._core.knows, transaction.topics))
+
+    def send(
         self,
         transaction: HalfTransaction,
         messages: Iterable[Message],
         queue: MessageQueue | None,
         selector: Selector | None,
-    ) -> list[HalfBatch]:
-        """Return messages as they will be sent. Asks a name server, and so waits, when a topic is not known."""
+    ) -> Steps[None]:
+        """Send half messages until they are on disk."""
+        batches = self._prepare(transaction, messages, queue, selector)
+        seen = [item for batch in batches for item in batch.seen]
+        try:
+            if batches:
+                yield LoopStep(self._client, partial(self._store, transaction, batches))
+        except BaseException as error:  # if it is Ctrl-C, nobody knows what is stored
+            if isinstance(error, MiniMQError):
+                self._avoid[transaction.broker_name] = time.monotonic() + _AVOID_S
+            transaction.fail(error if isinstance(error, MiniMQError) else None)
+            self._not_sent(seen, error)
+            raise
+        transaction.batches += len(batches)
+        for item in seen:
+            self._core.sent(item)
+
+    def _prepare(
+        self,
+        transaction: HalfTransaction,
+        messages: Iterable[Message],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+    ) -> list[_HalfBatch]:
         transaction.check_open()
-        gathered: dict[tuple[str, str | None, MessageQueue | None], PendingBatch] = {}
+        places: dict[tuple[str, str | None, MessageQueue | None], MessageQueue] = {}
         items: list[PendingMessage] = []
+        queues: list[MessageQueue] = []
         try:
             for message in messages:
                 item = self._core.prepare(message, queue, selector, None)
                 items.append(item)
-                self._gather(transaction, item, gathered)
-            return [batch for pending in gathered.values() for batch in self._encoded(pending)]
+                _check_due(item.message)
+                item.born_ms = time.time_ns() // 1_000_000
+                key = item.message.topic, item.message.message_group, item.queue
+                if key not in places:
+                    places[key] = self._choose(transaction, item.message.topic, item.queue)
+                queues.append(places[key])
+            return [
+                _HalfBatch(
+                    part.queue,
+                    self._batcher.encode(part, items, BatchNumber(next(self._sequences), 0)),
+                    [items[index] for index in part.indices] if self._core.has_interceptors else (),
+                )
+                for part in self._batcher.parts(items, queues)
+            ]
         except BaseException as error:
             self._not_sent(items, error)
             raise
-
-    def _gather(
-        self,
-        transaction: HalfTransaction,
-        item: PendingMessage,
-        gathered: dict[tuple[str, str | None, MessageQueue | None], PendingBatch],
-    ) -> None:
-        message = item.message
-        _check_due(message)
-        key = (message.topic, message.message_group, item.queue)
-        if key not in gathered:
-            chosen = self._choose(transaction, message.topic, item.queue)
-            transaction.sent(chosen)
-            gathered[key] = PendingBatch(message.topic, chosen, message_group=message.message_group)
-        item.born_ms = time.time_ns() // 1_000_000
-        gathered[key].messages.append(item)
 
     def _choose(self, transaction: HalfTransaction, topic: str, queue: MessageQueue | None) -> MessageQueue:
         route = self._client.routes.known(topic)
         if route is None:
             raise TopicNotFound.nowhere(topic)
         chosen = transaction.choose(route, queue, self._brokers(transaction, route), next(self._turns))
-        self._topics[chosen.broker_name] = topic
+        transaction.sent(chosen)
         return chosen
-
-    def _encoded(self, pending: PendingBatch) -> Iterator[HalfBatch]:
-        assert pending.queue is not None
-        while pending.messages:
-            batch = pending.take(self.options.batch_messages, self.options.batch_bytes)
-            batch.number = BatchNumber(next(self._sequences), 0)
-            seen = [*batch.messages] if self._core.has_interceptors else ()
-            yield HalfBatch(pending.queue, self._encoder.encode_messages(batch), seen)
 
     def _brokers(self, transaction: HalfTransaction, route: TopicRoute) -> list[str]:
         if transaction.broker_name:
@@ -155,52 +177,70 @@ class TransactionalCore:
             key=lambda name: health.is_silent(route.master_of(name) or "") or self._avoid.get(name, 0.0) > now,
         )
 
-    def avoid(self, broker_name: str) -> None:
-        """Let new transactions begin at other brokers for a while, if there are any."""
-        self._avoid[broker_name] = time.monotonic() + _AVOID_S
-
-    async def find(self, transaction: HalfTransaction, messages: Iterable[Message]) -> None:
-        """Find the topics that `prepare` needs, and suspend a task instead of blocking."""
-        for message in messages:
-            check_message_type(message)
-            if not self._core.knows(message.topic):
-                await self._core.find(message)
-        for topic in transaction.topics:
-            if not self._core.knows(topic):
-                await self._core.find(Message(topic, b"x"))
-
-    def stage(self, transaction: HalfTransaction, batch: HalfBatch, outcome: HalfCallOutcome) -> None:
-        """Send a batch; the outcome is an `AppendResult`."""
-        route = self._client.routes.known(batch.queue.topic)
-        self._calls.stage(batch.queue, batch.data, transaction.id, route.key_queues if route else 0, outcome)
-
-    def stored(self, batches: Iterable[HalfBatch]) -> None:
-        """Tell the interceptors that batches are on disk."""
-        for batch in batches:
-            for item in batch.seen:
-                self._core.sent(item)
-
-    def not_stored(self, batches: Iterable[HalfBatch], error: BaseException) -> None:
-        """Tell the interceptors why batches are not on disk, or not known to be."""
-        for batch in batches:
-            self._not_sent(batch.seen, error)
-
     def _not_sent(self, items: Iterable[PendingMessage], error: BaseException) -> None:
         for item in items:
             self._core.withdraw(item, error)
 
-    def end(self, transaction: HalfTransaction, resolution: TransactionResolution, outcome: HalfCallOutcome) -> bool:
-        """End a transaction; return False if there is nothing to end, and then there is no outcome."""
-        request = transaction.end(resolution)
-        if request is None:
-            self.left(transaction)
-            return False
-        self._calls.end(transaction.broker_name, request, outcome)
-        return True
+    def leave(self, transaction: HalfTransaction, error: BaseException | None) -> Steps[None]:
+        """End a transaction as its block ends; what is not ended then, the check decides."""
+        if error is not None:
+            transaction.fail()
+        rolls_back, failure = transaction.must_roll_back, transaction.failure
+        request = transaction.end(ROLLBACK if rolls_back else COMMIT)
+        try:
+            if request is not None:
+                end = partial(self._end, transaction.topic, transaction.broker_name, request)
+                transaction.check_ended(request.outcome, (yield LoopStep(self._client, end)))
+        except MiniMQError as reason:
+            if not rolls_back:
+                raise transaction.not_committed(reason) from None
+            log.warning("producer: %s is not rolled back yet, its check decides error=%s", transaction, reason.message)
+        finally:
+            self._checks.ended(transaction.number)
+        if error is None and failure is not None:
+            raise transaction.failed()
 
-    def left(self, transaction: HalfTransaction) -> None:
-        """Note that nobody works on a transaction any more: if it has not ended, the check decides."""
-        self._checks.ended(transaction.number)
+    # ---- on the event loop of the connection -----------------------------------------------------------
+
+    async def _store(self, transaction: HalfTransaction, batches: Sequence[_HalfBatch]) -> None:
+        await asyncio.gather(*(self._stage(transaction, batch) for batch in batches))
+
+    async def _stage(self, transaction: HalfTransaction, batch: _HalfBatch) -> None:
+        route = self._client.routes.known(batch.queue.topic)
+        key_queues = route.key_queues if route else 0
+
+        async def attempt(address: str) -> broker_pb2.AppendResult:
+            append = self._append_streams.to(address).append
+            return await answer_of(
+                lambda take: append(batch.queue, batch.data, take, transaction.id, key_queues=key_queues)
+            )
+
+        master = RoutedMaster(self._client, batch.queue.topic, batch.queue.broker_name)
+        await at_master(master, attempt, self._options.send_timeout_s)
+
+    async def _end(self, topic: str, broker_name: str, request: halves_pb2.EndHalfRequest) -> halves_pb2.EndHalfResult:
+        """Have a transaction ended; it goes on if whoever waits for that is interrupted."""
+
+        async def attempt(address: str) -> halves_pb2.EndHalfResult:
+            return await answer_of(partial(self._end_stream(address).end, request))
+
+        master = RoutedMaster(self._client, topic, broker_name)
+        ending = asyncio.create_task(at_master(master, attempt, self._options.send_timeout_s))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return await asyncio.shield(ending)
+
+    def _end_stream(self, address: str) -> EndStream:
+        stream = self._end_streams.get(address)
+        if stream is None or stream.ended:
+            stream = self._end_streams[address] = EndStream(self._client.connection, address)
+        return stream
+
+    def _close_streams(self) -> None:
+        for ending in self._ending:
+            ending.cancel()
+        for stream in self._end_streams.values():
+            stream.close()
 
     # ---- the end ------------------------------------------------------------------------------------
 
@@ -214,7 +254,8 @@ class TransactionalCore:
         if self._core.is_forked:
             return
         self._checks.close()
-        self._calls.close()
+        self._append_streams.close()
+        self._client.connection.call_soon(self._close_streams)
         self._core.close(0.0)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.administration.resolutions import COMMIT, ROLLBACK, TransactionResolution
+from minimq.administration.resolutions import TransactionResolution
 from minimq.arguments import check_iterable, check_plain_function
-from minimq.connection.awaited_answer import AwaitedAnswer
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_steps import run_steps
 from minimq.options import with_changes
 from minimq.sending.check_back import CheckThreads
 from minimq.sending.half_transaction import HalfTransaction
@@ -17,14 +17,9 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactional_core import TransactionalCore
-from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
-from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
-from minimq_proto.v1 import broker_pb2, halves_pb2
-
-log = client_logger(__name__)
 
 #: How long the end of a producer waits for checks that run, in seconds.
 _JOIN_S = 2.0
@@ -133,11 +128,7 @@ class CheckedTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            self._leave()
-            return
-        self._transaction.fail()
-        self._roll_back()
+        run_steps(self._core.leave(self._transaction, error))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Send a half message, and wait until it is on disk: what is done next may rely on it.
@@ -152,66 +143,13 @@ class CheckedTransaction:
             SendFailed: an earlier message was not stored: the transaction is rolled back.
             MiniMQError: as of `Producer.send`; the transaction is rolled back.
         """
-        self._send((message,), queue, selector)
+        run_steps(self._core.send(self._transaction, (message,), queue, selector))
 
     def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches, and wait until all are on disk. Raises as `send`."""
-        self._send(check_iterable("messages", messages, "messages"), None, None)
+        given = check_iterable("messages", messages, "messages")
+        run_steps(self._core.send(self._transaction, given, None, None))
 
     def rollback(self) -> None:
         """Have the transaction rolled back at the end of the block, without an error."""
         self._transaction.fail()
-
-    def _send(self, messages: Iterable[Message], queue: MessageQueue | None, selector: Selector | None) -> None:
-        core, transaction = self._core, self._transaction
-        batches = core.prepare(transaction, messages, queue, selector)
-        sent: list[AwaitedAnswer[broker_pb2.AppendResult]] = []
-        try:
-            for batch in batches:
-                awaited: AwaitedAnswer[broker_pb2.AppendResult] = AwaitedAnswer()
-                core.stage(transaction, batch, awaited)
-                sent.append(awaited)
-            for awaited in sent:
-                awaited.result()
-        except MiniMQError as error:
-            transaction.fail(error)
-            core.avoid(transaction.broker_name)
-            core.not_stored(batches, error)
-            raise
-        except BaseException as error:
-            transaction.fail()
-            core.not_stored(batches, error)
-            raise
-        transaction.batches += len(sent)
-        core.stored(batches)
-
-    def _leave(self) -> None:
-        if self._transaction.must_roll_back:
-            failure = self._transaction.failure
-            self._roll_back()
-            if failure is not None:
-                raise self._transaction.failed()
-            return
-        self._commit()
-
-    def _commit(self) -> None:
-        core, transaction = self._core, self._transaction
-        awaited: AwaitedAnswer[halves_pb2.EndHalfResult] = AwaitedAnswer()
-        try:
-            if core.end(transaction, COMMIT, awaited):
-                transaction.check_committed(awaited.result())
-        except MiniMQError as error:
-            raise transaction.not_committed(error) from None
-        finally:
-            core.left(transaction)
-
-    def _roll_back(self) -> None:
-        core, transaction = self._core, self._transaction
-        awaited: AwaitedAnswer[halves_pb2.EndHalfResult] = AwaitedAnswer()
-        try:
-            if core.end(transaction, ROLLBACK, awaited):
-                transaction.check_rolled_back(awaited.result())
-        except MiniMQError as error:
-            log.warning("producer: %s is not rolled back yet, its check decides error=%s", transaction, error.message)
-        finally:
-            core.left(transaction)

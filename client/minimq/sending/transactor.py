@@ -6,35 +6,34 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_steps import LoopStep, Steps
 from minimq.sending.atomic_stream import AtomicStream
+from minimq.sending.batch_encoder import BatchEncoder
+from minimq.sending.batcher import Batcher, Part
 from minimq.sending.key_queues import check_body
 from minimq.sending.pending_batch import BatchNumber
 from minimq.sending.placed_transaction import EncodedPart, PlacedTransaction, transaction_receipts
 from minimq.sending.placement import (
     QueuesAt,
     TransactionMessage,
-    TransactionPart,
     absent_brokers,
     bound_queue,
     brokers_of,
     healthy,
-    parts_of,
     queues_at,
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.retry import GiveUp, next_step, try_timeout_s
 from minimq.sending.selectors import Selector
 from minimq.sending.transaction_counters import TransactionCounters
 from minimq.sending.transaction_input import TransactionInput
-from minimq_common.batch_builder import BatchBuilder
 from minimq_common.errors import (
     Closed,
     Fenced,
@@ -50,33 +49,16 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
-from minimq_common.single_batch import encode_single
 from minimq_proto.v1 import broker_pb2
 
 #: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
 _IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
-#: Delay before a transaction is tried again whose lease is about to be renewed, in seconds.
-_RENEWED_S = 0.2
 #: Delay before name servers are asked again for brokers without a master, in seconds.
 _AGAIN_S = 0.2
 
 
-class LoopStep(NamedTuple):
-    """The next coroutine of a transaction, and the client on whose event loop it is to run."""
-
-    client: ClusterClient
-    make: Callable[[], Coroutine[Any, Any, Any]]
-
-
-#: Called with the result, or with the error.
-StepOutcome = Callable[[Any, BaseException | None], object]
-
-
 class _Elsewhere(Exception):
     """A broker has refused a transaction, and another one may take it."""
-
-    def __init__(self, error: MiniMQError) -> None:
-        self.error = error
 
 
 class _Absent(Exception):
@@ -86,6 +68,39 @@ class _Absent(Exception):
         names = ", ".join(brokers)
         self.error = Unavailable(f"no broker that is there takes all of it, and {names} has no master now: start it")
         self.topics = topics
+
+
+class _Append:
+    """The tries of one transaction at one broker, and whether it may be stored there."""
+
+    def __init__(self, placed: PlacedTransaction, source: TransactionInput[Any] | None, deadline: float) -> None:
+        self.placed, self.source, self.deadline = placed, source, deadline
+        self.is_sent = False
+        self._in_doubt = False
+        self._tries: list[str] = []
+
+    def again(self, address: str, error: MiniMQError) -> bool:
+        """Note a try that has failed, and tell whether there is another one. Raises `_Elsewhere`."""
+        if self.source is not None and self.is_sent:
+            self.source.answered(error)
+        if isinstance(error, Closed):
+            return False
+        self._in_doubt |= self.is_sent and (not error.answered or isinstance(error, _IN_DOUBT))
+        self.is_sent = False
+        placed = self.placed
+        self._tries.append(f"try {len(self._tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
+        if isinstance(error, Fenced):  # an earlier try that was stored would have been found
+            return self.source is not None and self.source.may_pass()
+        is_safe = placed.others and not self._in_doubt and time.monotonic() < self.deadline
+        if is_safe and (error.retriable or error.refresh_route):
+            raise _Elsewhere
+        return error.retriable and not isinstance(error, StaleSequence)
+
+    def outcome(self, error: MiniMQError) -> MiniMQError:
+        """Return the error of the transaction."""
+        if isinstance(error, Closed | Fenced) or not (error.retriable or self._in_doubt):
+            return error
+        return _failed(error, self._tries, in_doubt=self._in_doubt)
 
 
 class Transactor:
@@ -103,7 +118,7 @@ class Transactor:
         self._find = find
         self._choose = choose
         self.counters = TransactionCounters()
-        self._producer_id = random.getrandbits(64) or 1
+        self._batcher = Batcher(options, BatchEncoder(options))
         self._lock = threading.Lock()  # protects the numbers
         self._next = 0
         #: The first number of each transaction whose outcome is not known, ascending.
@@ -111,10 +126,6 @@ class Transactor:
         self._turn = random.randrange(1 << 16)
         #: By topic, and of which route.
         self._known_queues: dict[str, tuple[TopicRoute, QueuesAt]] = {}
-        #: Work for the event loop that it has not taken; and whether it was woken for that.
-        self._handed_in: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], StepOutcome]] = deque()
-        self._is_woken = False
-        self._tasks: set[asyncio.Task[Any]] = set()
         #: By address; on the event loop of the connection.
         self._streams: dict[str, AtomicStream] = {}
 
@@ -126,7 +137,7 @@ class Transactor:
 
     def commit(
         self, messages: Sequence[TransactionMessage], source: TransactionInput[Any] | None
-    ) -> Generator[LoopStep, Any, list[SendReceipt]]:
+    ) -> Steps[list[SendReceipt]]:
         """Commit a transaction: yield what event loops are to run, and return the receipts."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
@@ -142,9 +153,9 @@ class Transactor:
                 yield LoopStep(self._client, partial(self._look_again, absent.topics))
                 continue
             try:
-                append = partial(self._append, placed, source if consumed is not None else None, deadline)
-                answers = yield LoopStep(self._client, append)
-                return transaction_receipts(messages, placed, answers, self._producer_id)
+                append = _Append(placed, source if consumed is not None else None, deadline)
+                answers = yield LoopStep(self._client, partial(self._append, append))
+                return transaction_receipts(messages, placed, answers, self._batcher.producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
@@ -177,8 +188,8 @@ class Transactor:
         name = chosen[turn % len(chosen)]
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
-        limits = self._options.batch_messages, self._options.batch_bytes
-        parts = parts_of(messages, fixed, in_turn, limits)
+        places = [place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True)]
+        parts = self._batcher.parts(messages, places)
         if len(parts) > MAX_ATOMIC_BATCHES:
             raise InvalidArgument(
                 f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
@@ -207,7 +218,7 @@ class Transactor:
         address = route.master_of(broker_name)
         return address is None or self._client.connection.health.is_silent(address)
 
-    def _encoded(self, parts: Sequence[TransactionPart], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
+    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -216,7 +227,7 @@ class Transactor:
             oldest = next(iter(self._open), first)
         try:
             encoded = [
-                EncodedPart(part, self._encode(part, messages, BatchNumber(number, number - oldest)), number)
+                EncodedPart(part, self._batcher.encode(part, messages, BatchNumber(number, number - oldest)), number)
                 for number, part in enumerate(parts, first)
             ]
             size = sum(len(each.data) for each in encoded)
@@ -230,18 +241,6 @@ class Transactor:
             raise
         return encoded
 
-    def _encode(self, part: TransactionPart, messages: Sequence[TransactionMessage], number: BatchNumber) -> bytes:
-        options = self._options
-        items = [messages[index] for index in part.indices]
-        if len(items) == 1 and part.message_group is None and options.batch_compression is None:
-            item = items[0]
-            single = encode_single(item.message, options.max_body_bytes, item.born_ms, self._producer_id, *number)
-            if single is not None:
-                return single
-        builder = BatchBuilder(options.max_body_bytes, options.batch_compression, part.message_group)
-        builder.add([item.message for item in items])
-        return builder.build([item.born_ms for item in items], self._producer_id, *number)
-
     def _settled(self, placed: PlacedTransaction) -> None:
         if placed.parts:
             self._forget(placed.parts[0].sequence)
@@ -250,114 +249,33 @@ class Transactor:
         with self._lock:
             self._open.pop(first, None)
 
-    def begin(self, step: LoopStep, told: StepOutcome) -> bool:
-        """Have the event loop run a step of a commit, and tell the result or the error; any number at one wake-up.
-
-        Returns False for a step that is not of this connection, which is not begun.
-        """
-        if step.client is not self._client:
-            return False
-        self._client.check_open()
-        self._handed_in.append((step.make, told))
-        if not self._is_woken:
-            self._is_woken = True
-            if not self._client.connection.call_soon(self._begin):
-                raise Closed("the producer was closed")
-        return True
-
     # ---- on the event loop of the connection -----------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._is_woken = False  # first: whoever adds something from here on wakes the loop again
-        for _ in range(len(self._handed_in)):
-            make, told = self._handed_in.popleft()
-            task = asyncio.create_task(make())
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, told))
+    async def _append(self, append: _Append) -> Sequence[broker_pb2.AppendResult]:
+        placed, source = append.placed, append.source
+        batches = [(each.part.queue, each.data) for each in placed.parts]
 
-    def _ended(self, told: StepOutcome, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            told(None, Closed("the producer was closed before the transaction was acknowledged: it may be stored"))
-        elif (error := task.exception()) is not None:
-            told(None, error)
-        else:
-            told(task.result(), None)
+        async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
+            append.is_sent = False
+            progress = source.progress() if source is not None else None
+            stream = await self._stream(address)
+            append.is_sent = True
+            result = await stream.append(batches, progress)
+            if source is not None:
+                source.answered(None)
+            return result.batches
 
-    async def _append(
-        self, placed: PlacedTransaction, source: TransactionInput[Any] | None, deadline: float
-    ) -> Sequence[broker_pb2.AppendResult]:
-        tries: list[str] = []
-        in_doubt = False
-        while True:
-            sent = False
-            address = ""
-            try:
-                address = await self._address(placed)
-                progress = source.progress() if source is not None else None
-                timeout_s = try_timeout_s(time.monotonic(), deadline, len(tries))
-                stream = await self._stream(address, timeout_s)
-                sent = True
-                batches = [(each.part.queue, each.data) for each in placed.parts]
-                result = await stream.append(batches, progress, timeout_s)
-            except MiniMQError as failure:
-                error = failure
-                if address:
-                    self._client.connection.health.failed(address, error)
-            else:
-                if source is not None:
-                    source.answered(None)
-                return result.batches
-            if source is not None and sent:
-                source.answered(error)
-            if isinstance(error, Closed):
-                raise error
-            in_doubt = in_doubt or (sent and (not error.answered or isinstance(error, _IN_DOUBT)))
-            tries.append(f"try {len(tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
-            await asyncio.sleep(self._pause_s(error, placed, source, deadline, tries, in_doubt=in_doubt))
-            if error.refresh_route:
-                await self._refresh(placed.topic)
+        master = RoutedMaster(self._client, placed.topic, placed.broker_name)
+        try:
+            return await at_master(master, attempt, append.deadline - time.monotonic(), again=append.again)
+        except MiniMQError as error:
+            raise append.outcome(error) from None
 
-    def _pause_s(
-        self,
-        error: MiniMQError,
-        placed: PlacedTransaction,
-        source: TransactionInput[Any] | None,
-        deadline: float,
-        tries: Sequence[str],
-        *,
-        in_doubt: bool,
-    ) -> float:
-        now = time.monotonic()
-        if isinstance(error, Fenced):
-            if source is not None and source.may_pass() and now + _RENEWED_S < deadline:
-                return _RENEWED_S
-            raise error  # an earlier try that was stored would have been found
-        if isinstance(error, StaleSequence):
-            raise _failed(error, tries, in_doubt=True)
-        step = next_step(
-            error, tries=len(tries), now=now, deadline=deadline, bound=not placed.others, elsewhere=placed.others
-        )
-        if isinstance(step, GiveUp):
-            if step.hopeless and not in_doubt:
-                raise error
-            raise _failed(error, tries, in_doubt=in_doubt)
-        if placed.others and not in_doubt:
-            raise _Elsewhere(error)
-        return step.delay_s
-
-    async def _address(self, placed: PlacedTransaction) -> str:
-        route = await self._client.routes.find(placed.topic)
-        address = route.master_of(placed.broker_name)
-        if address is None:
-            raise Unavailable(f"no name server knows a master of broker {placed.broker_name}")
-        return address
-
-    async def _stream(self, address: str, timeout_s: float) -> AtomicStream:
+    async def _stream(self, address: str) -> AtomicStream:
         stream = self._streams.get(address)
         if stream is None or stream.ended:
             calls = self._client.connection.brokers
-            await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s, 0)
+            await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), self._client.timeout_s)
             stream = self._streams.get(address)  # of another transaction, meanwhile
             if stream is None or stream.ended:
                 stream = self._streams[address] = AtomicStream(self._client.connection, address)
@@ -366,11 +284,8 @@ class Transactor:
     async def _look_again(self, topics: Collection[str]) -> None:
         await asyncio.sleep(_AGAIN_S)
         for topic in topics:
-            await self._refresh(topic)
-
-    async def _refresh(self, topic: str) -> None:
-        with suppress(MiniMQError):  # the next try tells
-            await self._client.connection.routes.refresh(topic, self._client.timeout_s)
+            with suppress(MiniMQError):  # the next try tells
+                await self._client.connection.routes.refresh(topic, self._client.timeout_s)
 
     def close(self) -> None:
         """End all streams."""

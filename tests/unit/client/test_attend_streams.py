@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from minimq.sending.attend_streams import Attendance, AttendStreams
-from minimq_common.errors import AccessDenied, MiniMQError
+from minimq_common.errors import AccessDenied, Unavailable
 from minimq_proto.v1 import attend_pb2
 
 ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
@@ -19,14 +19,14 @@ class Streams:
         self.master: str | None = "first"
         self.opened: list[str] = []
         self.cancelled = 0
-        self.ended: asyncio.Future[MiniMQError | None] | None = None
+        self.ended: asyncio.Future[None] | None = None
         self.was_opened = asyncio.Event()
         self.searches = 0
 
     def master_of(self, _: str) -> str | None:
         return self.master
 
-    def open(self, address: str, on_event: Any, ended: asyncio.Future[MiniMQError | None]) -> Streams:  # noqa: ANN401
+    def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:  # noqa: ANN401
         self.opened.append(address)
         self.ended = ended
         on_event(ATTENDING)
@@ -73,9 +73,9 @@ def test_a_stream_that_ends_is_opened_again_and_says_why_it_could_not_be() -> No
     async def run() -> None:
         streams = Streams()
         attendance, task = await attended(streams)
-        for error in (None, AccessDenied("not you")):
+        for error in (Unavailable("gone"), AccessDenied("not you")):
             assert streams.ended is not None
-            streams.ended.set_result(error)
+            streams.ended.set_exception(error)
             await streams.was_opened.wait()
             streams.was_opened.clear()
             assert attendance.is_open

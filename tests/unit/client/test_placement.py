@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.placement import TransactionMessage, bound_queue, brokers_of, healthy, parts_of
+from minimq.sending.batch_encoder import BatchEncoder
+from minimq.sending.batcher import Batcher
+from minimq.sending.placement import TransactionMessage, bound_queue, brokers_of, healthy
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import Message, MessageQueue
 
@@ -51,25 +54,30 @@ def test_messages_that_have_to_be_somewhere_bind_all_others() -> None:
         bound_queue([first, None, second])
 
 
+def parts_of(
+    messages: list[TransactionMessage], queues: list[MessageQueue], most: int = 9
+) -> list[tuple[str, int, str | None, list[int]]]:
+    options = ProducerOptions(batch_messages=most, batch_bytes=100)
+    parts = Batcher(options, BatchEncoder(options)).parts(messages, queues)
+    return [(part.queue.topic, part.queue.queue_id, part.message_group, part.indices) for part in parts]
+
+
 def test_messages_for_one_queue_are_batches_in_their_order() -> None:
-    in_turn = {"both": queue("both", "a"), "left": queue("left", "a", 1)}
-    messages = [item("both"), item("left"), item("both", queue("both", "a", 7)), item("both"), item("both", size=95)]
-    parts = parts_of(messages, [each.queue for each in messages], in_turn, (2, 100))
-    assert [(part.queue.topic, part.queue.queue_id, part.indices) for part in parts] == [
-        ("both", 0, [0, 3]),
-        ("left", 1, [1]),
-        ("both", 7, [2]),
-        ("both", 0, [4]),  # there are two before it
+    both, left, other = queue("both", "a"), queue("left", "a", 1), queue("both", "a", 7)
+    messages = [item("both"), item("left"), item("both"), item("both"), item("both", size=95)]
+    assert parts_of(messages, [both, left, other, both, both], most=2) == [
+        ("both", 0, None, [0, 3]),
+        ("left", 1, None, [1]),
+        ("both", 7, None, [2]),
+        ("both", 0, None, [4]),  # there are two before it
     ]
-    alone = parts_of([item("both", size=60), item("both", size=60)], [None, None], in_turn, (9, 100))
-    assert [part.indices for part in alone] == [[0], [1]]
+    alone = [item("both", size=60), item("both", size=60)]
+    assert [part[-1] for part in parts_of(alone, [both, both])] == [[0], [1]]
 
 
 def test_each_message_group_is_a_batch_of_its_own() -> None:
-    place = queue("both", "a")
     messages = [item("both", group="g"), item("both", group="h"), item("both", group="g")]
-    parts = parts_of(messages, [place] * 3, {}, (9, 100))
-    assert [(part.message_group, part.indices) for part in parts] == [("g", [0, 2]), ("h", [1])]
+    assert parts_of(messages, [queue("both", "a")] * 3) == [("both", 0, "g", [0, 2]), ("both", 0, "h", [1])]
 
 
 def test_brokers_that_answer_come_first() -> None:

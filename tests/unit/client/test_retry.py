@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.retry import GiveUp, TryAgain, next_step, try_timeout_s
+from minimq.sending.retry import GiveUp, TryAgain, next_step
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 
@@ -138,22 +138,3 @@ def test_a_wait_that_is_asked_for_may_be_longer_than_there_is_time() -> None:
     busy = errors.SystemBusy("busy", retry_after_s=5.0)
     assert decide(busy, deadline=104.0, bound=True) == GiveUp("no time is left to wait 5 s", hopeless=False)
     assert decide(busy, deadline=104.0, elsewhere=True) == TryAgain(0.0, refresh_route=False)
-
-
-@pytest.mark.parametrize(
-    ("left", "tries", "expected"),
-    [
-        (6.0, 0, 1.0),
-        (6.0, 1, 2.0),
-        (6.0, 2, 3.0),
-        (6.0, 3, 6.0),
-        (3.0, 9, 3.0),
-        (0.6, 0, 0.2),
-        (0.3, 0, 0.2),
-        (0.3, 3, 0.3),
-        (0.1, 5, 0.2),
-        (-1.0, 1, 0.2),
-    ],
-)
-def test_a_try_gets_its_share_of_the_time_left(left: float, tries: int, expected: float) -> None:
-    assert try_timeout_s(100.0, 100.0 + left, tries) == pytest.approx(expected)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minimq.routes.retry_schedule import RetrySchedule, after_waiting
+from minimq.routes.retry_schedule import RetrySchedule, after_waiting, try_timeout_s
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker
 
@@ -52,3 +52,22 @@ def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() ->
     assert (caught.value.away, caught.value.retry_after_s) == ((away,), 2.0)
     assert after_waiting(AWAY, 1.5).message == "nothing listens there (waited 1.5 s)"
     assert AWAY.message == "nothing listens there"
+
+
+@pytest.mark.parametrize(
+    ("left", "tries", "expected"),
+    [
+        (6.0, 0, 1.0),
+        (6.0, 1, 2.0),
+        (6.0, 2, 3.0),
+        (6.0, 3, 6.0),
+        (3.0, 9, 3.0),
+        (0.6, 0, 0.2),
+        (0.3, 0, 0.2),
+        (0.3, 3, 0.3),
+        (0.1, 5, 0.2),
+        (-1.0, 1, 0.2),
+    ],
+)
+def test_a_try_gets_its_share_of_the_time_left(left: float, tries: int, expected: float) -> None:
+    assert try_timeout_s(100.0, 100.0 + left, tries) == pytest.approx(expected)

@@ -1,0 +1,106 @@
+"""The retry policy: a request goes to the master of a broker, whichever server that is by then, until its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from minimq.connection.client import ClusterClient
+from minimq.routes.retry_schedule import RetrySchedule
+from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+
+T = TypeVar("T")
+
+
+class Master(Protocol):
+    """The master of a broker, wherever that is."""
+
+    async def find(self) -> str:
+        """Return its present address. Raises `Unavailable` if there is none."""
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        """Note that a try has failed, before the next one; the address is empty if it was not found."""
+
+
+class RoutedMaster(NamedTuple):
+    """The master of a broker by the route of a topic, which is asked for again when an error says that it is old."""
+
+    client: ClusterClient
+    topic: str
+    broker_name: str
+
+    async def find(self) -> str:
+        """Return its present address. Raises as `RouteCache.find`, and `Unavailable`."""
+        route = await self.client.routes.find(self.topic)
+        address = route.master_of(self.broker_name)
+        if address is None:
+            raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
+        return address
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        """Have the broker probed, or its route asked for."""
+        if address:
+            self.client.connection.health.failed(address, error)
+        if error.refresh_route:
+            self.client.routes.refresh_soon(self.topic)
+
+
+async def at_master(
+    master: Master,
+    attempt: Callable[[str], Awaitable[T]],
+    timeout_s: float,
+    *,
+    again: Callable[[str, MiniMQError], bool] | None = None,
+) -> T:
+    """Return what an attempt returns, which is given the address of the master; on the event loop of the connection.
+
+    Each try has a share of the time, so that a hung server does not eat all of it. The last one is at the end. An
+    infinite time is not shared.
+
+    Args:
+        master: is asked before each try.
+        attempt: makes the request, which must be safe to repeat; cancelled when its share is over.
+        timeout_s: seconds until the last try.
+        again: tells whether an error is worth another try, and may raise another one; by default those that are marked
+            as retriable are.
+
+    Raises:
+        MiniMQError: that of the last try; if it had no answer, an answer of an earlier one, which has cause and remedy.
+    """
+    loop = asyncio.get_running_loop()
+    schedule = RetrySchedule(timeout_s, loop.time())
+    answer: MiniMQError | None = None
+    while True:
+        address = ""
+        limit_s = schedule.try_s(loop.time())
+        try:
+            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                address = await master.find()
+                return await attempt(address)
+        except MiniMQError as failure:
+            error = failure
+        except TimeoutError:
+            error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
+        master.failed(address, error)
+        answer = error if error.answered else answer
+        if not (error.retriable if again is None else again(address, error)):
+            raise error
+        await asyncio.sleep(schedule.pause_after_s(error, loop.time(), answer))
+
+
+async def answer_of(ask: Callable[[Callable[[T | None, MiniMQError | None], None]], object]) -> T:
+    """Return the answer to a request whose outcome is told to a function; on the loop that calls it."""
+    arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def take(answer: T | None, error: MiniMQError | None) -> None:
+        if arrived.done():  # nobody waits any more
+            return
+        if answer is None or error is not None:
+            arrived.set_exception(error or Unavailable("the answer was empty"))
+        else:
+            arrived.set_result(answer)
+
+    ask(take)
+    return await arrived
