@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
@@ -146,13 +147,13 @@ class BulkSend:
     def _send_all(self, messages: Iterator[Message]) -> None:
         wanted = _FIRST_PART
         while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
-            lengths = lengths_of_bodies(part)
+            lengths, are_alike = _lengths(part)
             size = sum(lengths)
             if size > 2 * self._options.batch_bytes:  # messages have suddenly become much larger
                 for message, length in zip(part, lengths, strict=True):
-                    self._add([message], [length])
+                    self._add([message], [length], are_alike=are_alike)
             else:
-                self._add(part, lengths)
+                self._add(part, lengths, are_alike=are_alike)
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
@@ -182,11 +183,11 @@ class BulkSend:
             raise self._failed(failures)
         return receipts
 
-    def _add(self, messages: list[Message], lengths: list[int]) -> None:
+    def _add(self, messages: list[Message], lengths: list[int], *, are_alike: bool) -> None:
         start = self._count
         self._count += len(messages)
         precision_s, monotonic_s, time_s = self._options.delay_precision_s, time.monotonic(), time.time()
-        if not self._is_bound and _are_alike(messages) and not self._find(messages[0].topic).key_queues:
+        if are_alike and not self._is_bound and not self._find(messages[0].topic).key_queues:
             due = due_time(messages[0], precision_s, monotonic_s, time_s)
             shared = messages[0].topic, None, None, due and due.bucket
             self._add_to(shared, messages, range(start, self._count), lengths, due)
@@ -194,6 +195,8 @@ class BulkSend:
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
         for index, message in enumerate(messages):
+            if not isinstance(message.topic, str):  # it may be unhashable
+                check_topic(message.topic)
             is_chosen = self._is_bound or message.message_group is not None or self._find(message.topic).key_queues
             queue = self._choose(message) if is_chosen else None
             due = due_time(message, precision_s, monotonic_s, time_s)
@@ -345,21 +348,23 @@ def _not_sent(error: BaseException) -> SendFailed:
     return SendFailed(f"the call ended before the message had an outcome: {error!r}")
 
 
-def _are_alike(messages: Sequence[Message]) -> bool:
-    topic, delay, moment = messages[0].topic, messages[0].deliver_after_s, messages[0].deliver_at
-    different = [  # in one walk, and due times by their identity: each message that is sent is looked at here
-        message
-        for message in messages
-        if message.topic != topic
-        or message.message_group is not None
-        or message.deliver_after_s is not delay
-        or message.deliver_at is not moment
-        or message.recallable
-    ]
-    for message in (messages[0], *different):
-        if not isinstance(message.topic, str):  # it may be unhashable
-            check_topic(message.topic)
-    return not different
+def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:
+    """Return the bytes of all bodies, and whether all messages may go together. Raises as `lengths_of_bodies`."""
+    first = messages[0]
+    with suppress(TypeError, AttributeError):  # something is no message
+        topic, delay, moment = first.topic, first.deliver_after_s, first.deliver_at
+        alike = [  # in one walk, and due times by their identity: each message that is sent is looked at here
+            len(message.body)
+            for message in messages
+            if message.topic == topic
+            and message.message_group is None
+            and message.deliver_after_s is delay
+            and message.deliver_at is moment
+            and not message.recallable
+        ]
+        if len(alike) == len(messages) and isinstance(topic, str):
+            return alike, True
+    return lengths_of_bodies(messages), False
 
 
 def _parent_of(message: Message) -> str:
