@@ -44,9 +44,9 @@ OTHERWISE = {
     ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_page.py", "spark/test_stream_read.py"),
     ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
-    # The third is for containers, which need Docker; it is Python with names that exist.
+    # The last is for containers, which need Docker; it is Python with names that exist.
     ("docs/testing.md", "python"): (
-        4,
+        5,
         "integration/test_testing_plugin.py",
         "integration/test_frozen_clocks.py",
         "system/test_minimq_container.py",

@@ -9,8 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from minimq.testing.names import NewGroup, NewTopic
+from minimq.transport import client_log
 
-__all__ = ["MinimqContainer", "NewGroup", "NewTopic"]
+__all__ = ["MinimqContainer", "NewGroup", "NewTopic", "flush_logs"]
+
+
+def flush_logs(timeout: float = 2.0) -> None:
+    """Wait until the handlers of `logging` have all that clients have logged so far, which they get on a thread.
+
+    Call it before a test looks at what was logged, with `caplog` or `assertLogs`. Thread-safe.
+
+    Args:
+        timeout: seconds to wait at most.
+    """
+    client_log.flush(timeout)
+
 
 if TYPE_CHECKING:
     from minimq.testing.minimq_container import MinimqContainer
