@@ -31,7 +31,6 @@ from minimq_broker.services.due_timer import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.retention import Retention
-from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.scrub import Scrub
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
@@ -138,15 +137,11 @@ class Broker:
         self._start_upkeep(engine, snapshots, clock)
         standing = ReplicationView(engine.handle, self._roles)
         transactions = self._start_publishing(engine, options, clock)
-        routes = RouteLookup(options.nameservers, security_of(self._secrets))
         access = await self._start_access(engine, options)
-        service = self._service = BrokerService(
-            engine, identity, service_options, routes, standing, transactions, access
-        )
+        service = self._service = BrokerService(engine, identity, service_options, standing, transactions, access)
         for upkeep in (service.half_checks, IdleGroups(group_expiry_ms, lambda: service.group_deletion)):
             upkeep.start()
             self._ends.push_async_callback(upkeep.stop)
-        self._ends.push_async_callback(routes.close)
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         self._standard = self._add_services(self._server, engine, service, replication)
         if self._access is not None:  # nobody gets in by users and rules that may be old

@@ -360,8 +360,6 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "ListGroupsResponse": {"groups": FRAME_ITEMS},
     "ResetOffsetsRequest": {"group": GROUP, "topic": TOPIC, "queue_ids": Items(MAX_QUEUES)},
     "ResetOffsetsResponse": {"offsets": Items(MAX_QUEUES)},
-    "QueryAssignmentRequest": {"group": GROUP, "client_id": CLIENT_ID, "topic": TOPIC},
-    "QueryAssignmentResponse": {"queues": FRAME_ITEMS},
     # ---- broker.proto: the broker itself --------------------------------------------------------
     "SetPermissionRequest": {},
     "SetPermissionResponse": {},

@@ -285,7 +285,7 @@ def described(*queues: GroupQueueDescription, clients: tuple[str, ...], **fields
         GroupMemberDescription(client, ("broker-a",), tuple(item for item in queues if item.owner == client))
         for client in clients
     )
-    plain: dict[str, Any] = {"strategy": "averagely", "assignment": "client", "hold_s": 0.0, "retry_queues": ()}
+    plain: dict[str, Any] = {"strategy": "averagely", "hold_s": 0.0, "retry_queues": ()}
     plain |= {"deciding_broker": "broker-a", "brokers": ("broker-a",), "unanswered": {}}
     return GroupDescription(group="billing", members=members, queues=queues, **{**plain, **fields})
 
@@ -313,10 +313,9 @@ def test_a_description_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> No
         clients=CLIENTS,
         hold_s=50.0,
         strategy="averagely_by_circle",
-        assignment="server",
     )
     lines = shown(found, all_queues=True, capsys=capsys)
-    assert "2 members (averagely_by_circle, assigned by the server, hold 50 s)" in lines[0]
+    assert "2 members (averagely_by_circle, hold 50 s)" in lines[0]
     assert max(map(len, lines[1:])) <= 80  # terminals fold the sentence
     assert sum(line.startswith("broker-a") for line in lines) == 16
     assert all(any(client in line for line in lines) for client in CLIENTS)

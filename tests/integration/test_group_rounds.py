@@ -95,19 +95,3 @@ def test_a_group_that_sticks_to_its_queues_moves_only_what_it_must(
             wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
             # One that comes gets its share from the others, and nothing else moves.
             assert len(told.queues("revoked")) - before == (8 // number if number > 1 else 0)
-
-
-def test_members_may_have_the_broker_compute_their_shares(cluster: LocalCluster, topic: str, group: str) -> None:
-    log = Log()
-    with ExitStack() as stack:
-        members = [
-            stack.enter_context(
-                Member(cluster.nameserver, group, topic, log, assignment="server", client_id=name + group)
-            )
-            for name in "abc"
-        ]
-        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
-        assert [len(member.queues) for member in members] == [3, 3, 2]
-        members[0].leave()
-        wait_until(shared_evenly(*members[1:], queues=8), PATIENCE_S)
-        assert [member.error for member in members] == [None] * 3

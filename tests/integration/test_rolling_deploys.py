@@ -84,9 +84,8 @@ def test_a_refused_member_is_told_once_when_nobody_contradicts_it_any_more(
 # ---- topics -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("assignment", ["client", "server"])
 def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
-    cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer, assignment: str
+    cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer
 ) -> None:
     log = Log()
     sent: set[tuple[MessageQueue, int]] = set()
@@ -103,7 +102,6 @@ def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
             log,
             subscribe,
             start="earliest",
-            assignment=assignment,
             rebalance_interval_s=NEVER_S,
         )
 

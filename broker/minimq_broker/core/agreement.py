@@ -19,7 +19,6 @@ class GroupConfig(NamedTuple):
     filters: tuple[tuple[str, str], ...]
     allocation: str
     hold_ms: int = 0
-    by_server: bool = False
 
     @property
     def topics(self) -> list[str]:
@@ -41,11 +40,6 @@ def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> N
         raise GroupConflict(
             f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
             "all members of a group need the same strategy"
-        )
-    if own.by_server != theirs.by_server:
-        raise GroupConflict(
-            f"group {group!r} has its queues assigned by {_assigner(theirs)}, this member by {_assigner(own)}: "
-            "all members of a group need the same assignment"
         )
     if (retry_topic(group) in own.topics) != (retry_topic(group) in theirs.topics):
         raise GroupConflict(
@@ -70,10 +64,6 @@ def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> N
             f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
             "all members of a group need the same hold time"
         )
-
-
-def _assigner(agreement: GroupConfig) -> str:
-    return "the server" if agreement.by_server else "each client itself"
 
 
 def _kind(group: str, agreement: GroupConfig) -> str:

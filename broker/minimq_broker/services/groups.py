@@ -71,7 +71,6 @@ class GroupService:
             client_ids=[*self._engine.groups.members(group).client_ids, *poppers.of_group(group)],
             allocation=agreement.allocation if agreement else "",
             hold_ms=agreement.hold_ms if agreement else 0,
-            assigned_by_server=agreement is not None and agreement.by_server,
             dead_letters=self._dead_letters(group),
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),

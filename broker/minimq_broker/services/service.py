@@ -12,7 +12,6 @@ from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
-from minimq_broker.services.assignment import AssignmentService
 from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.attending import AttendService
 from minimq_broker.services.delaying import DelayService
@@ -27,7 +26,6 @@ from minimq_broker.services.popping import PopService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.replication import Replication
 from minimq_broker.services.replying import ReplyService
-from minimq_broker.services.route_lookup import RouteLookup
 from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.services.status import Identity, StatusService
@@ -62,7 +60,6 @@ class BrokerService:
         engine: Engine,
         identity: Identity,
         options: ServiceOptions,
-        routes: RouteLookup,
         replication: Replication,
         transactions: TransactionService,
         access: AccessService,
@@ -75,7 +72,6 @@ class BrokerService:
         self._find = FindService(engine)
         self._trace = TraceService(engine)
         self._begin_sessions()
-        self._assignment = AssignmentService(engine.tables, routes, identity.broker_name)
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self._halves = HalfService(engine, options.halves, transactions.look)
@@ -137,7 +133,6 @@ class BrokerService:
             "ListGroups": _answer(self._groups.list_groups),
             "ResetOffsets": _answer(self._groups.reset),
             "DeleteGroup": _answer(self.group_deletion.delete),
-            "QueryAssignment": _answer(self._assignment.query),
             "GetStatus": _answer(self._status.describe),
             "Probe": _answer(self._status.probe),
             "SetPermission": _answer(self._status.set_permission),

@@ -23,7 +23,6 @@ from minimq_broker.services.session_events import SessionEvents
 from minimq_broker.services.session_table import Session, SessionTable
 from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.services.streams import raise_failure
-from minimq_common.allocation import known_to_brokers
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
@@ -327,10 +326,8 @@ def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
     filters = join.filters or [""] * len(join.topics)
     if len(filters) != len(join.topics):
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
-    if join.assigned_by_server:
-        known_to_brokers(join.allocation)
     by_topic = dict(zip(join.topics, filters, strict=True))
-    return GroupConfig(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms, join.assigned_by_server)
+    return GroupConfig(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms)
 
 
 async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:

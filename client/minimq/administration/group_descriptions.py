@@ -115,7 +115,6 @@ class GroupDescription:
     Attributes:
         group: its name.
         strategy: the allocation strategy; None while it has no members, or they receive messages one by one.
-        assignment: "client" or "server", whichever computes the shares; None likewise.
         hold_s: seconds for which a queue is held for its former owner; 0 for no hold.
         deciding_broker: the broker whose member list the group uses; None if no broker carries its topics. While
             members subscribe to different topics, each topic uses the first broker that carries it.
@@ -134,7 +133,6 @@ class GroupDescription:
 
     group: str
     strategy: str | None
-    assignment: str | None
     hold_s: float
     deciding_broker: str | None
     members: tuple[GroupMemberDescription, ...]
@@ -213,7 +211,6 @@ def group_from_wire(
     return GroupDescription(
         group=group,
         strategy=live[0].allocation if live and not pops else None,
-        assignment=("server" if live[0].assigned_by_server else "client") if live and not pops else None,
         hold_s=live[0].hold_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
         members=_members(group, answers, queues),

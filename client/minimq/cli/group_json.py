@@ -21,7 +21,6 @@ def group_to_json(found: GroupDescription) -> Row:
     return {
         "group": found.group,
         "strategy": found.strategy,
-        "assignment": found.assignment,
         "hold_s": found.hold_s,
         "published": found.is_published,
         "lag": found.lag,

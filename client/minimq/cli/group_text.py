@@ -71,8 +71,6 @@ def show_group(found: GroupDescription, *, all_queues: bool) -> None:
 def _summary(found: GroupDescription) -> str:
     """Return the state of a group in one sentence."""
     how = [found.strategy] if found.strategy else []
-    if found.assignment == "server":
-        how.append("assigned by the server")
     if found.hold_s:
         how.append(f"hold {found.hold_s:g} s")
     members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")

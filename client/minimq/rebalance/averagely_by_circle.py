@@ -1,5 +1,17 @@
-"""One by one: `minimq_common.allocation.averagely_by_circle`, since brokers divide queues as well."""
+"""Queues dealt out one by one, as cards are."""
 
-from minimq_common.allocation.averagely_by_circle import AveragelyByCircle
+from __future__ import annotations
 
-__all__ = ["AveragelyByCircle"]
+from collections.abc import Iterable
+
+from minimq.rebalance.strategy import Division
+from minimq_common.model import MessageQueue
+
+
+class AveragelyByCircle(Division):
+    """As even as `Averagely`, but each member has queues of many brokers, so that a slow broker slows all alike."""
+
+    name = "averagely_by_circle"
+
+    def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
+        return queues[members.index(member) :: len(members)]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq_common.allocation.members import MemberList, deciders
 from minimq_common.errors import InvalidArgument
+from minimq_common.member_list import MemberList, deciders
 from minimq_common.model import MessageQueue
 
 

@@ -14,7 +14,7 @@ from minimq.connection.loop_call import as_coroutine
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
-from minimq.rebalance import AllocationStrategy, allocation, name_of
+from minimq.rebalance import AllocationStrategy, allocation
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.fetcher import Fetcher
@@ -32,7 +32,6 @@ from minimq.routes.away import describe_away
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
-from minimq_common.allocation import known_to_brokers
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
@@ -133,8 +132,6 @@ class Consumer:
         self._options = options
         self._strategy = _strategy(strategy)
         self._is_own_strategy = not isinstance(strategy, str)
-        if options.assignment == "server" and options.model == "clustering":
-            known_to_brokers(name_of(self._strategy))
         self._start = start_position(start)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._waits = waits(self._client)

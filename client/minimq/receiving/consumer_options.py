@@ -31,13 +31,10 @@ OffsetCallback = Callable[[OffsetReset], object]
 #: The readers of a queue in a group: one member, or all.
 Model = Literal["clustering", "broadcasting"]
 
-#: Where the shares of a group are computed.
-Assignment = Literal["client", "server"]
-
 #: Where a consumer continues if its next message was deleted.
 OffsetResetRule = Literal["earliest", "latest", "error"]
 
-_CHOICES = {"model": get_args(Model), "assignment": get_args(Assignment), "offset_reset": get_args(OffsetResetRule)}
+_CHOICES = {"model": get_args(Model), "offset_reset": get_args(OffsetResetRule)}
 
 
 class ConsumerChanges(TypedDict, total=False):
@@ -65,7 +62,6 @@ class ConsumerChanges(TypedDict, total=False):
     invisible_s: float
     hold_s: float
     model: Model
-    assignment: Assignment
     read_from_slaves: bool
     offsets_dir: str | os.PathLike[str]
     offset_reset: OffsetResetRule
@@ -114,8 +110,6 @@ class ConsumerOptions:
             is saved; 0 turns holds off. The same on all members.
         model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
             all queues and keeps the offsets itself, which needs a stable `client_id`.
-        assignment: "client" or "server", which computes the shares; the same on all members. Servers support the
-            strategies averagely and averagely_by_circle.
         read_from_slaves: read from a slave while no master of a broker answers, and when a master redirects this
             consumer because it is far behind. The same on all members.
         offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json.
@@ -152,7 +146,6 @@ class ConsumerOptions:
     invisible_s: float = 30.0
     hold_s: float = 0.0
     model: Model = "clustering"
-    assignment: Assignment = "client"
     read_from_slaves: bool = True
     offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
     offset_reset: OffsetResetRule = "earliest"

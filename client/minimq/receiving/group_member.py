@@ -39,7 +39,7 @@ from minimq.receiving.member_state import (
     Step,
     Unconfirmed,
 )
-from minimq.receiving.session_requests import Membership, member_list_of, owners_of, queue_of
+from minimq.receiving.session_requests import Membership, member_list_of, owners_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
@@ -302,20 +302,9 @@ class GroupMember:
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
     async def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        if self._options.assignment == "client":
-            if self._is_own_strategy or len(view.members) + sum(map(len, view.queues.values())) > _LARGE_GROUP:
-                return await asyncio.to_thread(own_share, self._strategy, view)
-            return own_share(self._strategy, view)
-        found: list[MessageQueue] = []
-        for topic in view.queues:
-            request = broker_pb2.QueryAssignmentRequest(group=view.group, client_id=view.client_id, topic=topic)
-            answer = await self._brokers.call(
-                view.decider, lambda stub: stub.QueryAssignment, request, self._options.request_timeout_s
-            )
-            if answer.version < view.version:
-                return None
-            found += map(queue_of, answer.queues)
-        return found
+        if self._is_own_strategy or len(view.members) + sum(map(len, view.queues.values())) > _LARGE_GROUP:
+            return await asyncio.to_thread(own_share, self._strategy, view)
+        return own_share(self._strategy, view)
 
     def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
         members, place = self._lists[shared.decider], self._place_of(shared.decider)

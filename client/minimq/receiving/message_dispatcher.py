@@ -59,7 +59,7 @@ STOOD_STILL = (
 #: Options that are about queues of one's own, and what they are when nobody has set them.
 _ABOUT_QUEUES = {
     name: ConsumerOptions.__dataclass_fields__[name].default
-    for name in ("model", "assignment", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+    for name in ("model", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
 }
 
 

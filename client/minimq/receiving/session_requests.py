@@ -11,7 +11,7 @@ from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
-from minimq_common.allocation.members import MemberList
+from minimq_common.member_list import MemberList
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -46,7 +46,6 @@ def join(
             group=membership.group,
             topics=topics,
             allocation=name_of(strategy),
-            assigned_by_server=options.assignment == "server",
             start=membership.start,
             hold_ms=round(options.hold_s * 1000),
             filters=[membership.filters[topic] for topic in topics],

@@ -14,7 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minimq.sending.latency_table import LatencyTable
+#: For how long a broker is excluded after a latency, both in seconds; as in RocketMQ since 5.1.4.
+_EXCLUSIONS = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
+#: Seconds for which it is excluded after an error.
+ISOLATION_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,7 @@ class FaultTable:
     by `next_end`.
     """
 
-    def __init__(self, table: LatencyTable) -> None:
-        self._table = table
+    def __init__(self) -> None:
         self._slow: dict[str, Exclusion] = {}
         self._unreachable: dict[str, Exclusion] = {}
         self._version = 0
@@ -61,14 +63,14 @@ class FaultTable:
 
     def measured(self, broker_name: str, latency_s: float, now: float) -> None:
         """Record a successful answer after `latency_s` seconds."""
-        out_s = self._table.out_s(latency_s)
+        out_s = next((out_s for least_s, out_s in _EXCLUSIONS if latency_s >= least_s), 0.0)
         if out_s:
             self._extend(self._slow, broker_name, f"an answer took {latency_s:.2f} s", now, now + out_s)
 
     def failed(self, broker_name: str, reason: str, now: float, *, unreachable: bool, at_least_s: float = 0.0) -> None:
         """Record a request that failed with an error of the broker."""
         parts = self._unreachable if unreachable else self._slow
-        self._extend(parts, broker_name, reason, now, now + max(self._table.isolation_s, at_least_s))
+        self._extend(parts, broker_name, reason, now, now + max(ISOLATION_S, at_least_s))
 
     def reached(self, broker_name: str, now: float) -> None:
         """Record an answered probe: the broker is no longer unreachable, but may stay slow."""
@@ -83,7 +85,7 @@ class FaultTable:
         """
         known = self._unreachable.get(broker_name)
         if known is not None:
-            self._extend(self._unreachable, broker_name, known.reason, now, now + self._table.isolation_s)
+            self._extend(self._unreachable, broker_name, known.reason, now, now + ISOLATION_S)
 
     # ---- what follows ---------------------------------------------------------------------------
 

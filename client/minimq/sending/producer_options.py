@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from minimq.options import check_above_zero
-from minimq.sending.latency_table import DEFAULT_LATENCY_TABLE, latency_table
 from minimq_common.compression import Compression
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
@@ -39,7 +38,6 @@ class ProducerChanges(TypedDict, total=False):
     compression: CompressionName
     compress_above_bytes: int
     fault_avoidance: bool
-    latency_table: str
     probe_interval_s: float
     machine_rooms: Sequence[str]
     credentials: CredentialsArgument | None
@@ -69,7 +67,6 @@ class ProducerOptions:
         compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
         fault_avoidance: avoid brokers that fail or are slow for a while, as long as there are others. Messages
             that must go to one queue go there all the same.
-        latency_table: for how long, by latency: "5.1.4" or "4.x", the tables of these releases of RocketMQ.
         probe_interval_s: seconds between two probes of a broker that is left out because it was not reached; an answer
             ends that.
         machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
@@ -90,7 +87,6 @@ class ProducerOptions:
     compression: CompressionName = "none"
     compress_above_bytes: int = 4096
     fault_avoidance: bool = True
-    latency_table: str = DEFAULT_LATENCY_TABLE
     probe_interval_s: float = 0.5
     machine_rooms: Sequence[str] = ()
     credentials: CredentialsArgument | None = None
@@ -107,7 +103,6 @@ class ProducerOptions:
         choices = get_args(CompressionName)
         if self.compression not in choices:
             raise InvalidArgument(f"compression is {self.compression!r}: it must be one of {', '.join(choices)}")
-        latency_table(self.latency_table)
         if isinstance(self.machine_rooms, str):
             raise InvalidArgument(f"machine_rooms is {self.machine_rooms!r}: give a sequence of names")
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
-from minimq.sending.latency_table import latency_table
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
@@ -74,7 +73,7 @@ class QueueSelector:
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
-        self._faults = FaultTable(latency_table(options.latency_table))
+        self._faults = FaultTable()
         self._under_way: Counter[str] = Counter()  # requests by broker name
         self._full = 0  # brokers whose window is full
         self._brokers: set[str] = set()  # those of all routes that were looked at

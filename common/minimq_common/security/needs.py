@@ -221,7 +221,6 @@ _RULES: dict[str, _Rule] = {
             "DeleteGroupRequest": _group(Verb.MANAGE),
             "ListGroupsRequest": _always(SIGNED_IN),  # the answer is filtered
             "ResetOffsetsRequest": _reset_offsets,
-            "QueryAssignmentRequest": lambda request: _reads(request.group, [request.topic]),
             "GetStatusRequest": _cluster(Verb.DESCRIBE),
             "ProbeRequest": _always(SIGNED_IN),
             "SetPermissionRequest": _cluster(Verb.MANAGE),

@@ -63,7 +63,6 @@ class GroupPage(PageData, frozen=True, kw_only=True):
     #: The allocation strategy; None without members, or if they receive messages one by one.
     strategy: str | None
     #: "client" or "server", whichever computes the shares; None likewise.
-    assignment: str | None
     #: Number of messages that it has not committed.
     lag: int
     #: Seconds since the oldest of them was stored.
@@ -92,7 +91,6 @@ def gather(visit: Visit) -> GroupPage:
     return GroupPage(
         group=name,
         strategy=group.strategy,
-        assignment=group.assignment,
         lag=group.lag,
         lag_s=group.lag_s,
         retrying=group.retrying,

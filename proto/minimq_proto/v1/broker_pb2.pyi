@@ -1593,7 +1593,7 @@ global___StartPosition = StartPosition
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
-    """Members of a group that disagree about the filter of a topic, `allocation`, `assigned_by_server` or `hold_ms` are
+    """Members of a group that disagree about the filter of a topic, `allocation` or `hold_ms` are
     refused, until there is no such member any more: then they are told (`ConflictOver`). Their topics may differ.
     """
 
@@ -1606,15 +1606,12 @@ class JoinGroup(google.protobuf.message.Message):
     HOLD_MS_FIELD_NUMBER: builtins.int
     FILTERS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
-    ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
     TOPICS_MAY_DIFFER_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
     """Name of the allocation strategy."""
     hold_ms: builtins.int
     """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
-    assigned_by_server: builtins.bool
-    """Whether members ask for their shares (`QueryAssignment`) instead of computing them. Not by every strategy."""
     topics_may_differ: builtins.bool
     """The member divides each topic among those that subscribe to it. Older clients do not: while one is in the group all
     members need the same topics.
@@ -1641,11 +1638,10 @@ class JoinGroup(google.protobuf.message.Message):
         hold_ms: builtins.int = ...,
         filters: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___QueueName] | None = ...,
-        assigned_by_server: builtins.bool = ...,
         topics_may_differ: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics", "topics_may_differ", b"topics_may_differ"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics", "topics_may_differ", b"topics_may_differ"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 
@@ -2269,7 +2265,6 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     ALLOCATION_FIELD_NUMBER: builtins.int
     HOLD_MS_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
-    ASSIGNED_BY_SERVER_FIELD_NUMBER: builtins.int
     DEAD_LETTERS_FIELD_NUMBER: builtins.int
     EXPIRES_MS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
@@ -2277,7 +2272,6 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     PUBLISHED_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
-    assigned_by_server: builtins.bool
     dead_letters: builtins.int
     """Messages that are stored here whose tries are used up."""
     expires_ms: builtins.int
@@ -2303,7 +2297,6 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         allocation: builtins.str = ...,
         hold_ms: builtins.int = ...,
         queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
-        assigned_by_server: builtins.bool = ...,
         dead_letters: builtins.int = ...,
         expires_ms: builtins.int | None = ...,
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
@@ -2311,7 +2304,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         published: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "assigned_by_server", b"assigned_by_server", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
@@ -2441,51 +2434,6 @@ class ResetOffsetsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["offsets", b"offsets"]) -> None: ...
 
 global___ResetOffsetsResponse = ResetOffsetsResponse
-
-@typing.final
-class QueryAssignmentRequest(google.protobuf.message.Message):
-    """Server-side assignment: which queues of a topic, on all brokers, a member shall read. Refused unless the group has
-    agreed on it.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: builtins.int
-    CLIENT_ID_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    group: builtins.str
-    client_id: builtins.str
-    topic: builtins.str
-    def __init__(
-        self,
-        *,
-        group: builtins.str = ...,
-        client_id: builtins.str = ...,
-        topic: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "group", b"group", "topic", b"topic"]) -> None: ...
-
-global___QueryAssignmentRequest = QueryAssignmentRequest
-
-@typing.final
-class QueryAssignmentResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: builtins.int
-    QUEUES_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    """Version of the member list from which it follows."""
-    @property
-    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
-    def __init__(
-        self,
-        *,
-        version: builtins.int = ...,
-        queues: collections.abc.Iterable[global___QueueName] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queues", b"queues", "version", b"version"]) -> None: ...
-
-global___QueryAssignmentResponse = QueryAssignmentResponse
 
 @typing.final
 class SetPermissionRequest(google.protobuf.message.Message):

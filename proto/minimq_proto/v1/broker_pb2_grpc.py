@@ -168,11 +168,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
-        self.QueryAssignment = channel.unary_unary(
-                '/minimq.v1.Broker/QueryAssignment',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.FromString,
-                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/minimq.v1.Broker/GetStatus',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetStatusRequest.SerializeToString,
@@ -364,12 +359,6 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def QueryAssignment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -538,11 +527,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.SerializeToString,
-            ),
-            'QueryAssignment': grpc.unary_unary_rpc_method_handler(
-                    servicer.QueryAssignment,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -1277,33 +1261,6 @@ class Broker(object):
             '/minimq.v1.Broker/DeleteGroup',
             minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DeleteGroupResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def QueryAssignment(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/QueryAssignment',
-            minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.QueryAssignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -153,11 +153,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.DeleteGroupResponse,
     ]
 
-    QueryAssignment: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
-        minimq_proto.v1.broker_pb2.QueryAssignmentResponse,
-    ]
-
     GetStatus: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetStatusRequest,
         minimq_proto.v1.broker_pb2.GetStatusResponse,
@@ -317,11 +312,6 @@ class BrokerAsyncStub:
     DeleteGroup: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DeleteGroupRequest,
         minimq_proto.v1.broker_pb2.DeleteGroupResponse,
-    ]
-
-    QueryAssignment: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
-        minimq_proto.v1.broker_pb2.QueryAssignmentResponse,
     ]
 
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
@@ -536,13 +526,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DeleteGroupResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DeleteGroupResponse]]: ...
-
-    @abc.abstractmethod
-    def QueryAssignment(
-        self,
-        request: minimq_proto.v1.broker_pb2.QueryAssignmentRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.QueryAssignmentResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.QueryAssignmentResponse]]: ...
 
     @abc.abstractmethod
     def GetStatus(

@@ -61,7 +61,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         GroupStarted("g", 1, (CommittedOffset(1, 0, 3),), 1234),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 5),)),
         OffsetsCommitted("g", (CommittedOffset(1, 1, 4),), forced=True),
-        GroupAgreed("g", GroupConfig((("t", "red"),), "averagely", 5, by_server=True)),
+        GroupAgreed("g", GroupConfig((("t", "red"),), "averagely", 5)),
         PermissionSet(4),
         TermBegun(9, "an identity"),
         AccessSet(3, b"{}"),
@@ -78,7 +78,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         load_row(again, *(msgspec.msgpack.decode(msgspec.msgpack.encode(part)) for part in (row, value)))
     assert (again.topics, again.ends, again.committed) == (state.topics, state.ends, state.committed)
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
-    assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5, by_server=True)}
+    assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5)}
     assert again.used == state.used == {"g": 5_105}
     assert again.access == state.access == AccessSet(3, b"{}")
     assert again.terms == state.terms == [TermStart(9, 106)]

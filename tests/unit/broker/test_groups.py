@@ -43,7 +43,6 @@ def test_members_come_and_go_in_growing_versions() -> None:
     ("other", "text"),
     [
         (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),
-        (T._replace(by_server=True), "assigned by each client itself, this member by the server: .*same assignment"),
         (RED, "filters topic 't' by '', this member by 'red'.*same filters"),
         (RED_WITH_U, "filters topic 't' by '', this member by 'red'.*same filters"),
         (PUSH, "has pull consumers, this member is one of push consumers.*of one kind"),
@@ -199,9 +198,7 @@ def test_a_member_that_wants_something_else_is_told_when_it_is_alone() -> None:
 # ---- changing one's mind ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "other", [RED, T._replace(allocation="circle"), T._replace(hold_ms=1), T._replace(by_server=True)]
-)
+@pytest.mark.parametrize("other", [RED, T._replace(allocation="circle"), T._replace(hold_ms=1)])
 def test_a_lone_member_may_change_its_mind(other: GroupConfig) -> None:
     table = GroupTable(0)
     table.join("g", "a", T)

@@ -138,7 +138,7 @@ def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str)
         ({"lease_trust_s": 10}, "lease_trust_s is 10: it must be above heartbeat_interval_s"),
         ({"hold_s": None}, "hold_s is None: it must be a finite number"),
         ({"model": None}, "model is None: it must be one of clustering, broadcasting"),
-        ({"assignment": ["client"]}, "assignment is ['client']: it must be one of client, server"),
+        ({"model": ["clustering"]}, "model is ['clustering']: it must be one of clustering, broadcasting"),
         ({"offsets_dir": 5}, "offsets_dir is 5: it must be the path of a folder"),
         ({"offsets_dir": ""}, "offsets_dir is '': it must be the path of a folder"),
         ({"on_lost": "print"}, "on_lost is 'print': it must be a function"),

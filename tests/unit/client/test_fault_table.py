@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
-from minimq.sending.latency_table import latency_table
 
 #: What an error costs by the default table.
 ERROR_S = 10.0
-
-
-def table(name: str = "5.1.4") -> FaultTable:
-    return FaultTable(latency_table(name))
 
 
 def until(faults: FaultTable, broker: str, now: float) -> float | None:
@@ -27,9 +22,29 @@ def until(faults: FaultTable, broker: str, now: float) -> float | None:
 # ---- Single exclusions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "end"), [("5.1.4", 6.0), ("4.x", 180.0)])
-def test_a_quick_answer_does_not_end_what_a_slow_one_began(name: str, end: float) -> None:
-    faults = table(name)
+@pytest.mark.parametrize(
+    ("latency_s", "excluded_s"),
+    [
+        (0.0, None),
+        (0.549, None),
+        (0.55, 2),
+        (1.799, 2),
+        (1.8, 5),
+        (3.0, 6),
+        (5.0, 10),
+        (14.9, 10),
+        (15.0, 30),
+        (60, 30),
+    ],
+)
+def test_the_longer_an_answer_took_the_longer_a_broker_is_excluded(latency_s: float, excluded_s: float | None) -> None:
+    faults = FaultTable()
+    faults.measured("a", latency_s, 0.0)
+    assert until(faults, "a", 0.0) == excluded_s
+
+
+def test_a_quick_answer_does_not_end_what_a_slow_one_began() -> None:
+    faults, end = FaultTable(), 6.0
     faults.measured("a", 3.0, 0.0)
     faults.measured("a", 0.02, 0.1)
     assert not faults.available("a", math.nextafter(end, 0))
@@ -38,7 +53,7 @@ def test_a_quick_answer_does_not_end_what_a_slow_one_began(name: str, end: float
 
 
 def test_a_quick_answer_leaves_nothing_behind() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.measured("a", 0.549, 0.0)
     assert faults.version == 0
     assert faults.excluded(0.0) == []
@@ -47,7 +62,7 @@ def test_a_quick_answer_leaves_nothing_behind() -> None:
 
 
 def test_a_shorter_exclusion_does_not_shorten_a_longer_one() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "full", 0.0, unreachable=False, at_least_s=60.0)
     version = faults.version
     faults.failed("a", "busy", 1.0, unreachable=False)
@@ -59,21 +74,21 @@ def test_a_shorter_exclusion_does_not_shorten_a_longer_one() -> None:
 
 
 def test_an_exclusion_after_the_end_of_another_is_a_new_one() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "first", 0.0, unreachable=True)
     faults.failed("a", "second", ERROR_S, unreachable=True)
     assert faults.excluded(ERROR_S) == [Exclusion("a", ERROR_S, 2 * ERROR_S, "second", unreachable=True)]
 
 
 def test_the_server_may_ask_for_more_time_but_not_for_less() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "busy", 0.0, unreachable=False, at_least_s=0.5)
     faults.failed("b", "busy", 0.0, unreachable=False, at_least_s=12.5)
     assert (until(faults, "a", 0.0), until(faults, "b", 0.0)) == (ERROR_S, 12.5)
 
 
 def test_the_reason_of_slowness_tells_the_latency() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.measured("a", 0.7, 5.0)
     assert faults.excluded(5.0) == [Exclusion("a", 5.0, 7.0, "an answer took 0.70 s", unreachable=False)]
 
@@ -82,7 +97,7 @@ def test_the_reason_of_slowness_tells_the_latency() -> None:
 
 
 def test_a_probe_that_is_answered_ends_being_unreachable() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "gone", 0.0, unreachable=True)
     assert faults.to_probe(1.0) == ["a"]
     assert not faults.reachable("a", 1.0)
@@ -94,7 +109,7 @@ def test_a_probe_that_is_answered_ends_being_unreachable() -> None:
 
 
 def test_a_probe_does_not_end_being_slow() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.measured("slow", 3.0, 0.0)
     faults.failed("full", "full", 0.0, unreachable=False)
     version = faults.version
@@ -106,7 +121,7 @@ def test_a_probe_does_not_end_being_slow() -> None:
 
 
 def test_of_both_kinds_the_slow_one_stays() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.measured("a", 3.0, 0.0)
     faults.failed("a", "gone", 2.0, unreachable=True)
     assert faults.excluded(2.0) == [Exclusion("a", 0.0, 2.0 + ERROR_S, "gone", unreachable=True)]
@@ -117,7 +132,7 @@ def test_of_both_kinds_the_slow_one_stays() -> None:
 
 
 def test_the_reason_is_that_of_what_lasts_longest() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "gone", 0.0, unreachable=True)
     faults.failed("a", "full", 1.0, unreachable=False)
     assert faults.excluded(1.0) == [Exclusion("a", 0.0, 1.0 + ERROR_S, "full", unreachable=True)]
@@ -125,7 +140,7 @@ def test_the_reason_is_that_of_what_lasts_longest() -> None:
 
 
 def test_a_broker_stays_out_while_probes_fail() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "gone", 0.0, unreachable=True)
     for second in range(1, 100):
         faults.unreached("a", float(second))
@@ -135,14 +150,14 @@ def test_a_broker_stays_out_while_probes_fail() -> None:
 
 
 def test_a_probe_that_fails_late_begins_an_exclusion() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "gone", 0.0, unreachable=True)
     faults.unreached("a", ERROR_S + 1)
     assert faults.to_probe(ERROR_S + 1) == ["a"]
 
 
 def test_a_probe_that_fails_after_the_broker_has_come_back_says_nothing() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.failed("a", "gone", 0.0, unreachable=True)
     faults.reached("a", 1.0)
     faults.unreached("a", 1.1)
@@ -153,7 +168,7 @@ def test_a_probe_that_fails_after_the_broker_has_come_back_says_nothing() -> Non
 
 
 def test_the_next_end_is_that_of_the_first_part() -> None:
-    faults = table()
+    faults = FaultTable()
     faults.measured("a", 3.0, 0.0)  # until 6
     faults.failed("a", "gone", 2.0, unreachable=True)  # until 12
     faults.measured("b", 0.6, 2.0)  # until 4
@@ -162,7 +177,7 @@ def test_the_next_end_is_that_of_the_first_part() -> None:
 
 
 def test_exclusions_are_sorted_by_broker() -> None:
-    faults = table()
+    faults = FaultTable()
     for broker in ("c", "a", "b"):
         faults.failed(broker, "gone", 0.0, unreachable=broker != "b")
     assert [exclusion.broker_name for exclusion in faults.excluded(0.0)] == ["a", "b", "c"]
@@ -170,7 +185,7 @@ def test_exclusions_are_sorted_by_broker() -> None:
 
 
 def test_exclusions_that_are_over_are_forgotten() -> None:
-    faults = table()
+    faults = FaultTable()
     for number in range(1_000):
         faults.measured(f"slow-{number}", 1.0, float(number))
         faults.failed(f"gone-{number}", "gone", float(number), unreachable=True)
@@ -218,7 +233,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
 def test_choice(case: Case) -> None:
-    faults = table()
+    faults = FaultTable()
     for brokers, unreachable in ((case.slow, False), (case.gone, True)):
         for broker, seconds in brokers.items():
             faults.failed(broker, "as told", 0.0, unreachable=unreachable, at_least_s=seconds)
@@ -256,7 +271,7 @@ def happen(faults: FaultTable, event: tuple[str, str, float], now: float) -> Non
 
 @given(histories, st.sampled_from([None, *BROKERS]))
 def test_there_is_always_a_broker(history: list[tuple[float, tuple[str, str, float]]], avoid: str | None) -> None:
-    faults, now = table(), 0.0
+    faults, now = FaultTable(), 0.0
     for wait, event in history:
         now += wait
         happen(faults, event, now)
@@ -270,7 +285,7 @@ def test_there_is_always_a_broker(history: list[tuple[float, tuple[str, str, flo
 
 @given(histories)
 def test_only_a_probe_makes_an_exclusion_end_earlier(history: list[tuple[float, tuple[str, str, float]]]) -> None:
-    faults, now = table(), 0.0
+    faults, now = FaultTable(), 0.0
     for wait, event in history:
         now += wait
         before = {exclusion.broker_name: exclusion for exclusion in faults.excluded(now)}
@@ -301,7 +316,7 @@ class Keeper:
 
 @given(histories)
 def test_version_and_next_end_tell_when_to_compute_again(history: list[tuple[float, tuple[str, str, float]]]) -> None:
-    faults, now = table(), 0.0
+    faults, now = FaultTable(), 0.0
     keeper = Keeper(faults)
     for wait, event in history:
         now += wait

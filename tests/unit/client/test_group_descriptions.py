@@ -117,19 +117,18 @@ def test_members_may_subscribe_to_different_topics() -> None:
 
 def test_the_lowest_named_broker_with_a_topic_decides() -> None:
     found = describe(
-        c=answer("m", queue(0), allocation="averagely", hold_ms=50_000, assigned_by_server=True),
-        b=answer("m", queue(0), allocation="averagely", hold_ms=50_000, assigned_by_server=True),
+        c=answer("m", queue(0), allocation="averagely", hold_ms=50_000),
+        b=answer("m", queue(0), allocation="averagely", hold_ms=50_000),
         a=answer(""),
     )
     assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "averagely", 50)
-    assert (found.assignment, describe(a=answer("m", queue(0))).assignment) == ("server", "client")
     assert found.brokers == ("a", "b", "c")
     assert [item.queue.broker_name for item in found.queues] == ["b", "c"]
 
 
 def test_a_group_without_members_has_no_strategy() -> None:
     found = describe(a=answer("", queue(0, max_offset=3, committed_offset=1)))
-    assert (found.members, found.strategy, found.assignment, found.hold_s, found.lag) == ((), None, None, 0, 2)
+    assert (found.members, found.strategy, found.hold_s, found.lag) == ((), None, 0, 2)
 
 
 def test_without_anything_nothing_is_unread() -> None:

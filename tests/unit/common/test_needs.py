@@ -42,7 +42,6 @@ EXEMPT = {
     "AtomicAppendRequest.appends.progress.commit.client_id": _CLIENT,
     "AttendRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
-    "QueryAssignmentRequest.client_id": _CLIENT,
     "SessionRequest.join.allocation": "is the name of a strategy",
     "SessionRequest.join.filters": _SELECTS,
     "SessionRequest.join.held.topic": _HELD,
