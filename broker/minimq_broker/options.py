@@ -139,10 +139,11 @@ class BrokerOptions:
         "Pause between two background checks of all old segments; 0 turns them off.",
         minimum=0,
     )
-    clock_hold_s: float = option(
+    max_clock_jump_s: float = option(
         24 * 3600.0,
-        "Time for which nothing is deleted (messages, dead letters, groups, staged batches) after the clock "
-        "jumped ahead. After that the broker trusts the clock; 0 trusts it at once.",
+        "Seconds by which the clock may jump ahead. After a larger jump nothing is deleted because of it (messages, "
+        "dead letters, groups, staged batches) until the clock returns, or the broker is restarted with 0, which "
+        "trusts the clock.",
         minimum=0,
     )
     disk_warn: float = option(

@@ -26,7 +26,8 @@ from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import lease_clock, now_ms
 from minimq_broker.services.compactor import Compactor
-from minimq_broker.services.deletion_clock import DeletionClock, boot_id
+from minimq_broker.services.deletion_clock import FILE_NAME as CLOCK
+from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.due_timer import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
@@ -36,7 +37,6 @@ from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.status import Identity
 from minimq_broker.services.transactions import TransactionService
-from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_common import daemon, rpc
 from minimq_common.dispatcher import Dispatcher, methods_of
@@ -124,7 +124,7 @@ class Broker:
         clock = self._new_clock(options)
         spans = start_spans(options, self._ends)
         engine = self._engine = self._open_engine(options, clock)
-        engine.spans = spans
+        engine.spans, engine.clock_ahead_s = spans, lambda: clock.ahead_s
         self._ends.push_async_callback(self._close_engine, engine)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
@@ -155,7 +155,7 @@ class Broker:
         else:
             self._registration.start()
         if options.metrics:
-            await self._start_metrics(engine, identity, standing, clock)
+            await self._start_metrics(engine, identity, standing)
         self._begin_to_look(engine, self._standard)
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
@@ -176,15 +176,13 @@ class Broker:
         self._ends.push_async_callback(self._due_timer.stop)
         return self._transactions
 
-    async def _start_metrics(
-        self, engine: Engine, identity: Identity, standing: ReplicationView, clock: DeletionClock
-    ) -> None:
+    async def _start_metrics(self, engine: Engine, identity: Identity, standing: ReplicationView) -> None:
         # A tenth of the time that a broker takes to start, for those that show metrics.
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics  # noqa: PLC0415
         from minimq_common.metrics import MetricsServer  # noqa: PLC0415
 
         options, control = self._options, self._control
-        metrics = BrokerMetrics(engine, identity, standing, clock, control, options)
+        metrics = BrokerMetrics(engine, identity, standing, control, options)
         self._metrics = MetricsServer(metrics.collect, PREFIX)
         self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
 
@@ -251,11 +249,10 @@ class Broker:
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
             options.data_dir / CLOCK,
-            options.clock_hold_s,
+            options.max_clock_jump_s,
             self._newest_ms,
             clock_ms=now_ms,
             steady_s=lease_clock,
-            boot_id=boot_id(),
         )
 
     def _newest_ms(self) -> int | None:

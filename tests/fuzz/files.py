@@ -26,8 +26,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fuzz.specimens import DEAD, OWNER, TIME, Truth, key_of, make, records
-from minimq_broker.store import clock_record
+from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.store_options import StoreOptions
@@ -253,8 +252,6 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
         with closing(store):
             store.confirm(store.end)
             problems += _compare(store, truth, named)
-        if kind == "master" and clock_record.load(path / clock_record.FILE_NAME) != TIME:
-            problems.append("the record of the time is another")
     except MiniMQError as error:
         named.texts.append(error.message)
     if problems and not is_checked:

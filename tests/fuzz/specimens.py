@@ -11,8 +11,6 @@ import msgspec
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store import clock_record
-from minimq_broker.store.clock_record import ClockRecord
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch import RecordBatch
@@ -26,7 +24,6 @@ OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"
 #: A FIFO topic.
 ORDERED = "ordered"
-TIME = ClockRecord(1_800_000_000_000, 5.0, "boot-1")
 GROUPS = tuple(f"group-{number}" for number in range(20))
 _ROUNDS = 4
 
@@ -80,7 +77,6 @@ def make(folder: Path) -> dict[str, Truth]:
     slave.close()
     # As after a crash: what came since has to be found in the log.
     shutil.copyfile(before, folder / "master" / "state.mdb")
-    clock_record.save(folder / "master" / clock_record.FILE_NAME, TIME)
     with closing(DecisionFile(folder / "controller")) as decisions:
         for record in records():
             decisions.save(record)

@@ -123,7 +123,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "streams that watch the health", f"{standard_services.MAX_WATCHES:,}"),
         ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
         ("Per broker", "concurrent copies of its log", f"{backup.MAX_COPIES}"),
-        ("Per broker", "time for which nothing is deleted", f"{OPTIONS.clock_hold_s / 3600:g} h (`--clock-hold`)"),
+        ("Per broker", "jump of the clock", f"{OPTIONS.max_clock_jump_s / 3600:g} h (`--max-clock-jump`)"),
         ("Per name server", "topics of one broker", f"{bounds.MAX_TOPICS_OF_A_BROKER:,}"),
         ("Per name server", "topics of one broker", mib(bounds.MAX_TABLE_BYTES)),
         ("Per name server", "topics with a route", f"{bounds.MAX_ROUTED_TOPICS:,}"),

@@ -20,7 +20,6 @@ from minimq_broker.metrics.halves import halves
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.replication_view import ReplicationView
-from minimq_broker.services.deletion_clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limit_refusals import LIMITS
 from minimq_broker.services.replying import outcome_names
@@ -44,7 +43,6 @@ class BrokerMetrics:
         engine: Engine,
         identity: Identity,
         standing: ReplicationView,
-        clock: DeletionClock,
         control: AccessControl | None,
         options: BrokerOptions,
     ) -> None:
@@ -52,7 +50,6 @@ class BrokerMetrics:
         self._identity = identity
         self._standing = standing
         self._most_series = options.metrics_series
-        self._clock = clock
         self._half_checks = options.half_checks
         self._control = control
         self._loop = asyncio.get_running_loop()
@@ -70,8 +67,8 @@ class BrokerMetrics:
         yield info(PREFIX, "Name, id and release of this broker.", values)
         yield gauge(
             f"{PREFIX}_clock_ahead_seconds",
-            "Distance by which an untrusted clock has jumped ahead; nothing is deleted meanwhile. 0 when all is well.",
-            self._clock.ahead_s,
+            "Distance by which the clock has jumped ahead; nothing is deleted by that. 0 when all is well.",
+            self._engine.clock_ahead_s(),
         )
         yield gauge(
             f"{PREFIX}_stamps_ahead_seconds",

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimq_broker.core.clock_doubt import TOLERANCE_MS
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
@@ -16,6 +15,7 @@ from minimq_broker.services.arrivals import Arrivals
 from minimq_broker.services.batch_spans import BatchSpans
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
+from minimq_broker.services.deletion_clock import TOLERANCE_MS
 from minimq_broker.services.group_offsets import GroupOffsets
 from minimq_broker.services.limit_refusals import LimitRefusals
 from minimq_broker.services.limits import Limits
@@ -57,6 +57,8 @@ class Engine:
         deletion_ms: Callable[[], int] | None = None,
     ) -> None:
         self.deletion_ms = deletion_ms or now_ms
+        #: Seconds by which the clock has jumped ahead.
+        self.clock_ahead_s: Callable[[], float] = lambda: 0.0
         self.limits = limits
         self.counters = Counters()
         self.refusals = LimitRefusals()

@@ -84,6 +84,7 @@ class StatusService:
                 retention_ms=store.options.retention.max_age_ms,
                 retention_bytes=store.options.retention.max_bytes,
                 stamps_ahead_ms=self._engine.stamps_ahead_ms,
+                clock_ahead_ms=round(self._engine.clock_ahead_s() * 1000),
             )
         )
 

@@ -12,9 +12,7 @@ import lmdb
 
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store import clock_record
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.clock_record import FILE_NAME as CLOCK
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.due_check import DueCheck
@@ -67,7 +65,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
         directory.check_whole()
         damaged = _check_pages(directory, report)
         strange = _check_names(directory, report)
-        _check_small_files(directory, report)
+        _check_owner(directory, report)
         with closing(
             CommitLog(
                 directory.log_path,
@@ -118,17 +116,12 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
     return strange
 
 
-def _check_small_files(directory: DataDirectory, report: Report) -> None:
-    looks: tuple[tuple[Path, Callable[[Path], object]], ...] = (
-        (directory.owner_path, lambda _: directory.owner()),
-        (directory.path / CLOCK, clock_record.load),
-    )
-    for path, look in looks:
-        try:
-            if path.exists():
-                look(path)
-        except StoreError as error:
-            report.findings.append(error.message)
+def _check_owner(directory: DataDirectory, report: Report) -> None:
+    try:
+        if directory.owner_path.exists():
+            directory.owner()
+    except StoreError as error:
+        report.findings.append(error.message)
 
 
 def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report, *, is_whole: bool) -> None:

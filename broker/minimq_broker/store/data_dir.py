@@ -9,7 +9,7 @@ Its files::
     DIR/state.mdb       the checkpoint, see `checkpoint.py`; `.damaged-N`: one that was set aside
     DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
     DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
-    DIR/clock           the time by which old data is deleted, see `clock_record.py`
+    DIR/clock           the time by which old data is deleted
     DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
     DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`

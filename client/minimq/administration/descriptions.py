@@ -117,6 +117,7 @@ class BrokerReport:
         commits: write transactions since the start, each of which may hold many batches.
         permission: what may be done with all of its topics.
         store_failed: its disk has failed: nothing is stored until it is started anew.
+        clock_ahead_s: by how much its clock has jumped ahead, so that nothing is deleted by it, in seconds; or 0.
         stamps_ahead_s: by how much its newest message is ahead of its clock, which was wrong, in seconds; or 0.
         disk_used: used part of the disk that the data is on, by all files together, from 0 to 1.
         disk_free_bytes: what is left of it.
@@ -141,6 +142,7 @@ class BrokerReport:
     commits: int
     permission: Permission
     store_failed: bool
+    clock_ahead_s: float
     stamps_ahead_s: float
     disk_used: float
     disk_free_bytes: int
@@ -286,6 +288,7 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
         commits=answer.commits,
         permission=permission_from_wire(answer.permission),
         store_failed=answer.store_failed,
+        clock_ahead_s=answer.clock_ahead_ms / 1000,
         stamps_ahead_s=answer.stamps_ahead_ms / 1000,
         disk_used=answer.disk_used_bytes / max(answer.disk_used_bytes + answer.disk_free_bytes, 1),
         disk_free_bytes=answer.disk_free_bytes,

@@ -107,6 +107,9 @@ def _problem(report: BrokerReport) -> str | None:
     """Return a description of a broker's problem; None if it has none."""
     about = report.replication
     problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
+    if report.clock_ahead_s:
+        ahead = duration_of(report.clock_ahead_s)
+        problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: see --max-clock-jump")
     if report.stamps_ahead_s:
         ahead = duration_of(report.stamps_ahead_s)
         problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: go on with new queues")

@@ -2627,6 +2627,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
     ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     STAMPS_AHEAD_MS_FIELD_NUMBER: builtins.int
+    CLOCK_AHEAD_MS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -2665,6 +2666,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     """It lets everybody in, and reports what it would refuse."""
     stamps_ahead_ms: builtins.int
     """By how much the newest message is ahead of the clock, which was wrong then or is now; 0 if that is less than a minute."""
+    clock_ahead_ms: builtins.int
+    """By how much the clock has jumped ahead, so that nothing is deleted by it."""
     @property
     def replication(self) -> global___ReplicationStatus: ...
     def __init__(
@@ -2698,9 +2701,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         access_digest: builtins.str = ...,
         access_only_reports: builtins.bool = ...,
         stamps_ahead_ms: builtins.int = ...,
+        clock_ahead_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -20,10 +20,8 @@ import msgspec
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store import clock_record
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.clock_record import ClockRecord
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_common.batch import RecordBatch
@@ -365,19 +363,13 @@ def test_a_flipped_bit_in_the_owner_is_named(stores: Stores, filled: Path) -> No
         DataDirectory(filled, create=True, owner=owner)
 
 
-def test_each_small_file_that_is_damaged_is_a_finding_of_check(filled: Path) -> None:
-    clock_record.save(filled / "clock", ClockRecord(1_700_000_000_000, 5.0, "boot-1"))
+def test_an_owner_that_is_damaged_is_a_finding_of_check(filled: Path) -> None:
     DataDirectory(filled, create=True, owner=Owner("cluster", "broker-a", 1)).close()
     assert check_directory(filled).findings == []
-    for name in ("clock", "owner"):
-        text = bytearray((filled / name).read_bytes())
-        text[10] ^= 1
-        (filled / name).write_bytes(text)
-    found = check_directory(filled).findings
-    assert [name for line in found for name in ("clock", "owner") if f"{filled / name}" in line] == [
-        "owner",
-        "clock",
-    ]
+    text = bytearray((filled / "owner").read_bytes())
+    text[10] ^= 1
+    (filled / "owner").write_bytes(text)
+    assert any(f"{filled / 'owner'}" in line for line in check_directory(filled).findings)
 
 
 # ---- at random ----------------------------------------------------------------------------------
