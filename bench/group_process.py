@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ import msgspec
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.broker_calls import BrokerCalls
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
-from minimq.receiving.hand_out import HandOut
-from minimq.receiving.queue_reader import QueueReader
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.read_ahead import HandOver
 from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic
@@ -175,13 +175,16 @@ class LatestHandOut:
     def __init__(self) -> None:
         self.at = 0.0
         self.epoch = 0
-        plain = HandOut._take
+        plain = Fetcher.at_hand
 
-        def take(hand_out: HandOut, reader: QueueReader, max_messages: int, now: float) -> list[ReceivedMessage]:
-            self.at, self.epoch = now, reader.lease.epoch
-            return plain(hand_out, reader, max_messages, now)
+        def at_hand(fetcher: Fetcher, but: Collection[MessageQueue] = ()) -> HandOver | None:
+            now = time.monotonic()
+            handed = plain(fetcher, but)
+            if handed is not None and (reader := fetcher.reader(handed.queue)) is not None:
+                self.at, self.epoch = now, reader.lease.epoch
+            return handed
 
-        HandOut._take = take  # type: ignore[method-assign,assignment]
+        Fetcher.at_hand = at_hand  # type: ignore[method-assign,assignment]
 
 
 def end_of_process() -> threading.Event:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
 from minimq.local.server_process import ServerProcess
 from minimq.receiving.pulls import open_pulls
-from minimq.receiving.read_ahead import FetchedBatch
+from minimq.receiving.read_ahead import HandOver
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
@@ -237,24 +239,21 @@ def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
         consumer.poll()
 
 
-def test_batches_are_opened_without_the_lock_that_frames_need(
+def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = consumer._reader._fetcher._lock
-    opened_under_lock: list[bool] = []
-    plain = FetchedBatch.open
+    decoded_by: set[int] = set()
+    plain = HandOver.open
 
-    def note(batch: FetchedBatch) -> list[ReceivedMessage]:
-        if not batch.is_open:
-            opened_under_lock.append(lock._is_owned())  # type: ignore[attr-defined]
-        return plain(batch)
+    def note(handed: HandOver, choose: Any) -> None:  # noqa: ANN401 - passed on
+        decoded_by.add(threading.get_ident())
+        plain(handed, choose)
 
-    monkeypatch.setattr(FetchedBatch, "open", note)
+    monkeypatch.setattr(HandOver, "open", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)
     read = 0
     while read < 15:
         read += len(consumer.poll(PATIENCE_S, max_messages=4))
-    assert len(opened_under_lock) == 3
-    assert not any(opened_under_lock)
+    assert decoded_by == {threading.get_ident()}, "the event loop has frames to receive meanwhile"

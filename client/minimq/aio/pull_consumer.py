@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -12,6 +11,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import Found
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
@@ -119,8 +119,11 @@ class PullConsumer(ConsumerFace):
 
     async def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
-        async with self._polling():
-            return await self._reader.poll(timeout, max_messages)
+        found = await self._poll(timeout, max_messages)
+        if found is None:
+            return []
+        found.handed.given = found.given
+        return found.messages
 
     async def poll_arrow(
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
@@ -134,24 +137,14 @@ class PullConsumer(ConsumerFace):
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            async with self._polling():
-                messages = iter(await self._reader.poll_batch())
-                message = next(messages, None)
-            while message is not None:
-                yield message
-                message = next(messages, None)
+            if (found := await self._poll(1.0, 4096)) is not None:
+                for message in found.one_by_one(self._reader):
+                    yield message
 
-    @asynccontextmanager
-    async def _polling(self) -> AsyncIterator[None]:
+    async def _poll(self, timeout: float, max_messages: int) -> Found | None:
         async with self._turn:
             await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
-            try:
-                yield
-            except (MiniMQError, asyncio.CancelledError):  # nothing was taken
-                raise
-            except BaseException:
-                self._reader.is_interrupted = True
-                raise
+            return await self._reader.poll(timeout, max_messages)
 
     @property
     def is_member(self) -> bool:

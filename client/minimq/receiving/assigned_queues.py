@@ -105,6 +105,6 @@ class AssignedQueues:
                     not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
                 ):
                     self._may_be_anew = True
-                    self._fetcher.hand_out.wake()
+                    self._fetcher.wake()
             except Exception:
                 log.exception("consumer: failed, will try again")

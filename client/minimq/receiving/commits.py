@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -38,15 +37,11 @@ class Progress(NamedTuple):
 
 
 class Commits:
-    """The commits of one consumer, one after the other, on the event loop of its connection.
+    """The commits of one consumer, one after the other. Lives on the event loop of its connection."""
 
-    It asks the readers under their lock, and records without it.
-    """
-
-    def __init__(self, lock: threading.RLock, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore) -> None:
+    def __init__(self, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore) -> None:
         self.store = store
         self.leased = False
-        self._lock = lock
         self._readers = readers
         #: Queues that left before what was handed out of them was recorded, and how far it was.
         self._left_behind: dict[MessageQueue, int] = {}
@@ -62,23 +57,17 @@ class Commits:
 
     def progress(self, offsets: Mapping[MessageQueue, int]) -> Progress:
         """Return offsets as they are to be recorded: those of the log that was read by now, also if that is later."""
-        with self._lock:
-            return Progress(
-                offsets, {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
-            )
+        return Progress(
+            offsets, {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
+        )
 
-    def progress_of_all(self, instead: Mapping[MessageQueue, int]) -> Progress:
-        """Return where the reader is in all queues, but for some with offsets of their own if they are still read.
+    def progress_of_all(self) -> Progress:
+        """Return how far all queues are finished.
 
         Queues of a topic that was deleted do not count: `poll` reports the deletion once.
         """
-        with self._lock:
-            offsets = {
-                queue: instead.get(queue, reader.position)
-                for queue, reader in self._readers.items()
-                if not reader.is_deleted
-            }
-            return self.progress(offsets)
+        offsets = {queue: reader.position for queue, reader in self._readers.items() if not reader.is_deleted}
+        return self.progress(offsets)
 
     async def record(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record offsets at their brokers and wait until they are on disk.
@@ -89,8 +78,7 @@ class Commits:
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
         while failures and time.monotonic() + _RETRY_S < give_up:
-            with self._lock:
-                again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
+            again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
             if not again:
                 break
             await asyncio.sleep(_RETRY_S)
@@ -104,21 +92,19 @@ class Commits:
 
     async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
         """Record that messages of a queue are about to be delivered, and nothing else is; raises as `record`."""
-        with self._lock:
-            if (reader := self._readers.get(queue)) is not None:
-                reader.delivers_alone(first, tries, end)
-            progress = self.progress({queue: first})
+        if (reader := self._readers.get(queue)) is not None:
+            reader.delivers_alone(first, tries, end)
+        progress = self.progress({queue: first})
         await self.record(progress)
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
-        """Record where the reader is in all queues, as `progress_of_all` has returned it."""
+        """Record how far all queues are finished, as `progress_of_all` has returned it."""
         try:
             await self.record(progress, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
             if not self.leased:
                 raise
-        with self._lock:
-            lost, self._left_behind = self._left_behind, {}
+        lost, self._left_behind = self._left_behind, {}
         if lost:
             names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
             raise Fenced(
@@ -126,15 +112,15 @@ class Commits:
             )
 
     def begins(self, queue: MessageQueue) -> None:
-        """Note that a queue is about to be read. The caller holds the lock."""
+        """Note that a queue is about to be read."""
         self._deleted.discard(queue)
 
     def deleted(self, queues: Iterable[MessageQueue]) -> None:
-        """Note that queues leave since their topic was deleted. The caller holds the lock."""
+        """Note that queues leave since their topic was deleted."""
         self._deleted.update(queues)
 
     def leaves(self, reader: QueueReader) -> None:
-        """Note that a queue is read no more. The caller holds the lock."""
+        """Note that a queue is read no more."""
         if reader.is_uncommitted and reader.queue not in self._deleted:
             self._left_behind[reader.queue] = reader.position
 
@@ -152,29 +138,27 @@ class Commits:
         commits: list[tuple[Commit, QueueReader | None]] = []
         failures: dict[MessageQueue, MiniMQError] = {}
         now = time.monotonic()
-        with self._lock:
-            for queue, offset in progress.offsets.items():
-                reader = self._readers.get(queue)
-                if reader is not None:
-                    due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
-                    commits += [(due, reader)] if due is not None else []
-                elif queue in self._deleted:
-                    failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted; offset {offset} is not kept")
-                elif self.leased:
-                    text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
-                    failures[queue] = Fenced(text)
-                else:
-                    commits.append((Commit(queue, offset), None))
+        for queue, offset in progress.offsets.items():
+            reader = self._readers.get(queue)
+            if reader is not None:
+                due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
+                commits += [(due, reader)] if due is not None else []
+            elif queue in self._deleted:
+                failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted; offset {offset} is not kept")
+            elif self.leased:
+                text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
+                failures[queue] = Fenced(text)
+            else:
+                commits.append((Commit(queue, offset), None))
         answers: Mapping[MessageQueue, MiniMQError] = {
             commit.queue: Unavailable("the commit was cancelled") for commit, _ in commits
         }
         try:
             answers = await self.store.save([commit for commit, _ in commits])
         finally:
-            with self._lock:
-                for commit, reader in commits:
-                    if reader is not None:
-                        reader.commit_answered(commit, now, answers.get(commit.queue))
+            for commit, reader in commits:
+                if reader is not None:
+                    reader.commit_answered(commit, now, answers.get(commit.queue))
         failures |= answers
         epochs = {commit.queue: commit.epoch for commit, _ in commits}
         return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}

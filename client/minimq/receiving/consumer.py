@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -17,14 +18,14 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.receiving.broadcast_reader import BroadcastReader
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.fetcher_callbacks import FetcherCallbacks
+from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import OffsetLookup
 from minimq.receiving.queue_decisions import QueueEvent
+from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
 from minimq.receiving.waits import BlockingWaits, Waits
@@ -32,7 +33,7 @@ from minimq.routes.away import describe_away
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
 from minimq_common.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
@@ -41,6 +42,8 @@ log = client_logger(__name__)
 #: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
 AWAY_LOG = client_logger("minimq.receiving.away")
 
+#: Seconds that the event loop has to say that there is nothing, however short a poll is.
+_LOOP_S = 1.0
 #: Characters of the name of this machine that are in the id of a client.
 _MOST_OF_HOST = 200
 
@@ -100,10 +103,37 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
     return given
 
 
+class Turns(Protocol):
+    """Has the turn of whoever takes messages one by one."""
+
+    turn: object
+
+
+class Found(NamedTuple):
+    """Messages for the user, who has them once `handed.given` is `given`: after that nothing may interrupt."""
+
+    messages: list[ReceivedMessage]
+    handed: HandOver
+    given: int
+
+    def one_by_one(self, reader: Turns) -> Iterator[ReceivedMessage]:
+        """Yield the messages until the turn ends; one is finished when the next is asked for."""
+        handed, turn, given = self.handed, reader.turn, self.handed.given
+        for message in self.messages:
+            if reader.turn is not turn:
+                return
+            given += 1
+            handed.in_hand = True
+            handed.given = given
+            yield message
+        if reader.turn is turn:
+            handed.in_hand = False
+
+
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `QueueDispatcher`.
 
-    The user's callbacks about queues run where messages are taken: `HandOut.look` calls `on_assigned` and `on_lost`,
+    The user's callbacks about queues run where messages are taken: `_announce_all` calls `on_assigned` and `on_lost`,
     `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.
 
     Attributes:
@@ -138,9 +168,7 @@ class Consumer:
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
-        callbacks = FetcherCallbacks(
-            self._lease_over, self._begins, self._lost, self._announce, self._offset_reset, self._delay_ms
-        )
+        callbacks = FetcherCallbacks(self._lease_over, self._begins, self._lost, self._delay_ms)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, callbacks)
         self._filters: dict[str, MessageFilter] = {}
         #: How many messages came here and were not wanted.
@@ -150,6 +178,8 @@ class Consumer:
         #: thread which was told to end goes on.
         self._callback_faults: type[BaseException] = Exception
         self._has_joined = False
+        #: A wait for messages is under way, or was abandoned.
+        self._is_waiting = False
         self._closed = False
         self._all_revoked = False
 
@@ -207,6 +237,44 @@ class Consumer:
         self._filters = check_subscriptions({**self._filters, check_topic(topic): wanted})
         self._fetcher.want(topic, wanted)
 
+    async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
+        """Return messages of one queue; None when there is something else to do, or none came in time."""
+        if self._is_waiting:
+            await self._waits.result(as_coroutine(self._fetcher.forget_wish))
+            self._is_waiting = False
+        self._fetcher.raise_error()
+        if found := await self._at_hand(most, but):
+            return found
+        begin = partial(self._fetcher.wait, most, but, at_once=timeout_s <= 0)
+        self._is_waiting = True
+        if not await self._waits.told(begin, timeout_s if timeout_s > 0 else _LOOP_S):
+            return None
+        self._is_waiting = False
+        self._fetcher.raise_error()
+        return await self._at_hand(most, but)
+
+    async def _at_hand(self, most: int, but: Collection[MessageQueue]) -> Found | None:
+        while (handed := self._fetcher.at_hand(but)) is not None:
+            if handed.messages is None:
+                try:
+                    handed.open(self._wanted if self._filters else None)
+                except (CorruptBatch, InvalidArgument) as error:
+                    await self._waits.result(as_coroutine(self._fetcher.damaged, handed, error))
+                    raise
+            messages = handed.messages
+            assert messages is not None
+            if messages:  # else none is wanted, or compaction has removed all of them
+                end = min(handed.given + most, len(messages))
+                return Found(messages[handed.given : end], handed, end)
+        return None
+
+    async def _announce_all(self) -> bool:
+        if not self._fetcher.events.are_there:
+            return False
+        announcement = await self._waits.result(as_coroutine(self._fetcher.events.take))
+        announcement.make(self._announce, self._offset_reset)
+        return True
+
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         wanted = self._filters[messages[0].topic].apply(messages)
         self._dropped += len(messages) - len(wanted)
@@ -254,11 +322,10 @@ class Consumer:
 
         `on_revoked` is called first. Then they are committed if so wanted.
         """
-        self._revoke(list(offsets))
+        await self._revoke(list(offsets))
         if commit:
             try:
-                progress = self._fetcher.commits.progress(offsets)
-                await self._waits.result(partial(self._fetcher.commits.record, progress, automatic=True))
+                await self._waits.result(partial(self._record, offsets, automatic=True))
             except TopicNotFound as error:  # it was deleted, which another error says
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
@@ -270,14 +337,20 @@ class Consumer:
         if self._member is not None:
             self._member.release(epochs)
 
-    def _revoke_all(self) -> None:
+    async def _record(
+        self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
+    ) -> None:
+        commits = self._fetcher.commits
+        await commits.record(commits.progress(offsets), automatic=automatic, retry_s=retry_s)
+
+    async def _revoke_all(self) -> None:
         if not self._all_revoked:
             self._all_revoked = True
-            self._revoke(self._fetcher.queues)
+            await self._revoke(self._fetcher.queues)
 
-    def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        self._fetcher.announce()
-        known = self._fetcher.unannounce(queues)
+    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
+        await self._announce_all()
+        known = self._fetcher.events.unannounce(queues)
         callback = self._options.on_revoked
         saved = bool(known) and callback is not None and self._tell_user(callback, known)
         if self._options.hold_s and self._member is not None:
@@ -319,7 +392,6 @@ class Consumer:
 
     def _shut_down(self) -> None:
         if self._member is not None:
-            self._revoke_all()
             self._member.close()
         self._fetcher.close()
         self._client.close()

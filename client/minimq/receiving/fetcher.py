@@ -1,42 +1,62 @@
-"""Fetches the queues of one consumer: carries out what their readers decide, and hands messages out.
+"""Fetches the queues of one consumer, and hands their batches over to the thread that polls.
 
-Frames arrive on the threads of the pull streams, messages leave on the caller's thread, which also tells the user of
-queues that were gained or lost. Failed pulls are tried again by `tick`, which the owner calls from time to time.
+All of it lives on the event loop of the connection but the methods for the thread that polls, which only read, and
+count in the `HandOver` what the user has. So whoever is interrupted while it waits has changed nothing: the hand-over
+stays where it is until the next poll.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
-from minimq.receiving.changes import Changes
 from minimq.receiving.commits import Commits
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.fetcher_callbacks import FetcherCallbacks
-from minimq.receiving.hand_out import HandOut
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.offset_stores import BrokerOffsets
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, ReaderState
-from minimq.receiving.queue_events import Announcement, QueueEvents
+from minimq.receiving.queue_events import QueueEvents
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.read_errors import ReadErrors
+from minimq.receiving.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 
 log = client_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class FetcherCallbacks:
+    """The calls of a fetcher to its consumer, on the event loop. None may block."""
+
+    #: Gets a queue, its epoch and the reason when its broker does not know the lease.
+    lease_over: Callable[[MessageQueue, int, MiniMQError], None]
+    begins: Callable[[MessageQueue, Grant], None]
+    lost: Callable[[Sequence[MessageQueue]], None]
+    #: Returns how long the messages of a queue wait after they were stored.
+    delay_ms: Callable[[MessageQueue], int]
+
+
+class _Wish(NamedTuple):
+    """A wait for messages."""
+
+    most: int
+    but: Collection[MessageQueue]
+    notify: Callable[[], None]
+
+
 class Fetcher:
-    """The queues that one consumer reads. Thread-safe, but only one thread may take messages."""
+    """The queues that one consumer reads."""
 
     def __init__(
         self,
@@ -48,6 +68,7 @@ class Fetcher:
         callbacks: FetcherCallbacks,
     ) -> None:
         keep_freed_memory()  # large frames come one after the other
+        self._connection = client.connection
         self._group = group
         self._callbacks = callbacks
         self._options = FetchOptions(
@@ -59,14 +80,12 @@ class Fetcher:
             recommit_s=options.recommit_interval_s,
         )
         self._passed_over = 0  # in queues that are not read any more
-        #: Tells when there may be something to take or to do.
-        self._changes = Changes()
-        #: Protects everything below and all readers.
-        self._lock = self._changes.lock
         self._readers: OrderedDict[MessageQueue, QueueReader] = OrderedDict()
         #: The wanted tags by topic, as hashes; all tags where there are none.
         self._tag_hashes: dict[str, tuple[int, ...]] = {}
-        self._pulls = Pulls(self._changes, places, client, self._tag_hashes, self._decided, group, client_id)
+        #: The topics whose messages are chosen by their keys or properties.
+        self._filtered_by_texts: set[str] = set()
+        self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
             client.connection.brokers,
             lambda queue: places.of(queue).address,
@@ -74,14 +93,134 @@ class Fetcher:
             client_id,
             options.request_timeout_s,
         )
-        self.commits = Commits(self._lock, self._readers, store)
-        #: The topics whose messages are chosen by their keys or properties.
-        self._filtered_by_texts: set[str] = set()
-        self._events = QueueEvents(self._readers)
-        self._errors = ReadErrors()
-        self.hand_out = HandOut(
-            self._changes, self._readers, self._events, self._errors, self.announce, self._carry_out, client.connection
+        self.commits = Commits(self._readers, store)
+        self.events = QueueEvents(self._readers)
+        #: The one place at which the thread that polls finds messages. Replaced when they are used up.
+        self._handed: HandOver | None = None
+        self._wish: _Wish | None = None
+        #: Until when leases hold, by broker name, on the monotonic clock.
+        self._trusted_until: dict[str, float] = {}
+        self._is_woken = False
+        # The errors that the user has to hear: each time, once, or once of a reader.
+        self._has_halted = False
+        self._refusal: MiniMQError | None = None
+        self._failures: deque[MiniMQError] = deque()
+        self._failed_readers: deque[QueueReader] = deque()
+        self._leaving: set[QueueReader] = set()
+
+    # ---- for the thread that polls ----------------------------------------------------------------
+
+    def raise_error(self) -> None:
+        """Raise what the user has to hear now, if there is anything."""
+        if self._has_halted:
+            raise Closed("the consumer is closed")
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)  # which would grow with each time
+        if self._failures:
+            raise self._failures.popleft()
+        while self._failed_readers:
+            if (error := self._failed_readers.popleft().error_to_tell()) is not None:
+                raise error
+
+    def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
+        """Return what may be given to the user now without a wait."""
+        handed = self._handed
+        if handed is None or handed.is_over or handed.queue in but or self._needs_attention:
+            return None
+        reader = self._readers.get(handed.queue)
+        if reader is None or not reader.is_current(handed):
+            return None
+        return handed if reader.may_go_on(time.monotonic(), self._until(handed.queue)) else None
+
+    def finish(self) -> None:
+        """Note that the user has finished all messages that he has."""
+        if self._handed is not None:
+            self._handed.in_hand = False
+
+    def may_use(self, queue: MessageQueue) -> bool:
+        """Tell whether what the user has of a queue may be processed: its lease holds still. On any thread."""
+        reader = self._readers.get(queue)
+        return reader is not None and reader.is_trusted(time.monotonic(), self._until(queue))
+
+    def wake(self) -> None:
+        """End the present wait for messages, or the next one. On any thread."""
+        self._is_woken = True
+        if self._wish is not None:
+            self._connection.call_soon(self._changed)
+
+    @property
+    def _needs_attention(self) -> bool:
+        return bool(
+            self._has_halted or self._refusal or self._failures or self._failed_readers or self.events.are_there
         )
+
+    @property
+    def missed_messages(self) -> int:
+        """Number of messages that were passed over because they were not stored any more."""
+        return self.events.missed_messages
+
+    @property
+    def passed_over(self) -> int:
+        """Number of messages that brokers have not sent, since their tags are not wanted."""
+        return self._passed_over + sum(reader.passed_over for reader in [*self._readers.values()])
+
+    # ---- waiting for messages ---------------------------------------------------------------------
+
+    def wait(self, most: int, but: Collection[MessageQueue], notify: Callable[[], None], *, at_once: bool) -> None:
+        """Call back when there is something at hand or to be done, or at once whatever there is."""
+        self._wish = _Wish(most, but, notify)
+        self._changed()
+        if at_once and self._wish is not None:
+            self._wish = None
+            notify()
+
+    def forget_wish(self) -> None:
+        """Forget the latest `wait`, which was abandoned."""
+        self._wish = None
+
+    def damaged(self, handed: HandOver, error: MiniMQError) -> None:
+        """Stay in front of a hand-over that cannot be decoded."""
+        reader = self._readers.get(handed.queue)
+        if reader is not None and reader.is_current(handed):
+            reader.damaged(handed, error)
+
+    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
+        """Tell whether there are messages of some of these queues."""
+        if self._handed is not None:
+            self._put_back(self._handed)
+        now = time.monotonic()
+        readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
+        return any(reader.may_hand_over(now, self._until(reader.queue)) for reader in readers)
+
+    def _changed(self) -> None:
+        wish = self._wish
+        if wish is not None and (self._needs_attention or self._fill(wish) or self._is_woken or self._leaving):
+            self._is_woken = False
+            self._wish = None
+            wish.notify()
+
+    def _fill(self, wish: _Wish) -> bool:
+        if self.at_hand(wish.but) is not None:
+            return True
+        if self._handed is not None:
+            self._put_back(self._handed)
+        now = time.monotonic()
+        for queue, reader in self._readers.items():
+            if queue not in wish.but and reader.may_hand_over(now, self._until(queue)):
+                self._readers.move_to_end(queue)  # so that every queue gets its turn
+                self._handed = reader.hand_over(wish.most, now)
+                self._pulls.carry_out(reader, reader.tick(now))
+                return True
+        return False
+
+    def _put_back(self, handed: HandOver) -> None:
+        self._handed = None
+        reader = self._readers.get(handed.queue)
+        if reader is not None:
+            reader.put_back(handed)
+
+    def _until(self, queue: MessageQueue) -> float:
+        return self._trusted_until.get(queue.broker_name, math.inf)
 
     # ---- assignment -----------------------------------------------------------------------------
 
@@ -90,207 +229,172 @@ class Fetcher:
 
         The user's callback runs before the first message is handed out, unless `tell` is false.
         """
-        with self._lock:
-            self._stop(queue, tell=tell)
-            self.commits.begins(queue)
-            reader = self._readers[queue] = QueueReader(
-                queue,
-                grant,
-                self._options,
-                delay_ms=self._callbacks.delay_ms(queue),
-                check_texts=queue.topic in self._filtered_by_texts,
-            )
-            if tell:
-                self._events.gained(queue)
-            self._carry_out(reader, reader.tick(time.monotonic()))
+        self._stop(queue, tell=tell)
+        self.commits.begins(queue)
+        reader = self._readers[queue] = QueueReader(
+            queue,
+            grant,
+            self._options,
+            delay_ms=self._callbacks.delay_ms(queue),
+            check_texts=queue.topic in self._filtered_by_texts,
+        )
+        if tell:
+            self.events.gained(queue)
+        self._carry_out(reader, reader.tick(time.monotonic()))
 
     def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Stop reading queues, and forget what was fetched. Returns the queues that were read, and their epochs."""
-        with self._lock:
-            stopped = [reader for queue in queues if (reader := self._stop(queue, tell=False))]
-            self._changes.notify()
-            return {reader.queue: reader.lease.epoch for reader in stopped}
+        stopped = [reader for queue in queues if (reader := self._stop(queue, tell=False))]
+        self._changed()
+        return {reader.queue: reader.lease.epoch for reader in stopped}
 
     def granted(self, queue: MessageQueue, grant: Grant) -> None:
         """Read a queue of the group, or go on where it is read if its lease was only renewed."""
-        with self._lock:
-            reader = self._readers.get(queue)
-            if reader is not None and (decisions := reader.renewed(grant, time.monotonic())) is not None:
-                self._carry_out(reader, decisions)
-                return
+        reader = self._readers.get(queue)
+        if reader is not None and (decisions := reader.renewed(grant, time.monotonic())) is not None:
+            self._leaving.discard(reader)
+            self._carry_out(reader, decisions)
+            return
         self._lose([queue])
         self._callbacks.begins(queue, grant)
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing more out of queues that leave; their owner commits and stops them."""
-        with self._lock:
-            for queue in queues:
-                reader = self._readers.get(queue)
-                if reader is not None:
-                    self._carry_out(reader, reader.leave())
+        for queue in queues:
+            reader = self._readers.get(queue)
+            if reader is not None:
+                self._leaving.add(reader)
+                self._carry_out(reader, reader.leave())
 
     def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
-        """Stop reading queues that were taken away, or deleted; the thread that takes messages calls `on_lost`."""
+        """Stop reading queues that were taken away, or deleted; the thread that polls calls `on_lost`."""
         self._callbacks.lost(queues)
         if deleted:
-            with self._lock:
-                self.commits.deleted(queues)
+            self.commits.deleted(queues)
         self._lose(queues)
+
+    def trusted(self, broker_name: str, until: float) -> None:
+        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
+        self._trusted_until[broker_name] = until
+        self._changed()
 
     def unconfirmed(self, queue: MessageQueue, until: float) -> None:
         """Hand nothing out of a queue after that time, on the monotonic clock, until it is granted again."""
-        with self._lock:
-            reader = self._readers.get(queue)
-            if reader is not None:
-                reader.unconfirmed(until)
+        reader = self._readers.get(queue)
+        if reader is not None:
+            reader.unconfirmed(until)
 
     def _lose(self, queues: Iterable[MessageQueue]) -> None:
-        with self._lock:
-            for queue in queues:
-                self._stop(queue, tell=True)
-            self._changes.notify()
+        for queue in queues:
+            self._stop(queue, tell=True)
+        self._changed()
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are read, sorted."""
-        with self._lock:
-            return sorted(self._readers)
+        """The queues that are read, sorted. On any thread."""
+        return sorted([*self._readers])
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are read and whose topics are there, as far as is known, sorted."""
-        with self._lock:
-            return sorted(queue for queue, reader in self._readers.items() if not reader.is_deleted)
+        """The queues that are read and whose topics are there, as far as is known, sorted. On any thread."""
+        return sorted(reader.queue for reader in [*self._readers.values()] if not reader.is_deleted)
 
     def deleted(self) -> list[MessageQueue]:
         """Return the queues that are read although their brokers do not have their topics any more."""
-        with self._lock:
-            return [queue for queue, reader in self._readers.items() if reader.is_deleted]
+        return [queue for queue, reader in self._readers.items() if reader.is_deleted]
 
-    def leaving(self) -> list[MessageQueue]:
-        """Return the queues that wait to be committed and stopped."""
-        with self._lock:
-            return [queue for queue, reader in self._readers.items() if reader.state is ReaderState.LEAVING]
+    @property
+    def has_leaving(self) -> bool:
+        """True if queues wait to be committed and stopped. On any thread."""
+        return bool(self._leaving)
 
-    def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues that were announced as gained, and announce nothing more of them."""
-        with self._lock:
-            return self._events.unannounce(queues)
+    def leaving(self) -> dict[MessageQueue, int]:
+        """Return the queues that wait to be committed and stopped, and the positions in them."""
+        return {reader.queue: reader.position for reader in self._leaving if reader.state is ReaderState.LEAVING}
 
     def want(self, topic: str, wanted: MessageFilter) -> None:
         """Fetch only batches that may have a wanted tag; to be called before queues of the topic are read."""
-        with self._lock:
-            self._tag_hashes[topic] = wanted.tag_hashes
-            if wanted.reads_texts:
-                self._filtered_by_texts.add(topic)
+        self._tag_hashes[topic] = wanted.tag_hashes
+        if wanted.reads_texts:
+            self._filtered_by_texts.add(topic)
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of some queues, or again."""
-        with self._lock:
-            for reader in [self._reader(queue) for queue in queues]:  # all or none
-                reader.pause(paused=paused)
-            self._changes.notify()
+        for reader in [self._reader(queue) for queue in queues]:  # all or none
+            reader.pause(paused=paused)
+        self._changed()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset. Raises `InvalidArgument` when the queue is not read."""
-        with self._lock:
-            reader = self._reader(queue)
-            self._carry_out(reader, reader.seek(offset, time.monotonic()))
-
-    @property
-    def lock(self) -> threading.RLock:
-        """The lock of the readers."""
-        return self._lock
-
-    def reader(self, queue: MessageQueue) -> QueueReader | None:
-        """Return the reader of a queue; the caller holds the lock."""
-        return self._readers.get(queue)
+        reader = self._reader(queue)
+        self._carry_out(reader, reader.seek(offset, time.monotonic()))
 
     def go_back(self, queue: MessageQueue, offset: int) -> None:
-        """Hand messages out again from an offset on, which is no seek. On the event loop of the connection."""
-        with self._lock:
-            reader = self._reader(queue)
-            self._carry_out(reader, reader.go_back(offset, time.monotonic()))
+        """Hand messages out again from an offset on, which is no seek."""
+        reader = self._reader(queue)
+        self._carry_out(reader, reader.go_back(offset, time.monotonic()))
+
+    def reader(self, queue: MessageQueue) -> QueueReader | None:
+        """Return the reader of a queue."""
+        return self._readers.get(queue)
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset that each queue's next message has."""
-        with self._lock:
-            return {queue: reader.position for queue, reader in self._readers.items()}
+        """Return the offset that each queue's next message has. On any thread."""
+        return {reader.queue: reader.next_offset for reader in [*self._readers.values()]}
 
     def at_end(self) -> bool:
-        """Tell whether everything that was stored when last heard of has been handed out."""
-        with self._lock:
-            return all(reader.at_end for reader in self._readers.values())
+        """Tell whether everything that was stored when last heard of has been handed out. On any thread."""
+        return all(reader.at_end for reader in [*self._readers.values()])
 
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages that were passed over because they were not stored any more."""
-        return self._events.missed_messages
-
-    @property
-    def passed_over(self) -> int:
-        """Number of messages that brokers have not sent, since their tags are not wanted."""
-        with self._lock:
-            return self._passed_over + sum(reader.passed_over for reader in self._readers.values())
-
-    # ---- callbacks and errors --------------------------------------------------------------------
-
-    def announce(self) -> None:
-        """Tell the user of queues that were gained and lost; only by the thread that takes messages."""
-        if not self._events.are_there:
-            return
-        announcement = Announcement([], [])
-        try:
-            with self._lock:
-                announcement = self._events.take()
-            announcement.make(self._callbacks.announce, self._callbacks.offset_reset)
-        except BaseException:  # such as Ctrl-C: the user has not heard of what is left
-            with self._lock:
-                self._events.put_back(announcement)
-            raise
+    # ---- errors ---------------------------------------------------------------------------------
 
     def failed(self, error: MiniMQError) -> None:
-        """Let the next `take` raise an error."""
-        with self._lock:
-            self._errors.failure = error
-            self._changes.notify()
+        """Let the next poll raise an error."""
+        self._failures.append(error)
+        self._changed()
 
     def refused(self, error: MiniMQError | None) -> None:
-        """Let each `take` raise an error from now on, or none any more."""
-        with self._lock:
-            self._errors.refusal = error
-            self._changes.notify()
+        """Let each poll raise an error from now on, or none any more."""
+        self._refusal = error
+        self._changed()
 
     def halt(self) -> None:
-        """Hand nothing more out: a `take` that waits raises `Closed`, and so does each further one."""
-        with self._lock:
-            self._errors.has_halted = True
-            self._changes.notify()
+        """Hand nothing more out: a poll that waits raises `Closed`, and so does each further one. On any thread."""
+        self._has_halted = True
+        if self._wish is not None:
+            self._connection.call_soon(self._changed)
 
     # ---- fetching -------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Try failed pulls again, and read elsewhere what belongs there now; to be called a few times a second."""
         now = time.monotonic()
-        with self._lock:
-            for reader in self._readers.values():
-                self._pulls.tick(reader, now)
+        for reader in [*self._readers.values()]:
+            self._pulls.tick(reader, now)
+        self._changed()
 
     def close(self) -> None:
-        """End all streams. Idempotent."""
-        with self._lock:
-            self._errors.has_halted = True
-            streams = self._pulls.end()
-            self._passed_over += sum(reader.passed_over for reader in self._readers.values())
-            self._readers.clear()
-            self._changes.notify()
-        for stream in streams:
-            stream.close()
+        """End all streams. Idempotent; on any thread."""
+        self._has_halted = True
+        if self._readers or self._wish is not None:
+            self._connection.call_soon(self._close)
+
+    def _close(self) -> None:
+        self._pulls.close()
+        self._passed_over += sum(reader.passed_over for reader in self._readers.values())
+        self._readers.clear()
+        self._leaving.clear()
+        self._changed()
 
     def _carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
         self._pulls.carry_out(reader, decisions)
-        self._changes.notify()
+        self._heard(reader)
+
+    def _heard(self, reader: QueueReader) -> None:
+        if reader.has_error_to_tell and reader not in self._failed_readers:
+            self._failed_readers.append(reader)
+        self._changed()
 
     def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:
         if isinstance(decision, LeaseOver):
@@ -298,7 +402,7 @@ class Fetcher:
             self._callbacks.lease_over(reader.queue, decision.epoch, decision.error)
         else:
             log.warning("consumer: group=%s %s", self._group, decision)
-            self._events.reset(reader, decision)
+            self.events.reset(reader, decision)
 
     def _reader(self, queue: MessageQueue) -> QueueReader:
         reader = self._readers.get(queue)
@@ -310,8 +414,9 @@ class Fetcher:
         reader = self._readers.pop(queue, None)
         if reader is None:
             return None
+        self._leaving.discard(reader)
         self._carry_out(reader, reader.cancel())
         self._passed_over += reader.passed_over
         self.commits.leaves(reader)
-        self._events.lost(queue, tell=tell)
+        self.events.lost(queue, tell=tell)
         return reader

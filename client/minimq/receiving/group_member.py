@@ -210,7 +210,7 @@ class GroupMember:
     def _hear(self, name: str, event: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
         self._do(self._state.heard(name, self._sessions.answered_at(name), now))
-        self._fetcher.hand_out.trusted(name, self._state.trusted_until(name))
+        self._fetcher.trusted(name, self._state.trusted_until(name))
         match event.WhichOneof("event"):
             case "members":
                 if self._about.client_id in event.members.client_ids:

@@ -14,7 +14,6 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer_face import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
@@ -177,15 +176,12 @@ class PullConsumer(ConsumerFace):
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
-        try:
-            with self._turn:
-                messages = complete(lambda: self._reader.poll(timeout, max_messages))
-        except MiniMQError:  # which says that nothing was taken
-            raise
-        except BaseException:
-            self._reader.is_interrupted = True
-            raise
-        return messages  # no signal is handled between the end of the block and the return
+        with self._turn:
+            found = complete(lambda: self._reader.poll(timeout, max_messages))
+        if found is None:
+            return []
+        found.handed.given = found.given  # no signal is handled from here to the return
+        return found.messages
 
     def poll_arrow(
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
@@ -213,18 +209,10 @@ class PullConsumer(ConsumerFace):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            yield from self._poll_batch()
-
-    def _poll_batch(self) -> PollBatch:
-        try:
             with self._turn:
-                batch = complete(self._reader.poll_batch)
-        except MiniMQError:
-            raise
-        except BaseException:
-            self._reader.is_interrupted = True
-            raise
-        return batch
+                found = complete(lambda: self._reader.poll(1.0, 4096))
+            if found is not None:
+                yield from found.one_by_one(self._reader)
 
     @property
     def is_member(self) -> bool:

@@ -58,21 +58,19 @@ class PullInput:
             self.queue = messages[0].queue
             self._begin = messages[0].queue_offset
             self._end = messages[-1].queue_offset + 1
-            with self._fetcher.lock:
-                self._reader = self._fetcher.reader(self.queue)
-                if self._reader is not None:
-                    self._end = max(self._end, self._reader.position)
-                    self._moves, self._term = self._reader.moves, self._reader.term_taken
+            self._reader = self._fetcher.reader(self.queue)
+            if self._reader is not None:
+                self._end = max(self._end, self._reader.position)
+                self._moves, self._term = self._reader.moves, self._reader.term_taken
         return [*messages]
 
     def progress(self) -> broker_pb2.AtomicProgress:
         """Return the commit of the offset behind the messages, under the lease that holds now. Raises `Fenced`."""
         assert self.queue is not None
-        with self._fetcher.lock:
-            reader = self._current()
-            commit = self._commit = (
-                None if reader is None else reader.commit_due(self._end, self._term, time.monotonic(), automatic=False)
-            )
+        reader = self._current()
+        commit = self._commit = (
+            None if reader is None else reader.commit_due(self._end, self._term, time.monotonic(), automatic=False)
+        )
         if commit is None:
             raise Fenced(
                 f"queue {self.queue} is not this consumer's any more, or it is read elsewhere: nothing of the "
@@ -95,16 +93,14 @@ class PullInput:
 
     def answered(self, error: MiniMQError | None) -> None:
         """Note the outcome of a try."""
-        with self._fetcher.lock:
-            reader = self._current()
-            if reader is not None and self._commit is not None:
-                reader.commit_answered(self._commit, time.monotonic(), error)
+        reader = self._current()
+        if reader is not None and self._commit is not None:
+            reader.commit_answered(self._commit, time.monotonic(), error)
 
     def may_pass(self) -> bool:
         """Tell whether the lease is renewed, or waits for that."""
-        with self._fetcher.lock:
-            reader = self._current()
-            return reader is not None and self._commit is not None and reader.may_be_recorded(self._commit.epoch)
+        reader = self._current()
+        return reader is not None and self._commit is not None and reader.may_be_recorded(self._commit.epoch)
 
     async def go_back(self, *, rolled_back: bool) -> None:
         """Have the consumer read on where its group is."""
@@ -114,9 +110,8 @@ class PullInput:
         if not rolled_back and not was_sought:
             with suppress(MiniMQError):  # what is consumed by now is refused by the broker, which then tells
                 offset = max(offset, await self._starts.committed(self._group, self.queue) or 0)
-        with self._fetcher.lock:
-            if self._current() is not None:
-                self._fetcher.go_back(self.queue, offset)
+        if self._current() is not None:
+            self._fetcher.go_back(self.queue, offset)
 
     def _current(self) -> QueueReader | None:
         assert self.queue is not None

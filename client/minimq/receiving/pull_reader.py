@@ -15,13 +15,10 @@ from minimq.connection.loop_call import as_coroutine
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.assigned_queues import AssignedQueues
-from minimq.receiving.commits import Progress
-from minimq.receiving.consumer import Consumer
+from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.poll_batch import PollBatch
 from minimq.receiving.pull_input import PullInput
-from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.client_log import client_logger
@@ -39,20 +36,6 @@ class PullReader(Consumer):
     """The reading side of a pull consumer, as both faces use it: `minimq.PullConsumer` and `minimq.aio.PullConsumer`.
 
     Not thread-safe, and one poll at a time, which runs the callbacks; only `halt` may be called while it runs.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        group: the consumer group; None for a reader without one.
-        allocation: how the group divides queues, by name or as an object.
-        start: where a new group begins.
-        auto_commit: commit what was in hand by itself.
-        client_id: name among all clients; made up unless given.
-        options: how to read.
-        waits: how its coroutines wait.
-        interceptors: stand around polls.
-
-    Raises:
-        InvalidArgument: a name, an address or an option is wrong.
     """
 
     def __init__(  # noqa: PLR0913 - by name
@@ -75,13 +58,12 @@ class PullReader(Consumer):
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._auto_commit = auto_commit and bool(self.group)
         self._commit_at = time.monotonic() + self._options.commit_interval_s
-        #: A poll was interrupted, as by Ctrl-C: nobody has what it may have taken. To be set by no call, for there may
-        #: be another signal.
-        self.is_interrupted = False
-        #: The automatic commit that is under way, or of which nobody has looked at the end.
+        #: The automatic commit that is under way, or of which nobody has looked at the end. Belongs to the event loop.
         self._committing: asyncio.Task[None] | None = None
-        #: What the latest poll brought, if it is taken bit by bit.
-        self._poll_batch: PollBatch | None = None
+        #: Stands for the loop that takes messages one by one; replaced when that is to ask for others.
+        self.turn = object()
+        #: The latest messages: `poll_arrow` needs their batches whole.
+        self._found: Found | None = None
         self._is_assigned = False
         self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset, self._waits)
         #: How long it is still tried to find the topics, since the first poll.
@@ -116,10 +98,9 @@ class PullReader(Consumer):
         wanted = offset_or_start(offset, "offset")
         if not isinstance(wanted, int):
             wanted = await self._waits.result(partial(self._starts.at, queue, wanted))
-        self._recover()
         await self._waits.result(as_coroutine(self._fetcher.seek, queue, wanted))
-        if self._poll_batch is not None and not self._undone():
-            self._poll_batch.over = True  # a loop goes on there, and not with what it has of before
+        if self._found is not None and self._found.handed.queue == queue:
+            self.turn = object()  # a loop goes on there, and not with what it has of before
 
     async def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
@@ -131,24 +112,23 @@ class PullReader(Consumer):
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
         self._process.check()
-        self._recover()
-        positions = self._fetcher.positions()
-        if queue not in positions:
+        reader = self._fetcher.reader(queue)
+        if reader is None:
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
-        waiting = self._waiting()
-        return waiting[0].queue_offset if waiting and waiting[0].queue == queue else positions[queue]
+        return reader.next_offset
 
     # ---- reading --------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
-        """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
+    async def poll(self, timeout: float, max_messages: int) -> Found | None:
+        """Find messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
         if not self._interceptors:
             return await self._poll(timeout, max_messages)
         with self._interceptors.receive() as call:
-            call.found(await self._poll(timeout, max_messages))
-        return [*call.messages]
+            found = await self._poll(timeout, max_messages)
+            call.found(found.messages if found is not None else [])
+        return found and found._replace(messages=[*call.messages])
 
-    async def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+    async def _poll(self, timeout: float, max_messages: int) -> Found | None:
         self._process.check()
         check_count("max_messages", max_messages)
         deadline = time.monotonic() + waiting_s(timeout)
@@ -156,34 +136,20 @@ class PullReader(Consumer):
             if not self._filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
             if self._filters and not await self._join_by(deadline):
-                return []
-        self._recover()
-        self._put_back()
-        self._fetcher.hand_out.begin()
+                return None
+        self.turn = object()
+        self._fetcher.finish()
         while True:
             await self._between_polls()
-            left_s = max(deadline - time.monotonic(), 0.0)
-            messages = await self._waits.take(self._fetcher.hand_out, max_messages, left_s)
-            if messages and self._filters:
-                messages = self._wanted(messages)
-            if messages or time.monotonic() >= deadline:
-                return messages
-
-    async def poll_batch(self, timeout: float = 1.0, max_messages: int = 4096) -> PollBatch:
-        """Poll for a caller that takes messages bit by bit; see `poll`."""
-        batch = PollBatch(await self.poll(timeout, max_messages))
-        self._poll_batch = batch
-        return batch
+            await self._announce_all()
+            found = self._found = await self._take(max_messages, max(deadline - time.monotonic(), 0.0))
+            if found is not None or (time.monotonic() >= deadline and not self._fetcher.events.are_there):
+                return found
 
     def halt(self) -> None:
         """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
         if not self._process.is_forked:
             self._fetcher.halt()
-
-    def _recover(self) -> None:
-        if self.is_interrupted:
-            self._client.run(self._fetcher.hand_out.take_back)
-            self.is_interrupted = False
 
     async def _join_by(self, deadline: float) -> bool:
         now = time.monotonic()
@@ -199,7 +165,7 @@ class PullReader(Consumer):
                 await self._join()
                 return True
             # There is nothing to take: it waits.
-            await self._waits.take(self._fetcher.hand_out, 1, max(min(pause_s, deadline - now), 0.0))
+            await self._take(1, max(min(pause_s, deadline - now), 0.0))
             now = time.monotonic()
             if now >= deadline:
                 return False
@@ -207,21 +173,18 @@ class PullReader(Consumer):
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
         self._process.check()
-        self._recover()
-        return bool(self._fetcher.queues) and self._fetcher.at_end() and not self._waiting()
+        return bool(self._fetcher.queues) and self._fetcher.at_end()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is; see `minimq.PullConsumer.commit`."""
         self._process.check()
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
-        self._recover()
         if offsets is None:
             await self._commit_all(automatic=False)
         else:
-            commits = self._fetcher.commits
-            retry_s = self._options.request_timeout_s
-            await self._waits.result(partial(commits.record, commits.progress(queue_offsets(offsets)), retry_s=retry_s))
+            checked, retry_s = queue_offsets(offsets), self._options.request_timeout_s
+            await self._waits.result(partial(self._record, checked, retry_s=retry_s))
 
     def transaction_input(self, poll: Callable[[float, int], Any]) -> PullInput:
         """Return what a transaction takes from this consumer; see `minimq.PullConsumer.transaction_input`."""
@@ -237,11 +200,9 @@ class PullReader(Consumer):
         if self._closed:
             return
         self._closed = True
-        if self._poll_batch is not None:
-            self._poll_batch.over = True
+        self.turn = object()
         try:
-            self._recover()
-            self._revoke_all()
+            await self._revoke_all()
             if self._committing is not None:
                 self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
             if self._auto_commit and self._fetcher.commits.has_any:
@@ -261,47 +222,23 @@ class PullReader(Consumer):
         self._assigned.close()
         super()._shut_down()
 
-    # ---- bit by bit -----------------------------------------------------------------------------
-
-    def _put_back(self) -> None:
-        if self._poll_batch is not None:
-            self._poll_batch.over = True  # first: what is given from now on comes twice, but nothing gets lost
-            waiting = self._waiting()
-            self._poll_batch = None
-            if waiting:
-                self._fetcher.hand_out.give_back(waiting)
-
-    def _waiting(self) -> Sequence[ReceivedMessage]:
-        return self._of_poll_batch(lambda batch: batch.not_given)
-
-    def _undone(self) -> dict[MessageQueue, int]:
-        return {
-            message.queue: message.queue_offset for message in self._of_poll_batch(lambda batch: batch.not_done)[:1]
-        }
-
-    def _of_poll_batch(self, part: Callable[[PollBatch], Sequence[ReceivedMessage]]) -> Sequence[ReceivedMessage]:
-        messages = part(self._poll_batch) if self._poll_batch is not None else ()
-        return messages if messages and self._fetcher.hand_out.is_current(messages[0].queue) else ()
-
     # ---- between polls --------------------------------------------------------------------------
 
     async def _between_polls(self) -> None:
         self._look_at_commit()
         await self._assigned.begin_anew()
-        leaving = self._fetcher.leaving()
         now = time.monotonic()
-        if leaving:
-            positions = self._fetcher.positions()
-            offsets = {queue: positions[queue] for queue in leaving if queue in positions}
+        if self._fetcher.has_leaving:
+            offsets = await self._waits.result(as_coroutine(self._fetcher.leaving))
             await self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            if self._committing is None:
-                self._client.connection.call_soon(self._begin_commit, self._fetcher.commits.progress_of_all({}))
+            await self._waits.result(as_coroutine(self._begin_commit))  # before the user gets further messages
 
-    def _begin_commit(self, progress: Progress) -> None:
+    def _begin_commit(self) -> None:
         if self._committing is None:
-            self._committing = asyncio.create_task(self._fetcher.commits.record_all(progress, automatic=True))
+            commits = self._fetcher.commits
+            self._committing = asyncio.create_task(commits.record_all(commits.progress_of_all(), automatic=True))
             # So that asyncio does not log its error: `_look_at_commit` tells it, unless the consumer is closed before.
             self._committing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
@@ -320,10 +257,12 @@ class PullReader(Consumer):
         log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
     async def _commit_all(self, *, automatic: bool) -> None:
+        await self._waits.result(partial(self._record_all, automatic=automatic))
+
+    async def _record_all(self, *, automatic: bool) -> None:
         commits = self._fetcher.commits
         retry_s = self._options.request_timeout_s
-        record_all = partial(commits.record_all, commits.progress_of_all(self._undone()))
-        await self._waits.result(partial(record_all, automatic=automatic, retry_s=retry_s))
+        await commits.record_all(commits.progress_of_all(), automatic=automatic, retry_s=retry_s)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         bounds = await self._starts.bounds(queue)

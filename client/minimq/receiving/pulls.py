@@ -11,7 +11,6 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.stream import CorrelatedStream, Part
-from minimq.receiving.changes import Changes
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, Pull
 from minimq.receiving.queue_reader import QueueReader
@@ -41,32 +40,25 @@ class _UnderWay(NamedTuple):
 
 
 class Pulls:
-    """The pulls under way, on one stream to each broker. Whoever calls a method holds the lock of the readers.
-
-    Args:
-        changes: has that lock; notified when a broker was heard.
-        places: where queues are read without a lease.
-        client: reaches the brokers.
-        tag_hashes: of the wanted tags, by topic; all tags where there are none.
-        decided: called with a reader and what it decides besides pulls; must not block.
-        group: the consumer group, if leases are used.
-        client_id: under which they are held.
-    """
+    """The pulls under way, on one stream to each broker. Lives on the event loop of the connection."""
 
     def __init__(
         self,
-        changes: Changes,
+        changed: Callable[[QueueReader], None],
         places: ReadPlaces,
         client: ClusterClient,
         tag_hashes: Mapping[str, Sequence[int]],
-        decided: Callable[[QueueReader, LeaseOver | OffsetReset], None],
+        decided: Callable[[QueueReader, LeaseOver | OffsetReset], None] | None = None,
         group: str = "",
         client_id: str = "",
     ) -> None:
-        self._changes = changes
+        #: Called with the reader of which a broker was heard.
+        self._changed = changed
         self._places = places
         self._client = client
+        #: Of the wanted tags, by topic; all tags where there are none.
         self._tag_hashes = tag_hashes
+        #: Gets what a reader decides besides pulls.
         self._decided = decided
         self._group = group
         self._client_id = client_id
@@ -85,7 +77,7 @@ class Pulls:
                     if under_way is not None:
                         farewell = broker_pb2.PullRequest(pull_id=under_way.pull_id, cancel=True)
                         under_way.stream.forget(under_way.pull_id, farewell)
-                case _:
+                case _ if self._decided is not None:
                     self._decided(reader, decision)
 
     def tick(self, reader: QueueReader, now: float) -> None:
@@ -95,20 +87,21 @@ class Pulls:
             self.carry_out(reader, reader.cancel())
         self.carry_out(reader, reader.tick(now))
 
-    def give_up(self, reader: QueueReader, error: MiniMQError, now: float) -> PullStream | None:
-        """Count the pull of a reader as failed, as its broker is silent. Returns the stream, which is to be closed."""
+    def give_up(self, reader: QueueReader, error: MiniMQError, now: float) -> None:
+        """Count the pull of a reader as failed, and end its stream, as its broker is silent."""
         under_way = self._under_way.pop(reader, None)
-        if under_way is None:
-            return None
-        self._places.failed(under_way.address, error)
-        self.carry_out(reader, reader.pull_failed(under_way.number, error, now))
-        return self._streams.pop(under_way.address, None)
+        if under_way is not None:
+            self._places.failed(under_way.address, error)
+            self.carry_out(reader, reader.pull_failed(under_way.number, error, now))
+            if (stream := self._streams.pop(under_way.address, None)) is not None:
+                stream.close()
 
-    def end(self) -> list[PullStream]:
-        """Begin no more pulls. Returns the streams, which are to be closed without the lock."""
+    def close(self) -> None:
+        """Begin no more pulls, and end the streams."""
         self._closed = True
         self._under_way.clear()
-        return list(self._streams.values())
+        for stream in self._streams.values():
+            stream.close()
 
     def _begin(self, reader: QueueReader, pull: Pull) -> None:
         if self._closed:
@@ -162,19 +155,17 @@ class Pulls:
         sent: broker_pb2.PullFrame | None,
         error: MiniMQError | None,
     ) -> None:
-        frame = frame_of(sent) if sent is not None else None
+        if self._closed or not reader.is_pulling(number):
+            return
         now = time.monotonic()
-        with self._changes.lock:
-            if not reader.is_pulling(number):
-                return
-            if frame is None or frame.is_last:
-                self._under_way.pop(reader, None)
-            if frame is None:
-                self._places.failed(address, error)
-                self.carry_out(reader, reader.pull_failed(number, error, now))
-            else:
-                self.carry_out(reader, reader.frame_arrived(number, frame, now))
-            self._changes.notify()
+        if sent is None or sent.end:
+            self._under_way.pop(reader, None)
+        if sent is None:
+            self._places.failed(address, error)
+            self.carry_out(reader, reader.pull_failed(number, error, now))
+        else:
+            self.carry_out(reader, reader.frame_arrived(number, frame_of(sent), now))
+        self._changed(reader)
 
 
 def _pull_request(queue: MessageQueue, pull: Pull) -> broker_pb2.PullRequest:

@@ -12,7 +12,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import Consumer
+from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.delivery_outcomes import DeliveryOutcomes
 from minimq.receiving.in_flight import Delivery, InFlightDeliveries, Suspects
@@ -91,7 +91,7 @@ class QueueDispatcher(Consumer):
         self._most_at_once = calls.threads
         self._most_calls = _CALLS_PER_THREAD * calls.threads
         in_hand = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
-        self._in_flight = InFlightDeliveries(in_hand, self._fetcher.hand_out.wake, one_at_a_time=calls.in_order)
+        self._in_flight = InFlightDeliveries(in_hand, self._fetcher.wake, one_at_a_time=calls.in_order)
         self._outcomes = DeliveryOutcomes(
             self._client, self._in_flight, self._submit, self._topics_of_others, group, options, orderly=calls.in_order
         )
@@ -114,6 +114,7 @@ class QueueDispatcher(Consumer):
         #: Until when those are looked for that were finished by a member that died and had not committed them.
         self._suspect_until = 0.0
         self._broken: BaseException | None = None
+        self._found: Found | None = None  # the latest take
         self._dispatcher = threading.Thread(target=self._dispatch, name=f"minimq-push-{group}", daemon=True)
 
     @property
@@ -164,7 +165,7 @@ class QueueDispatcher(Consumer):
         self._closed = True
         self._ends_at = time.monotonic() + timeout
         self._stop.set()
-        self._fetcher.hand_out.wake()
+        self._fetcher.wake()
         if self._calls is not None:
             if self._ending.wait(timeout):
                 self._dispatcher.join(max(self._ends_at - time.monotonic(), 0.0) + timeout)
@@ -210,7 +211,7 @@ class QueueDispatcher(Consumer):
             self._suspect_until = time.monotonic() + busy_s
         suspects = Suspects.of(lease, self._most_at_once * self._batch_size)
         self._in_flight.start(queue, lease.offset, suspects)
-        self._fetcher.hand_out.wake()  # the dispatcher has to know of the queue before it gets the first message
+        self._fetcher.wake()  # the dispatcher has to know of the queue before it gets the first message
 
     def _lost(self, queues: Sequence[MessageQueue]) -> None:
         self._in_flight.drop(queues)
@@ -223,7 +224,7 @@ class QueueDispatcher(Consumer):
             # Other messages will come under offsets that are in hand.
             again = self._in_flight.start_over(reset.queue, reset.offset)
             if again is not None:
-                self._fetcher.seek(reset.queue, again)
+                self._client.run(self._fetcher.seek, reset.queue, again)
         super()._offset_reset(reset)
 
     # ---- dispatching ----------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class QueueDispatcher(Consumer):
             self._dispatch_until_stopped()
             self._ending.set()
             self._wait_for_calls()
-            self._revoke_all()
+            complete(self._revoke_all)
         except BaseException as error:
             # Without this thread nothing is read: others shall have the queues.
             log.critical("consumer: reads no more, and leaves the group=%s", self.group, exc_info=True)
@@ -264,10 +265,10 @@ class QueueDispatcher(Consumer):
                 now = time.monotonic()
                 if self._options.commit_interval_s and now >= commit_at:
                     commit_at = now + self._options.commit_interval_s
-                    self._fetcher.announce()  # a queue that has shrunk cannot be committed as far as it was
+                    complete(self._announce_all)  # a queue that has shrunk cannot be committed as far as it was
                     self._commit()
                 self._look_after_calls(now)
-                self._take(draining=draining)
+                self._dispatch_some(draining=draining)
             except Closed:
                 return
             except MiniMQError as error:
@@ -279,33 +280,51 @@ class QueueDispatcher(Consumer):
                 log.exception("consumer: failed, will try again group=%s", self.group)
                 self._stop.wait(_WAIT_S)
 
-    def _take(self, *, draining: bool) -> None:
+    def _dispatch_some(self, *, draining: bool) -> None:
         assert self._calls is not None  # the dispatcher begins after it
-        if self._alone_until:
-            if self._in_flight.wait_until_idle(_WAIT_S):
-                self._commit()
-            elif time.monotonic() < self._alone_until:
-                return
-            self._alone_until = 0.0
+        if self._are_alone():
+            return
         suspects = self._in_flight.suspects(near_only=time.monotonic() > self._suspect_until)
         if suspects and self._take_alone(suspects):
             return
+        if complete(self._announce_all):  # which does not have to wait for a listener
+            return
         if self._in_flight.active >= self._most_calls:
             self._calls.flush()
-            self._fetcher.announce()  # which does not have to wait for a listener
             self._in_flight.wait_until_below(self._most_calls // 2 + 1, _WAIT_S)
             return
         blocked = self._in_flight.blocked().union(suspects)
         wait_s = min(max(self._in_flight.next_due() - time.monotonic(), 0.0), _WAIT_S)
-        messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=blocked)
-        if not messages:
+        if self._fetcher.at_hand(blocked) is None:
             self._calls.flush()
-            messages = self._fetcher.hand_out.take(self._batch_size, wait_s, but=blocked)
+        messages = self._take_messages(wait_s, blocked)
         if messages:
             for delivery in self._deliveries_of(messages):
                 self._calls.add(delivery)
         elif draining:
             self._in_flight.wait(_DRAIN_WAIT_S)
+
+    def _are_alone(self) -> bool:
+        """Tell whether nothing else is to be taken while suspects are in hand; commit once they are not."""
+        if self._alone_until:
+            if self._in_flight.wait_until_idle(_WAIT_S):
+                self._commit()
+            elif time.monotonic() < self._alone_until:
+                return True
+            self._alone_until = 0.0
+        return False
+
+    def _take_messages(self, timeout_s: float, but: Collection[MessageQueue]) -> list[ReceivedMessage]:
+        found = self._found = complete(partial(self._take, self._batch_size, timeout_s, but))
+        if found is None:
+            return []
+        found.handed.given = found.given
+        return found.messages
+
+    def _take_again(self, count: int) -> None:
+        """Take the last messages of the latest take again."""
+        if self._found is not None:
+            self._found.handed.given -= count
 
     def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
         """Deliver suspects with nothing else in hand; return False if other messages are to be taken now.
@@ -315,7 +334,7 @@ class QueueDispatcher(Consumer):
         assert self._calls is not None
         blocked = self._in_flight.blocked()
         idle = [queue for queue in suspects if queue not in blocked and not self._in_flight.of_queue(queue)[0]]
-        if not self._fetcher.hand_out.has_any(idle):
+        if not self._client.run(self._fetcher.has_any, idle):
             self._waits_since = 0.0
             return False
         self._calls.flush()
@@ -327,11 +346,11 @@ class QueueDispatcher(Consumer):
             return pauses
         self._waits_since = 0.0
         others = blocked.union(self._fetcher.queues).difference(idle)
-        messages = self._fetcher.hand_out.take(self._batch_size, 0.0, but=others)
+        messages = self._take_messages(0.0, others)
         if not messages:
             return False
         if messages[0].queue not in suspects:  # it was granted in a callback meanwhile
-            self._fetcher.hand_out.give_back(messages)
+            self._take_again(len(messages))
             return False
         self._deliver_alone(messages, suspects[messages[0].queue])
         return True
@@ -341,7 +360,7 @@ class QueueDispatcher(Consumer):
         queue, first = messages[0].queue, messages[0].queue_offset
         try:
             if len(messages) > 1 and (first < found.near or queue.topic == self._retry_topic):
-                self._fetcher.hand_out.give_back(messages[1:])
+                self._take_again(len(messages) - 1)
                 del messages[1:]
             tries = found.tries_of(first)
             is_over = found.is_found(first) and self._is_over(messages[0], tries)
@@ -349,7 +368,7 @@ class QueueDispatcher(Consumer):
                 end = messages[-1].queue_offset + 1
                 self._client.wait(lambda: self._fetcher.commits.record_delivery(queue, first, tries + 1, end))
         except BaseException:
-            self._fetcher.hand_out.give_back(messages)
+            self._take_again(len(messages))
             raise
         for delivery in self._deliveries_of(messages):
             self._alone_until = time.monotonic() + _ALONE_S
@@ -371,16 +390,15 @@ class QueueDispatcher(Consumer):
         try:
             parts = self._parts(messages)
         except Exception:
-            self._fetcher.seek(queue, messages[0].queue_offset)  # none was looked at, so none may count as passed over
+            self._take_again(len(messages))  # none was looked at, so none may count as passed over
             raise
-        return self._in_flight.take(messages, parts, lambda offset: self._fetcher.seek(queue, offset))
+        return self._in_flight.take(messages, parts, lambda offset: self._client.run(self._fetcher.seek, queue, offset))
 
     def _parts(self, messages: list[ReceivedMessage]) -> list[list[ReceivedMessage]]:
-        wanted = self._wanted(messages)
         if messages[0].queue.topic != self._retry_topic:
-            return [wanted] if wanted else []
+            return [messages]
         # One by one: what fails again shall become a dead letter, but not what was given together with it.
-        return [[from_copy(message)] for message in wanted]
+        return [[from_copy(message)] for message in messages]
 
     def _look_after_calls(self, now: float) -> None:
         for delivery in self._in_flight.due(now):
@@ -403,9 +421,9 @@ class QueueDispatcher(Consumer):
                 self._outcomes.try_again(delivery, None, TIMED_OUT)
 
     def _hand_over(self) -> bool:
-        leaving = self._fetcher.leaving()
-        if not leaving:
+        if not self._fetcher.has_leaving:
             return False
+        leaving = self._client.run(self._fetcher.leaving)
         offsets = self._in_flight.leave(leaving)
         if offsets:
             complete(partial(self._hand_back, offsets, commit=True))
@@ -414,8 +432,7 @@ class QueueDispatcher(Consumer):
     def _commit(self) -> None:
         try:
             offsets = self._in_flight.offsets(self._fetcher.positions)
-            progress = self._fetcher.commits.progress(offsets)
-            self._client.wait(lambda: self._fetcher.commits.record(progress, automatic=True))
+            self._client.wait(partial(self._record, offsets, automatic=True))
         except TopicNotFound as error:  # it was deleted, which the member of the group says
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
@@ -426,7 +443,7 @@ class QueueDispatcher(Consumer):
             self._calls.submit(delivery)
 
     def _may_begin(self, delivery: Delivery) -> bool:
-        if self._fetcher.hand_out.may_use(delivery.queue):
+        if self._fetcher.may_use(delivery.queue):
             return self._outcomes.begin(delivery)
         self._in_flight.postpone(delivery, time.monotonic() + _WAIT_S)
         return False

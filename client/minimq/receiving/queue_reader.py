@@ -16,14 +16,13 @@ offsets. A frame of a later term is dropped, and a pull at the end of the range 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from minimq.receiving.commit_state import CommitState
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_reset import OffsetReset
 from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
-from minimq.receiving.read_ahead import FetchedBatch, ReadAhead
-from minimq.receiving.received import EncodedBatch, ReceivedMessage
+from minimq.receiving.read_ahead import HandOver, ReadAhead
+from minimq.receiving.received import EncodedBatch
 from minimq_common.epochs import granter
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
@@ -34,7 +33,7 @@ _IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
 class QueueReader:
-    """The reading of one queue. Used under the lock of its driver.
+    """The reading of one queue. Used on the event loop of the connection.
 
     Args:
         queue: what is read.
@@ -84,6 +83,9 @@ class QueueReader:
         self._options = options
         self._end = end
         self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
+        #: The latest hand-over, and how many of its messages are known to be the user's.
+        self._handed: HandOver | None = None
+        self._noted = 0
         #: In which `fetch_offset` is known to be right.
         self._term = lease.term
         self._queue_end: int | None = None
@@ -104,8 +106,15 @@ class QueueReader:
 
     @property
     def position(self) -> int:
-        """Offset of the message that is handed out next."""
-        return self._ahead.position
+        """Offset behind what the user has finished."""
+        handed = self._handed
+        return self._ahead.position if handed is None or not self.is_current(handed) else handed.position
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the message that the user gets next."""
+        handed = self._handed
+        return self._ahead.position if handed is None or not self.is_current(handed) else handed.next_offset
 
     @property
     def passed_over(self) -> int:
@@ -115,7 +124,7 @@ class QueueReader:
     @property
     def at_end(self) -> bool:
         """True if all was handed out that was stored when the broker was last heard of."""
-        return self._queue_end is not None and self.position >= self._queue_end
+        return self._queue_end is not None and self.next_offset >= self._queue_end
 
     def is_pulling(self, number: int) -> bool:
         """Tell whether a pull is the one under way; what any other brings is dropped."""
@@ -126,14 +135,27 @@ class QueueReader:
         """When `tick` begins the next pull after a failure; infinite when none is to begin."""
         return self._retry_at if self.state is _WAITING else math.inf
 
+    def is_current(self, handed: HandOver) -> bool:
+        """Tell whether a hand-over is the latest one, not used up, and nothing has moved the reader since."""
+        return handed is self._handed and handed.moves == self.moves and not handed.is_over
+
     def is_trusted(self, now: float, until: float) -> bool:
         """Tell whether the lease holds. None of its broker does after `until`, as the member may not know yet."""
         return not self.lease.epoch or now < min(until, self.expires_at)
 
-    def may_hand_out(self, now: float, trusted_until: float = math.inf) -> bool:
-        """Tell whether `take` has something, and may hand it out under the lease; see `is_trusted`."""
+    def may_go_on(self, now: float, trusted_until: float = math.inf) -> bool:
+        """Tell whether the user may get messages, under the lease; see `is_trusted`."""
         is_held_back = self._is_paused or self.error is not None or self.state is _LEAVING
-        return not is_held_back and self._ahead.is_due(now) and self.is_trusted(now, trusted_until)
+        return not is_held_back and self.is_trusted(now, trusted_until)
+
+    def may_hand_over(self, now: float, trusted_until: float = math.inf) -> bool:
+        """Tell whether `hand_over` has something, and may hand it over."""
+        return self._ahead.is_due(now) and self.may_go_on(now, trusted_until)
+
+    @property
+    def has_error_to_tell(self) -> bool:
+        """True if there is an error that the user does not know yet."""
+        return self.error is not None and not self._is_announced
 
     def error_to_tell(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""
@@ -331,33 +353,35 @@ class QueueReader:
 
     # ---- handing out ----------------------------------------------------------------------------
 
-    def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
-        """Hand messages out; `tick` may then begin the next pull.
+    def hand_over(self, max_messages: int, now: float) -> HandOver:
+        """Hand batches over; `tick` may then begin the next pull. To be called if `may_hand_over`."""
+        self._note_given()
+        self._handed, self._noted = self._ahead.hand_over(max_messages, self.moves, now), 0
+        self.term_taken = self._term
+        return self._handed
 
-        Raises as `ReadAhead.take`; then the reader stays in front of the damaged batch until a seek.
-        """
-        try:
-            messages = self._ahead.take(max_messages, now)
-        except MiniMQError as error:
-            self.error = error
-            self.state = self.state.after("fail")
-            raise
-        if messages:
-            self.term_taken = self._term
-            self._commits.is_unsaved = True
-        return messages
+    def put_back(self, handed: HandOver) -> None:
+        """Take back what the user has not got of the latest hand-over, unless something has moved the reader since."""
+        if handed is self._handed and handed.moves == self.moves:
+            self._note_given()
+            self._handed = None
+            self._ahead.put_back(handed)
+
+    def damaged(self, handed: HandOver, error: MiniMQError) -> None:
+        """Stay in front of a hand-over that cannot be decoded until a seek."""
+        self.put_back(handed)
+        self.error = error
+        self.state = self.state.after("fail")
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
-        """Hand out the next batch as `ReadAhead.take_batch`; not to be mixed with `take`."""
+        """Hand out the next batch as `ReadAhead.take_batch`; not to be mixed with `hand_over`."""
         return self._ahead.take_batch()
 
-    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
-        """Return the batches that `take` is about to open."""
-        return self._ahead.unopened(max_messages, now)
-
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand out again the last messages of the latest `take`, after which nothing has moved the reader."""
-        self._ahead.give_back(messages)
+    def _note_given(self) -> None:
+        handed = self._handed
+        if handed is not None and handed.given > self._noted:
+            self._noted = handed.given
+            self._commits.is_unsaved = True
 
     # ---- commits --------------------------------------------------------------------------------
 
@@ -373,6 +397,7 @@ class QueueReader:
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Note the outcome of a commit that was begun at that time."""
+        self._note_given()
         self._commits.end(commit, self.position, now, failure)
 
     def may_be_recorded(self, epoch: int) -> bool:
@@ -387,6 +412,7 @@ class QueueReader:
     @property
     def is_uncommitted(self) -> bool:
         """True if it has read under a lease what was not recorded, and could have been."""
+        self._note_given()
         return bool(self.lease.epoch) and (self._commits.is_unsaved or self._commits.is_sought) and not self.is_deleted
 
     def _end_pull(self) -> None:

@@ -5,20 +5,19 @@ No consumer group takes part: nothing is committed, and any number of readers ma
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlaces
 from minimq.options import check_above_zero
-from minimq.receiving.changes import Changes
 from minimq.receiving.member_state import Grant
 from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
@@ -37,6 +36,8 @@ _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 2.0
 #: Bytes bound what is fetched ahead; the end of the range bounds the messages.
 _MOST_MESSAGES = 1 << 40
+#: The part of these bytes that is handed over at once.
+_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class RangeReader:
         """
         lease = Grant(0, start, 0, term=term)  # none, as its epoch says
         fetched = QueueReader(queue, lease, self._fetch_options, end=end, topic_id=topic_id)
-        reading = _Reading(self, fetched, end, tags)
+        reading = _Reading(self, self._client, fetched, end, tags)
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -136,7 +137,7 @@ class RangeReader:
         try:
             yield from reading.batches()
         finally:
-            reading.end()
+            reading.end_soon()
             with self._lock:
                 self._readings.discard(reading)
 
@@ -168,15 +169,6 @@ class RangeReader:
         for route in routes:
             self._routes.learn(route)
 
-    def refresh(self, topic: str) -> None:
-        """Ask where a topic is now; without an answer the route that is known stands."""
-        with suppress(MiniMQError):
-            self._routes.refresh(topic)
-
-    def pulls(self, changes: Changes, tag_hashes: Mapping[str, Sequence[int]]) -> Pulls:
-        """Return pulls of one reading, whose lock is given."""
-        return Pulls(changes, self.places, self._client, tag_hashes, lambda reader, decision: None)
-
     def close(self) -> None:
         """End all connections; reads under way fail with `Closed`. Idempotent."""
         self._when_dropped.closed()
@@ -184,7 +176,7 @@ class RangeReader:
             self._closed = True
             readings = list(self._readings)
         for reading in readings:
-            reading.end()
+            reading.end_soon()
         self._client.close()
 
 
@@ -193,46 +185,57 @@ def _closed() -> Closed:
 
 
 class _Reading:
-    """One range on its way: carries out what its `QueueReader` decides. Belongs to the thread that asks for batches.
+    """One range on its way: carries out what its `QueueReader` decides, on the event loop of the connection.
 
-    Any thread may end it.
+    `batches` runs on the thread that reads; any thread may end it.
     """
 
-    def __init__(self, owner: RangeReader, reader: QueueReader, end: int, tags: Collection[str]) -> None:
+    def __init__(
+        self, owner: RangeReader, client: ClusterClient, reader: QueueReader, end: int, tags: Collection[str]
+    ) -> None:
         self._owner = owner
+        self._client = client
         self._options = owner.options
-        self._reader = reader
         self._queue = reader.queue
         self._next = reader.position  # offset that is handed out next
         self._end = end
         self._tags = tags
-        #: Its lock protects the reader and its pulls; notified when the broker was heard.
-        self._changes = Changes()
-        self._heard: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
-        self._pulls = owner.pulls(self._changes, {self._queue.topic: sorted(set(map(tag_hash, tags)))})
+        # What follows belongs to the event loop.
+        self._reader = reader
+        self._changed = asyncio.Event()
+        hashes = {self._queue.topic: sorted(set(map(tag_hash, tags)))}
+        self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, hashes)
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Yield the batches."""
         if self._next < self._end:
             self._look_up_topic()
-        while (found := self._take()) is not None:
-            stored, passed_over = found
-            batch = ReceivedBatch(self._queue, stored)
-            if passed_over and not self._tags:
-                raise self._not_stored(f"the broker went on at {batch.base_offset}")
-            self._next = batch.end_offset
-            yield batch
+        while found := self._wait():
+            for stored, passed_over in found:
+                batch = ReceivedBatch(self._queue, stored)
+                if passed_over and not self._tags:
+                    raise self._not_stored(f"the broker went on at {batch.base_offset}")
+                self._next = batch.end_offset
+                yield batch
+                if self._has_ended:
+                    raise _closed()
 
-    def end(self) -> None:
+    def _wait(self) -> list[tuple[EncodedBatch, int]]:
+        try:
+            return self._client.wait(self._take)
+        except Closed:
+            raise _closed() from None
+
+    def end_soon(self) -> None:
         """End the pull that is under way, and the streams; a wait for batches ends with `Closed`."""
-        with self._changes.lock:
-            self._has_ended = True
-            self._changes.notify()
-            self._pulls.carry_out(self._reader, self._reader.cancel())
-            streams = self._pulls.end()
-        for stream in streams:
-            stream.close()
+        self._has_ended = True
+        self._client.connection.call_soon(self._close)
+
+    def _close(self) -> None:
+        self._pulls.carry_out(self._reader, self._reader.cancel())
+        self._pulls.close()
+        self._changed.set()
 
     def _look_up_topic(self) -> None:
         try:
@@ -240,67 +243,73 @@ class _Reading:
         except MiniMQError as error:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
-    def _take(self) -> tuple[EncodedBatch, int] | None:
-        """Return the next batch as `ReadAhead.take_batch` does, None after the last; wait for it as long as allowed.
+    async def _take(self) -> list[tuple[EncodedBatch, int]]:
+        """Return the next batches as `ReadAhead.take_batch` does, none after the last; wait as long as allowed.
 
-        The next pull begins before, so that the batches after this one are on their way.
+        The next pull begins before, so that the batches after these are on their way.
         """
         asked_at = time.monotonic()
         give_up_at = asked_at + self._options.patience_s
         known: MiniMQError | None = None
         while True:
-            with self._changes.lock:
-                if self._has_ended:
-                    raise _closed()
-                now = time.monotonic()
-                found = self._reader.take_batch()
-                self._pulls.tick(self._reader, now)
-                if found is not None or self._reader.position >= self._end:
-                    return found
-                self._raise_failure(give_up_at)
-                failure, wake_at = self._reader.failure, self._reader.wake_at
-                self._changes.notify_next(partial(self._heard.put, None))
+            if self._has_ended:
+                raise _closed()
+            self._changed.clear()
+            now = time.monotonic()
+            found = self._batches_here()
+            self._pulls.tick(self._reader, now)
+            if found or self._reader.position >= self._end:
+                return found
+            await self._raise_failure(give_up_at)
+            failure, wake_at = self._reader.failure, self._reader.wake_at
             if failure is known:
                 pauses = wake_at < math.inf
                 until = wake_at if pauses else asked_at + self._options.answer_timeout_s
-                if not self._is_heard(until - now) and not pauses:
-                    self._ask_anew()
+                if not await self._is_heard(until - now) and not pauses:
+                    silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
+                    self._pulls.give_up(self._reader, DeadlineExceeded(silence), time.monotonic())
                 asked_at = time.monotonic()
-            elif failure is not None and failure is not known and failure.refresh_route:
-                self._owner.refresh(self._queue.topic)
+            elif failure is not None and failure.refresh_route:
+                with suppress(MiniMQError):  # without an answer the route that is known stands
+                    await self._client.connection.routes.refresh(self._queue.topic, self._client.timeout_s)
             known = failure
 
-    def _is_heard(self, timeout_s: float) -> bool:
+    def _batches_here(self) -> list[tuple[EncodedBatch, int]]:
+        found: list[tuple[EncodedBatch, int]] = []
+        size, most = 0, max(self._options.buffer_bytes // _PART, 1)
+        while size < most and (item := self._reader.take_batch()) is not None:
+            found.append(item)
+            size += len(item[0].data)
+        return found
+
+    async def _is_heard(self, timeout_s: float) -> bool:
         try:
-            self._heard.get(timeout=max(timeout_s, 0.0))
-        except Empty:
+            async with asyncio.timeout(max(timeout_s, 0.0)):
+                await self._changed.wait()
+        except TimeoutError:
             return False
         return True
 
-    def _raise_failure(self, give_up_at: float) -> None:
+    async def _raise_failure(self, give_up_at: float) -> None:
         reader = self._reader
         if isinstance(reader.error, OffsetOutOfRange):
-            raise self._not_stored(reader.error.message)
+            raise await self._not_readable(reader.error.message)
         if reader.error is not None:
             raise self._unreadable(reader.error)
         if reader.failure is not None and give_up_at <= reader.wake_at < math.inf:
             raise self._unreadable(reader.failure)
 
-    def _ask_anew(self) -> None:
-        silence = DeadlineExceeded(f"no answer from its broker within {self._options.answer_timeout_s} s")
-        with self._changes.lock:
-            stream = self._pulls.give_up(self._reader, silence, time.monotonic())
-        if stream is not None:
-            stream.close()
-
     def _unreadable(self, error: MiniMQError) -> MiniMQError:
         return error.with_message(f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}")
 
     def _not_stored(self, reason: str) -> OffsetOutOfRange:
+        return self._client.wait(lambda: self._not_readable(reason))
+
+    async def _not_readable(self, reason: str) -> OffsetOutOfRange:
         wanted = f"offsets {self._next} to {self._end - 1} of queue {self._queue} cannot be read"
         if self._reader.taken_back:
             return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {reason}")
         with suppress(MiniMQError):
-            bounds = self._owner.bounds(self._queue)
-            reason = f"stored are {bounds[0]} to {bounds[1] - 1}" if bounds[0] < bounds[1] else "the queue is empty"
+            found = await queue_bounds(self._owner.places, self._queue, self._options.answer_timeout_s)
+            reason = f"stored are {found.first} to {found.end - 1}" if found.first < found.end else "the queue is empty"
         return OffsetOutOfRange(f"{wanted}: {reason}")

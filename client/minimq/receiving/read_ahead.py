@@ -1,60 +1,117 @@
-"""The messages of one queue that were fetched and not handed out yet: pure."""
+"""The batches of one queue between their broker and the user: pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
+#: A hand-over of small batches has at least so many messages, however few a poll asks for.
+_FEWEST_MESSAGES = 64
 
-class FetchedBatch:
-    """A batch that was fetched.
 
-    Args:
-        queue: where it stands.
-        stored: the batch.
-        first: offset from which on its messages are wanted.
-        check_texts: whether keys and properties are checked when it is opened.
-        due: the time from which it may be handed out.
-        passed_over: how many messages the broker passed over before it.
+class _Waiting(NamedTuple):
+    stored: EncodedBatch
+    #: When it may be handed out.
+    due: float
+    #: Messages that the broker passed over before it.
+    passed_over: int
+
+
+class HandOver:
+    """Consecutive batches of one queue on their way to the user.
+
+    The event loop makes it; from then on only the thread that polls changes it: it decodes the batches and counts the
+    messages that the user has. The loop reads these numbers. Each change is one assignment, so Ctrl-C comes before or
+    after it.
     """
 
-    __slots__ = ("_check_texts", "_first", "_messages", "_queue", "batch", "due", "passed_over", "stored")
+    __slots__ = (
+        "_check_texts",
+        "_end",
+        "_stored",
+        "batches",
+        "first",
+        "given",
+        "in_hand",
+        "messages",
+        "moves",
+        "queue",
+    )
 
     def __init__(
-        self, queue: MessageQueue, stored: EncodedBatch, first: int, *, check_texts: bool, due: float, passed_over: int
+        self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int, *, check_texts: bool
     ) -> None:
-        self.stored = stored
-        self.due = due
-        self.passed_over = passed_over
-        self._queue = queue
-        self._first = first
+        self.queue = queue
+        #: The first offset that is wanted.
+        self.first = first
+        #: Those of the reader when this was made: with others it is stale.
+        self.moves = moves
+        self._stored = stored
+        self._end = stored[-1].base_offset + stored[-1].count
         self._check_texts = check_texts
-        self._messages: list[ReceivedMessage] | None = None
-        #: The batch, once it is open.
-        self.batch: ReceivedBatch | None = None
+        #: Decoded, once somebody has opened it.
+        self.batches: list[ReceivedBatch] = []
+        self.messages: list[ReceivedMessage] | None = None
+        #: Messages that the user has or had.
+        self.given = 0
+        #: The user has not finished the last of these, as in a loop.
+        self.in_hand = False
 
     @property
-    def is_open(self) -> bool:
-        """True if `open` takes no time."""
-        return self._messages is not None
+    def is_over(self) -> bool:
+        """True if the user has finished all of it."""
+        return self.messages is not None and self.given == len(self.messages) and not self.in_hand
 
-    def open(self) -> list[ReceivedMessage]:
-        """Return the messages. The first time it takes as long as the batch is large, and needs no lock.
+    @property
+    def position(self) -> int:
+        """Offset behind the last message that the user has finished."""
+        return self._behind(self.given - self.in_hand)
+
+    @property
+    def next_offset(self) -> int:
+        """Offset behind the last message that the user has."""
+        return self._behind(self.given)
+
+    def open(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> None:
+        """Decode the batches, up to one that is damaged, and keep the chosen messages.
 
         Raises:
-            CorruptBatch, InvalidArgument: it is damaged, or of a newer format.
+            CorruptBatch, InvalidArgument: the first one is damaged, or of a newer format.
         """
-        if self._messages is None:
-            batch = ReceivedBatch(self._queue, self.stored)
-            if self._check_texts:
-                batch.check_texts()
-            self._messages = batch.messages(self._first)
-            self.batch = batch
-        return self._messages
+        found: list[ReceivedMessage] = []
+        batches: list[ReceivedBatch] = []
+        first = self.first
+        for stored in self._stored:
+            try:
+                batch = ReceivedBatch(self.queue, stored)
+                if self._check_texts:
+                    batch.check_texts()
+                messages = batch.messages(first)
+            except (CorruptBatch, InvalidArgument):
+                if not batches:
+                    raise
+                break  # those before it come first
+            batches.append(batch)
+            found = found + messages if found else messages
+            first = batch.end_offset
+        self.batches = batches
+        self._end = first
+        self.messages = found if choose is None or not found else choose(found)
+
+    def _behind(self, count: int) -> int:
+        if self.messages is None or (count <= 0 and self.messages):
+            return self.first
+        return self._end if count == len(self.messages) else self.messages[count - 1].queue_offset + 1
+
+    def rest(self) -> list[EncodedBatch]:
+        """Return the batches with messages behind `position`."""
+        position = self.position
+        return [stored for stored in self._stored if stored.base_offset + stored.count > position]
 
 
 class ReadAhead:
@@ -69,19 +126,12 @@ class ReadAhead:
         self._queue = queue
         self._delay_ms = delay_ms
         self._check_texts = check_texts
-        self._batches: deque[FetchedBatch] = deque()
+        self._batches: deque[_Waiting] = deque()
         #: Messages that the broker has passed over behind the last batch.
         self._gap = 0
-        #: The batch that is being handed out, and how many of its messages were.
-        self._opened: list[ReceivedMessage] = []
-        self._handed_out = 0
-        #: The batches of the messages that were handed out last, which `poll_arrow` needs whole.
-        self._latest: list[ReceivedBatch | None] = []
 
     def is_due(self, now: float) -> bool:
         """Tell whether something may be handed out."""
-        if self._handed_out < len(self._opened):
-            return True
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
     def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
@@ -92,17 +142,8 @@ class ReadAhead:
                 continue  # a broker that sends it again is wrong: there is nothing new in it
             left_ms = min(stored.stored_ms + self._delay_ms - now_ms, self._delay_ms)
             gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
-            self._batches.append(
-                FetchedBatch(
-                    self._queue,
-                    stored,
-                    self.fetch_offset,
-                    check_texts=self._check_texts,
-                    due=now + left_ms / 1000,
-                    passed_over=gap,
-                )
-            )
             self._gap = 0
+            self._batches.append(_Waiting(stored, now + left_ms / 1000, gap))
             self.size += len(stored.data)
             self.messages += stored.count
             self.fetch_offset = end
@@ -110,55 +151,35 @@ class ReadAhead:
         self.fetch_offset = max(self.fetch_offset, next_offset)
         self._pass_over()
 
-    def unopened(self, max_messages: int, now: float) -> list[FetchedBatch]:
-        """Return the batches that `take` is about to open; whoever opens them before spares it the time."""
-        found: list[FetchedBatch] = []
-        wanted = max_messages - len(self._opened) + self._handed_out
-        for fetched in self._batches:
-            if wanted <= 0 or (self._delay_ms and fetched.due > now):
-                break
-            wanted -= fetched.stored.count
-            if not fetched.is_open:
-                found.append(fetched)
-        return found
-
-    def take(self, max_messages: int, now: float) -> list[ReceivedMessage]:
-        """Hand messages out; what was sent one by one comes in many batches."""
-        taken: list[ReceivedMessage] = []
-        del self._latest[:-1]
-        while len(taken) < max_messages and self.is_due(now):
-            if self._handed_out == len(self._opened):
-                try:
-                    self._open()
-                except (CorruptBatch, InvalidArgument):
-                    if taken:
-                        break  # those ahead of it come first
-                    raise
-            more = self._opened[self._handed_out : self._handed_out + max_messages - len(taken)]
-            self._handed_out += len(more)
-            taken += more
-        if taken:
-            self.position = taken[-1].queue_offset + 1
-        self._pass_over()  # also when all of the last batch is removed by compaction
-        return taken
+    def hand_over(self, max_messages: int, moves: int, now: float) -> HandOver:
+        """Hand over the next batches, with so many messages if they are due; to be called if something is due."""
+        first = self.position
+        batches: list[EncodedBatch] = []
+        count = 0
+        while count < max(max_messages, _FEWEST_MESSAGES) and self.is_due(now):
+            stored = self._next().stored
+            batches.append(stored)
+            count += stored.count
+        return HandOver(self._queue, batches, first, moves, check_texts=self._check_texts)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """Hand the next batch out as it was stored, with the number of messages that the broker passed over before it.
 
-        Returns None when there is none. Not to be mixed with `take`.
+        Returns None when there is none. Not to be mixed with `hand_over`.
         """
         if not self._batches:
             return None
-        stored, passed_over = self._next()
-        self.position = stored.base_offset + stored.count
-        self._pass_over()
-        return stored, passed_over
+        found = self._next()
+        return found.stored, found.passed_over
 
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Hand the last messages that `take` has returned out again; only while nothing has moved the reader since."""
-        self._opened = [*messages, *self._opened[self._handed_out :]]
-        self._handed_out = 0
-        self.position = messages[0].queue_offset
+    def put_back(self, handed: HandOver) -> None:
+        """Take back what the user has not got of the latest hand-over."""
+        rest = handed.rest()
+        if rest:
+            self.position = handed.position
+        self._batches.extendleft(_Waiting(stored, 0.0, 0) for stored in reversed(rest))
+        self.size += sum(len(stored.data) for stored in rest)
+        self.messages += sum(stored.count for stored in rest)
 
     def skip_to(self, offset: int) -> None:
         """Fetch from another offset on; what is here comes first."""
@@ -169,25 +190,19 @@ class ReadAhead:
         """Go on at another offset, and forget what was fetched."""
         self.position = self.fetch_offset = offset
         self._batches.clear()
-        self._latest.clear()
-        self._opened = []
-        self._handed_out = self._gap = self.messages = self.size = 0
+        self._gap = self.messages = self.size = 0
 
-    def _open(self) -> None:
-        self._opened = self._batches[0].open()
-        self._latest.append(self._batches[0].batch)
-        self._handed_out = 0
-        self._next()
-
-    def _next(self) -> tuple[EncodedBatch, int]:
-        fetched = self._batches.popleft()
-        self.size -= len(fetched.stored.data)
-        self.messages -= fetched.stored.count
-        self.passed_over += fetched.passed_over
-        return fetched.stored, fetched.passed_over
+    def _next(self) -> _Waiting:
+        found = self._batches.popleft()
+        self.size -= len(found.stored.data)
+        self.messages -= found.stored.count
+        self.passed_over += found.passed_over
+        self.position = found.stored.base_offset + found.stored.count
+        self._pass_over()
+        return found
 
     def _pass_over(self) -> None:
-        if not self._batches and self._handed_out == len(self._opened):
+        if not self._batches:
             self.position = max(self.position, self.fetch_offset)
             self.passed_over += self._gap
             self._gap = 0

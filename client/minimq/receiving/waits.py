@@ -1,23 +1,27 @@
 """The ways in which a consumer waits: the plain one blocks its thread, that of asyncio suspends its task.
 
 What a consumer does is written once, as coroutines that wait through one of these. Those of a plain consumer never
-suspend, so `complete` runs them to their end as calls.
+suspend, so `complete` runs them to their end as calls. Whoever is interrupted abandons the wait alone: what it waits
+for goes on on the event loop of the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.hand_out import HandOut
-from minimq.receiving.received import ReceivedMessage
+from minimq.connection.loop_thread import CLOSED
+from minimq_common.errors import Closed
 
 T = TypeVar("T")
+
+#: Begins something on the event loop of the connection, which calls back when it is over.
+Begin = Callable[[Callable[[], None]], object]
 
 
 class Waits(Protocol):
@@ -26,8 +30,8 @@ class Waits(Protocol):
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of a coroutine that runs on the event loop of the connection; see `ClusterClient`."""
 
-    async def take(self, hand_out: HandOut, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Return messages as `HandOut.take`."""
+    async def told(self, begin: Begin, timeout_s: float) -> bool:
+        """Have something begun on that loop, and return whether it was over in time."""
 
     async def end(self, close: Callable[[], None]) -> None:
         """Call a function that ends threads and waits for them."""
@@ -43,9 +47,16 @@ class BlockingWaits:
         """Block until the result is there."""
         return self._client.wait(make)
 
-    async def take(self, hand_out: HandOut, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Block until there are messages."""
-        return hand_out.take(max_messages, timeout_s)
+    async def told(self, begin: Begin, timeout_s: float) -> bool:
+        """Block until it is over."""
+        over: SimpleQueue[None] = SimpleQueue()
+        if not self._client.connection.call_soon(begin, lambda: over.put(None)):
+            raise Closed(CLOSED)
+        try:
+            over.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
 
     async def end(self, close: Callable[[], None]) -> None:
         """Call the function."""
@@ -62,26 +73,26 @@ class TaskWaits:
         """Wait for the result. What has begun goes on if the task is cancelled."""
         return await self._client.result(make)
 
-    async def take(self, hand_out: HandOut, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Wait until there are messages. What is taken is returned at once: no cancellation comes between."""
+    async def told(self, begin: Begin, timeout_s: float) -> bool:
+        """Wait until it is over."""
         loop = asyncio.get_running_loop()
-        deadline = time.monotonic() + timeout_s
-        while True:
-            changed: asyncio.Future[None] = loop.create_future()
+        over: asyncio.Future[bool] = loop.create_future()
 
-            def wake(changed: asyncio.Future[None] = changed) -> None:
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                    loop.call_soon_threadsafe(_finish, changed)
+        def finish(result: bool) -> None:
+            if not over.done():
+                over.set_result(result)
 
-            messages = hand_out.look(max_messages, wake)
-            left_s = deadline - time.monotonic()
-            if messages is not None or left_s <= 0:
-                return messages or []
-            timer = loop.call_later(left_s, _finish, changed)
-            try:
-                await changed
-            finally:
-                timer.cancel()
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(finish, True)
+
+        if not self._client.connection.call_soon(begin, tell):
+            raise Closed(CLOSED)
+        timer = loop.call_later(timeout_s, finish, False)
+        try:
+            return await over
+        finally:
+            timer.cancel()
 
     async def end(self, close: Callable[[], None]) -> None:
         """Call the function on a thread that is gone when this returns."""
@@ -100,8 +111,3 @@ def complete(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     finally:
         work.close()
     raise RuntimeError("a blocking call was suspended")
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

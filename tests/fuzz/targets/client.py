@@ -21,6 +21,7 @@ from minimq.receiving.queue_reader import QueueReader
 from minimq_common.batch import HEADER
 from minimq_common.errors import CorruptBatch, InvalidArgument, StoreError
 from minimq_proto.v1 import broker_pb2
+from support.handing import has_any, take
 
 _START: Final = 1000
 
@@ -55,9 +56,9 @@ def _fetch(frames: Sequence[broker_pb2.PullFrame]) -> None:
     for frame in frames:
         reader.frame_arrived(1, frame_of(frame), 0.0)
         for _ in range(10):
-            if not reader.may_hand_out(0.0):
+            if not has_any(reader, 0.0):
                 break
-            taken = reader.take(7, 0.0)
+            taken = take(reader, 7, 0.0)
             assert len(taken) <= 7
             for message in taken:
                 assert message.queue_offset > last, "a message is handed out twice"

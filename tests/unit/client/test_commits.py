@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -39,15 +38,15 @@ def store() -> Store:
 def new_commits(store: Store, repeat_s: float) -> tuple[Commits, dict[MessageQueue, QueueReader]]:
     options = FetchOptions(100, 1 << 20, recommit_s=repeat_s)
     readers = {queue: QueueReader(queue, Grant(0, 5, 0), options) for queue in (QUEUE, OTHER)}
-    return Commits(threading.RLock(), readers, store), readers
+    return Commits(readers, store), readers
 
 
 def test_by_itself_it_records_what_has_changed(store: Store) -> None:
     commits, readers = new_commits(store, 3600.0)
     for _ in range(3):
-        asyncio.run(commits.record_all(commits.progress_of_all({}), automatic=True))
+        asyncio.run(commits.record_all(commits.progress_of_all(), automatic=True))
     readers[OTHER].seek(6, 0.0)
-    asyncio.run(commits.record_all(commits.progress_of_all({}), automatic=True))
+    asyncio.run(commits.record_all(commits.progress_of_all(), automatic=True))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {OTHER: 6}]
 
 
@@ -61,6 +60,6 @@ def test_by_itself_it_repeats_what_has_not_changed_when_it_is_time(store: Store)
 def test_what_was_asked_for_is_always_recorded(store: Store) -> None:
     commits, _ = new_commits(store, 3600.0)
     for _ in range(2):
-        asyncio.run(commits.record_all(commits.progress_of_all({})))
+        asyncio.run(commits.record_all(commits.progress_of_all()))
         asyncio.run(commits.record(commits.progress({QUEUE: 5})))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {QUEUE: 5}] * 2

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from minimq import Message, MessageQueue, ReceivedMessage
+from minimq import Message, MessageQueue
 from minimq.receiving.in_flight import InFlightDeliveries, Suspects
 from minimq.receiving.process_queue import InFlightLimits
 from minimq.receiving.queue_dispatcher import QueueDispatcher
@@ -16,23 +15,14 @@ from minimq_common.batch_builder import BatchBuilder
 SUSPECT, NEW = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 
 
-class HandOut:
-    """Has one message of a queue that a callback has brought, and notes what is given back."""
+class Taker:
+    """Has one message of a queue that a callback has brought, and notes what is taken again."""
 
     def __init__(self) -> None:
         builder = BatchBuilder(1 << 20)
         builder.add([Message("orders", b"a")])
         self.messages = ReceivedBatch(NEW, EncodedBatch(0, 0, 0, 1, builder.build(1, 1, 0))).messages(0)
-        self.given_back: list[ReceivedMessage] = []
-
-    def has_any(self, queues: Sequence[MessageQueue]) -> bool:
-        return bool(queues)
-
-    def take(self, *_: object, **__: object) -> list[ReceivedMessage]:
-        return self.messages
-
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.given_back += messages
+        self.taken_again: list[int] = []
 
 
 def test_messages_of_a_queue_that_came_while_suspects_were_taken_are_given_back() -> None:
@@ -40,7 +30,10 @@ def test_messages_of_a_queue_that_came_while_suspects_were_taken_are_given_back(
     dispatcher._batch_size, dispatcher._waits_since = 1, 0.0
     dispatcher._in_flight = InFlightDeliveries(InFlightLimits(10, 1000, 20), lambda: None, one_at_a_time=False)
     dispatcher._calls = SimpleNamespace(flush=lambda: None)
-    hand_out = HandOut()
-    dispatcher._fetcher = SimpleNamespace(hand_out=hand_out, queues=[SUSPECT])
+    taker = Taker()
+    dispatcher._fetcher = SimpleNamespace(queues=[SUSPECT], has_any=None)
+    dispatcher._client = SimpleNamespace(run=lambda _, queues: bool(queues))
+    dispatcher._take_messages = lambda *_: taker.messages
+    dispatcher._take_again = taker.taken_again.append
     assert not dispatcher._take_alone({SUSPECT: Suspects(0, 1, 1, 1)})
-    assert hand_out.given_back == hand_out.messages
+    assert taker.taken_again == [1]

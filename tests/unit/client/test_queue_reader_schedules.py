@@ -17,6 +17,7 @@ from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
 from support.chance import SEED
+from support.handing import give_back, has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 MOST_MESSAGES = 20
@@ -109,9 +110,9 @@ class World:
         assert self.reader.frame_arrived(self.rng.randrange(number), frame, self.now) == []
 
     def take(self) -> None:
-        if not self.reader.may_hand_out(self.now):
+        if not has_any(self.reader, self.now):
             return
-        messages = self.reader.take(self.rng.randint(1, 12), self.now)
+        messages = take(self.reader, self.rng.randint(1, 12), self.now)
         offsets = [message.queue_offset for message in messages]
         assert offsets, "something can be handed out"
         for offset in offsets:
@@ -119,7 +120,7 @@ class World:
             self.expected = offset + 1
         if self.rng.random() < 0.2:
             kept = self.rng.randrange(len(offsets))
-            self.reader.give_back(messages[kept:])
+            give_back(self.reader, len(messages) - kept)
             self.expected = offsets[kept]
         self.do(self.reader.tick(self.now))
 
@@ -130,7 +131,7 @@ class World:
     def lease_again(self) -> None:
         if self.rng.random() < 0.5:
             self.do(self.reader.leave())
-            assert not self.reader.may_hand_out(self.now)
+            assert not has_any(self.reader, self.now)
         self.epoch += self.rng.choice((0, 1 << 32))
         decisions = self.reader.renewed(Grant(self.epoch, 0, 7), self.now)
         assert decisions is not None
