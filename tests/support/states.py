@@ -30,7 +30,7 @@ def rows(state: State) -> dict[str, Any]:
         "committed": state.committed.copy(),
         "started": state.started.copy(),
         "transactions": transaction_rows(state.transactions),
-        "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
+        "producers": {number: msgspec.to_builtins(state.producers.states.get(number)) for number in state.producers},
     }
 
 

@@ -78,12 +78,6 @@ class ProducerState(msgspec.Struct, array_like=True):
             self.sequences.insert(index, sequence)
             self.places.insert(index, place)
 
-    def part(self, topic_id: int) -> ProducerState:
-        """Return what is stored in one topic, of a row of a release that kept all topics of a producer together."""
-        kept = [index for index, place in enumerate(self.places) if place.topic_id == topic_id]
-        sequences, places = [self.sequences[index] for index in kept], [self.places[index] for index in kept]
-        return ProducerState(self.last, self.settled, sequences, places)
-
 
 class ProducerTable:
     """The producers that wrote to one broker, each once for each topic, within bounds.
@@ -98,22 +92,22 @@ class ProducerTable:
         self._max_producers = max_producers
         self._max_batches = max_batches
         self._max_total = max(max_total, max_batches)
-        #: In the order of their latest batches, unless they were loaded and that has not mattered yet.
-        self._producers: OrderedDict[ProducerKey, ProducerState] = OrderedDict()
+        #: In the order of their latest batches, unless they were loaded and that has not mattered yet. Only to look at.
+        self.states: OrderedDict[ProducerKey, ProducerState] = OrderedDict()
         self._ordered = True
         self._total = 0
 
     def __iter__(self) -> Iterator[ProducerKey]:
-        return iter(self._producers)
+        return iter(self.states)
 
     def find(self, key: ProducerKey, sequence: int) -> Place | None:
         """Return where a batch is stored, None when it is not remembered."""
-        producer = self._producers.get(key)
+        producer = self.states.get(key)
         return producer.find(sequence) if producer else None
 
     def settled(self, key: ProducerKey) -> int:
         """Return the sequence number below which a producer sends nothing any more; 0 when it is not known."""
-        producer = self._producers.get(key)
+        producer = self.states.get(key)
         return producer.settled if producer else 0
 
     def add(
@@ -121,57 +115,49 @@ class ProducerTable:
     ) -> list[ProducerKey]:
         """Remember a batch that ends at a log position. Returns the producers that are forgotten for it."""
         key = producer_id, place.topic_id
-        producer = self._producers.get(key)
+        producer = self.states.get(key)
         if producer is None:
-            producer = self._producers[key] = ProducerState()
+            producer = self.states[key] = ProducerState()
         else:
-            self._producers.move_to_end(key)
+            self.states.move_to_end(key)
         producer.last = position
-        before = len(producer.sequences)
-        producer.settle(settled_before)
-        producer.add(sequence, place)
-        if len(producer.sequences) > self._max_batches:
-            producer.settle(producer.sequences[-self._max_batches])
-        self._total += len(producer.sequences) - before
-        return self._shrink()
+        sequences = producer.sequences
+        before = len(sequences)
+        if settled_before > producer.settled:
+            producer.settle(settled_before)
+        if sequence >= producer.settled and (not sequences or sequence > sequences[-1]):  # as nearly always
+            sequences.append(sequence)
+            producer.places.append(place)
+        else:
+            producer.add(sequence, place)
+        if len(sequences) > self._max_batches:
+            producer.settle(sequences[-self._max_batches])
+        self._total += len(sequences) - before
+        is_within = len(self.states) <= self._max_producers and self._total <= self._max_total
+        return [] if is_within else self._shrink()
 
     def forget_topic(self, topic_id: int) -> list[ProducerKey]:
         """Forget all about a topic. Returns the producers that had written to it."""
-        found = [key for key in self._producers if key[1] == topic_id]
+        found = [key for key in self.states if key[1] == topic_id]
         for key in found:
-            self._total -= len(self._producers.pop(key).sequences)
+            self._total -= len(self.states.pop(key).sequences)
         return found
-
-    def row(self, key: ProducerKey) -> ProducerState | None:
-        """Return what the checkpoint holds of a producer, to be saved at once; None when it is forgotten."""
-        return self._producers.get(key)
 
     def load(self, key: ProducerKey, row: Any) -> None:  # noqa: ANN401 - as it was decoded
         """Take a row of a checkpoint in; they may come in any order."""
-        self._put(key, msgspec.convert(row, ProducerState))
-
-    def load_former(self, producer_id: int, row: Any) -> list[ProducerKey]:  # noqa: ANN401 - as it was decoded
-        """Take in a row of a release that kept all topics of a producer together. Returns the rows that it becomes."""
-        former = msgspec.convert(row, ProducerState)
-        keys = [(producer_id, topic_id) for topic_id in dict.fromkeys(each.topic_id for each in former.places)]
-        for key in keys:
-            if key not in self._producers:
-                self._put(key, former.part(key[1]))
-        return keys
-
-    def _put(self, key: ProducerKey, producer: ProducerState) -> None:
-        replaced = self._producers.get(key, ProducerState())
-        self._producers[key] = producer
+        producer = msgspec.convert(row, ProducerState)
+        replaced = self.states.get(key, ProducerState())
+        self.states[key] = producer
         self._total += len(producer.sequences) - len(replaced.sequences)
         self._ordered = False
 
     def _shrink(self) -> list[ProducerKey]:
         forgotten = []
-        while len(self._producers) > self._max_producers or self._total > self._max_total:
+        while len(self.states) > self._max_producers or self._total > self._max_total:
             if not self._ordered:
-                self._producers = OrderedDict(sorted(self._producers.items(), key=lambda item: item[1].last))
+                self.states = OrderedDict(sorted(self.states.items(), key=lambda item: item[1].last))
                 self._ordered = True
-            key, producer = self._producers.popitem(last=False)
+            key, producer = self.states.popitem(last=False)
             self._total -= len(producer.sequences)
             forgotten.append(key)
         return forgotten
@@ -188,19 +174,22 @@ class PendingBatches:
     """Batches that are to be written together, on top of a table that does not know of them; thrown away after it."""
 
     def __init__(self, table: ProducerTable) -> None:
-        self._table = table
+        self._table = table.states
         self._places: dict[tuple[ProducerKey, int], Place] = {}
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
         """Return where a batch was, or will be, stored; None when it is new."""
-        place = self._table.find(key, sequence)
-        if place is not None:
-            return Repeated(place, applied=True)
+        settled, producer = self._settled.get(key, 0), self._table.get(key)
+        if producer is not None:
+            settled = max(settled, producer.settled)
+            if producer.sequences and sequence <= producer.sequences[-1]:
+                place = producer.find(sequence)
+                if place is not None:
+                    return Repeated(place, applied=True)
         place = self._places.get((key, sequence))
         if place is not None:
             return Repeated(place, applied=False)
-        settled = max(self._table.settled(key), self._settled.get(key, 0))
         if sequence < settled:
             raise StaleSequence(
                 f"batch {sequence} of producer {key[0]:016x} comes too late: all below {settled} are settled "

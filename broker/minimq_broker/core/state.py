@@ -170,7 +170,15 @@ class State:
     def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
         """Take the effect of the entry at `self.position` in."""
         if isinstance(entry, BatchApplied):  # as nearly all are
-            self._lengthen(entry, position)
+            queue = entry.queue
+            self.ends[queue] = entry.end
+            self.changed.add(("end", *queue))
+            if entry.producer_id:
+                self._remember(entry, position)
+            elif entry.is_published:
+                self.transactions.publish(self.position)
+            elif entry.due is not None:
+                self.delays.publish(entry.due, queue.topic_id, entry.end.offset - entry.place.base_offset)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
         elif isinstance(entry, HalvesEnded | HalvesChecked):
@@ -258,15 +266,6 @@ class State:
     def _unpublish(self, group: str) -> None:
         if self.published.pop(group, None):
             self.changed.add(("published", group))
-
-    def _lengthen(self, batch: BatchApplied, position: int) -> None:
-        self._set(("end", *batch.queue), self.ends, batch.queue, batch.end)
-        if batch.producer_id:
-            self._remember(batch, position)
-        elif batch.is_published:
-            self.transactions.publish(self.position)
-        elif batch.due is not None:
-            self.delays.publish(batch.due, batch.queue.topic_id, batch.end.offset - batch.place.base_offset)
 
     def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         self._move(group, offsets, forced=forced)

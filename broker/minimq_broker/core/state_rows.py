@@ -73,15 +73,11 @@ def _note_row(state: State, *key: Any) -> None:
 
 
 def _producer_row(state: State, *key: Any) -> ProducerState | None:
-    return state.producers.row((key[0], key[1])) if len(key) > 1 else None  # one of a former release goes
+    return state.producers.states.get((key[0], key[1]))
 
 
-def _load_producer(state: State, row: Any, producer_id: Any, *topic_id: Any) -> None:
-    if topic_id:
-        state.producers.load(msgspec.convert((producer_id, *topic_id), ProducerKey), row)
-        return
-    state.changed.add(("producer", producer_id))
-    state.changed.update(("producer", *key) for key in state.producers.load_former(producer_id, row))
+def _load_producer(state: State, row: Any, *key: Any) -> None:
+    state.producers.load(msgspec.convert(key, ProducerKey), row)
 
 
 def _popped_row(state: State, *key: Any) -> PopRow | None:

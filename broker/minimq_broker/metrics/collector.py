@@ -106,7 +106,7 @@ class BrokerMetrics:
 
     def _commits(self, store: MessageStore) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_term", "Latest term in the log.", store.state.term)
-        yield counter(f"{PREFIX}_commits_total", "Commits written and synced.", store.commits)
+        yield counter(f"{PREFIX}_commits_total", "Commits written and synced.", store.figures.commits)
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
         yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one commit.", store.figures.sizes)

@@ -15,8 +15,8 @@ from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.copy import check_free
-from minimq_broker.store.snapshot import Snapshot
 from minimq_common import rpc
 from minimq_common.errors import SystemBusy
 from minimq_common.peer_role import explained

@@ -76,7 +76,7 @@ class StatusService:
                 log_end=store.state.position,
                 segments=len(store.log.segments),
                 disk_bytes=store.log.disk_bytes,
-                commits=store.commits,
+                commits=store.figures.commits,
                 permission=store.state.permission,
                 disk_used_bytes=disk.used_bytes,
                 disk_free_bytes=disk.free_bytes,

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from minimq_broker.core.state import State
 from minimq_broker.services.damage import Damage
+from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_common.errors import CopyInterrupted, SystemBusy
 
@@ -146,7 +146,7 @@ class StoreHandle:
 
     def _new_store(self, *, alone: bool) -> MessageStore:
         observer = StoreObserver(
-            _nobody if self._alone else self._observer.grown,
+            None if self._alone else self._observer.grown,
             damage_found=self.damage.found,
             disk_filled=self._observer.disk_filled,
         )
@@ -197,10 +197,6 @@ class StoreHandle:
             self._closed = None if self._is_open else "this broker could not open its store; its log has the reason"
             if self._is_open and self.any_store.state is not before:
                 self._observer.replaced(before)
-
-
-def _nobody() -> None:
-    """Tell nobody that the log has grown: there is no other replica."""
 
 
 async def uncancellable(work: Awaitable[Result]) -> Result:

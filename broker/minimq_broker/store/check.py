@@ -231,7 +231,7 @@ class _LogWalk:
         for queue, key, value in segment.stored_rows():
             last = last_offset_in(key)
             row = expected.pop((queue, last), None)
-            if row is None or not row.is_stored_as(queue, key, value):
+            if row is None or (key, value) != row.pack(queue):
                 position = -1 if row is None else row.position
                 self._find(segment, position, f"the index row of queue {self._name_of(queue)} offset {last} is wrong")
         for (queue, last), row in expected.items():

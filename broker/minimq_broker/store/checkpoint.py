@@ -33,6 +33,13 @@ class DamagedCheckpoint(DamagedFile):
     """The checkpoint is damaged. As long as the log begins at position 0, another one follows from that."""
 
 
+class Snapshot(NamedTuple):
+    """A saved state: what the entries of the log up to a position lead to."""
+
+    position: int
+    rows: list[tuple[bytes, bytes]]
+
+
 class ChangedRows(NamedTuple):
     """The changes that a checkpoint lacks: changed rows of a state, as they are stored, its log position and its mark.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import (
@@ -17,42 +19,52 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.staging import Staged, StagedCount, check_room
-from minimq_broker.core.state import BatchApplied, QueueKey, State
-from minimq_broker.store.batch_topics import check_may_wait, check_same_topic, wrong_kind
-from minimq_broker.store.delay_drafts import DelayDrafts
+from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
+from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.store.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     EntryKind,
+    batch_entry,
+    due_entry,
     fact_entry,
     opened,
     staged_batch,
     staged_entry,
 )
-from minimq_broker.store.group_entries import GroupEntries
-from minimq_broker.store.group_limits import GroupLimits
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.store.log_reader import LogReader
-from minimq_broker.store.lost_batch import LostBatch
 from minimq_broker.store.pop_drafts import PopDrafts
-from minimq_broker.store.rows import row_of
-from minimq_common.batch import read_header
+from minimq_broker.store.rows import Row, row_of
+from minimq_common.batch import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,
     Fenced,
     InvalidArgument,
+    MiniMQError,
     QueueNotFound,
     StaleSequence,
     StoreError,
 )
 from minimq_common.model import Permission
 
-_DEFAULT_LIMITS = GroupLimits()
+log = logging.getLogger(__name__)
+
+_EMPTY = QueueEnd()
 
 
-class CommitGroup(GroupEntries):
+class LostBatch(NamedTuple):
+    """A staged batch of a committed transaction that cannot be read any more, and why."""
+
+    transaction: TransactionId
+    topic: str
+    batch: StagedBatch
+    reason: str
+
+
+class CommitGroup:
     """The entries of one transaction. Offsets are assigned here, after those in the state.
 
     A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
@@ -64,21 +76,30 @@ class CommitGroup(GroupEntries):
         end: int,
         now_ms: int,
         *,
-        ahead: bool,
-        limits: GroupLimits = _DEFAULT_LIMITS,
+        ahead: bool = False,
+        refusal: MiniMQError | None = None,
+        staging: StagingLimits | None = None,
+        delays: DelayLimits | None = None,
     ) -> None:
-        super().__init__(state, end, now_ms)
+        self.state = state
+        self.now_ms = now_ms
+        self.start = self.end = end
+        self.ends: dict[QueueKey, QueueEnd] = {}
+        self.messages = 0
+        self.entries: list[tuple[int, bytes]] = []
+        self.rows: list[tuple[QueueKey, Row]] = []
+        self.due: list[AnyDueRow] = []
+        self.effects: list[tuple[Effect, int, int]] = []
         self._pending = PendingBatches(state.producers)
         self._staged: dict[tuple[TransactionId, int, int], StagedBatch] = {}
-        self._staging = limits.staging
-        #: What the group adds to what is staged, and to which parts.
-        self._staged_count = StagedCount()
+        self._staging = staging
         self._staged_parts: set[tuple[TransactionId, int]] = set()
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self._delay_limits = limits.delays
+        self._delay_limits = delays
         self._ahead = ahead
-        self.refusal = limits.refusal
+        #: Why no new batch may be written now, None when it may; facts are.
+        self.refusal = refusal
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
         #: Of the jobs of which there will be spans.
@@ -99,44 +120,48 @@ class CommitGroup(GroupEntries):
     @cached_property
     def delays(self) -> DelayDrafts:
         """Its decisions on delayed batches."""
-        return DelayDrafts(self, self.state, self._delay_limits.longest_ms)
+        return DelayDrafts(self, self._delay_limits or DelayLimits())
+
+    @cached_property
+    def _staged_count(self) -> StagedCount:
+        return StagedCount()
+
+    # ---- batches ------------------------------------------------------------------------------------
 
     def add_batch(self, job: AppendJob) -> None:
         """Give a batch its place, or find the one that it has."""
         if job.times is not None:
             self.times.append(job.times)
-        topic = self.state.topic(job.topic)
-        if job.delay is not None and self._delay(job, job.delay, topic):
-            return
-        if job.transaction is not None:
+        topic = self.state.topics.get(job.topic) or self.state.topic(job.topic)
+        header = job.header
+        if job.delay is not None:
+            self.delays.check(job, topic)
+        elif job.transaction is not None:
             self._stage(job, job.transaction, topic)
             return
-        header = job.header
-        if header.producer_id and self._found(job, topic):
-            return
-        place = self._append_batch(self._queue_of(job, topic), job)
+        if header.producer_id:
+            repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
+            if repeated is not None:
+                _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
+                if repeated.applied:  # data on disk stays there, whatever happens to the group
+                    self.early.append(job)
+                return
+        place = self._delayed(job, job.delay, topic) if job.delay is not None else None
+        if place is None:
+            place = self._append_batch(self._queue_of(job, topic), job)
         _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
         if self._ahead:
             self.early.append(job)
 
-    def _delay(self, job: AppendJob, delay: Delay, topic: Topic) -> bool:
-        check_may_wait(job, topic)
-        header = job.header
-        if header.producer_id and self._found(job, topic):
-            return True
+    def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> Place | None:
         due_ms = self.delays.due_ms(delay)
         if due_ms is None:
-            return False
-        queue = self._queue_of(job, topic)
-        if (refusal := self._delay_limits.refusal()) is not None:
-            raise refusal
-        place = self.delays.put(job, queue, due_ms, is_recallable=delay.recallable)
+            return None
+        place = self.delays.put(job, self._queue_of(job, topic), due_ms, is_recallable=delay.recallable)
+        header = job.header
         if header.producer_id:
             self._pending.add(header.producer_id, header.sequence, header.settled_before, place)
-        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
-        if self._ahead:
-            self.early.append(job)
-        return True
+        return place
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Give all batches of a job their places, with what a group has consumed, or find those that they have."""
@@ -186,9 +211,10 @@ class CommitGroup(GroupEntries):
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         header = job.header
         place = self.put(queue, job.data, header)
-        producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
+        producer_id, sequence = header.producer_id, header.sequence
+        settled_before = sequence - header.unsettled if sequence > header.unsettled else 0
         effect = BatchApplied(queue, self.ends[queue], place, producer_id, sequence, settled_before)
-        self.do(effect, place.stored_ms)
+        self.effects.append((effect, self.end, place.stored_ms))
         if producer_id:
             self._pending.add(producer_id, sequence, settled_before, place)
         return place
@@ -196,14 +222,15 @@ class CommitGroup(GroupEntries):
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
         if self.refusal is not None:
             raise copy.copy(self.refusal)  # each job its own, as it keeps a traceback
-        self.state.check_allowed(topic, Permission.WRITE)
+        if not topic.permission & self.state.permission & Permission.WRITE:
+            self.state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
-        if topic.fifo != bool(job.header.lane):
-            raise InvalidArgument(wrong_kind(topic))
+        if bool(topic.is_fifo) is not bool(job.header.lane):
+            raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
     def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
@@ -223,12 +250,11 @@ class CommitGroup(GroupEntries):
             found = StagedBatch(self.end, len(entry), *queue, self.now_ms, *number)
             self._staged[transaction, *number] = found
             self.halves.staged(transaction, header.producer_id)
-            self.append(entry)
-            self.do(BatchStaged(transaction, *number, found), self.now_ms)
+            self.append(entry, BatchStaged(transaction, *number, found))
         else:
-            check_same_topic(job, topic, found.topic_id)
+            _check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
-            if applied:  # as in `_found`
+            if applied:  # as in `add_batch`
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
@@ -236,11 +262,13 @@ class CommitGroup(GroupEntries):
         table, part = self.state.transactions, (transaction, producer_id)
         is_new = part not in self._staged_parts and not table.has_part(*part)
         more = Staged(1, size, int(is_new))
-        check_room(self._staging, (table.open, self._staged_count), transaction.name, producer_id, more)
+        check_room(
+            self._staging or StagingLimits(), (table.open, self._staged_count), transaction.name, producer_id, more
+        )
         self._staged_count.add(transaction.name, producer_id, more)
         self._staged_parts.add(part)
 
-    def publish_next(self, name: str, log: LogReader) -> int:
+    def publish_next(self, name: str, reader: LogReader) -> int:
         """Publish the next batches that a name has decided on; return how many no longer wait.
 
         Batches that cannot be read are skipped, or the rest, and all later transactions of the name, would wait
@@ -253,16 +281,16 @@ class CommitGroup(GroupEntries):
             raise copy.copy(self.refusal)
         ending = self.state.transactions.ending(name)
         assert ending is not None  # it has something to publish
-        self.publish(TransactionId(name, ending.number), staged, log)
+        self.publish(TransactionId(name, ending.number), staged, reader)
         return len(staged)
 
-    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], log: LogReader) -> None:
+    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: LogReader) -> None:
         """Write staged batches to their queues, in this order."""
         self.add(PublicationBegun(*transaction))
         for batch in staged:
             topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
             try:
-                data = staged_batch(log.entry_at(batch.position), transaction.name, batch)
+                data = staged_batch(reader.entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
                 self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
@@ -270,17 +298,8 @@ class CommitGroup(GroupEntries):
             # Queues may have been hidden since; a permission that was taken away does not matter.
             queue = QueueKey(batch.topic_id, batch.queue_id % topic.write_queues)
             place = self.put(queue, data, read_header(data), EntryKind.PUBLISHED)
-            self.do(BatchApplied(queue, self.ends[queue], place, is_published=True), place.stored_ms)
-
-    def _found(self, job: AppendJob, topic: Topic) -> bool:
-        header = job.header
-        repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
-        if repeated is None:
-            return False
-        _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
-        if repeated.applied:  # data on disk stays there, whatever happens to the group
-            self.early.append(job)
-        return True
+            effect = BatchApplied(queue, self.ends[queue], place, is_published=True)
+            self.effects.append((effect, self.end, place.stored_ms))
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in."""
@@ -311,7 +330,8 @@ class CommitGroup(GroupEntries):
         if at < whole_from:
             raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
         for data in job.entries:
-            self.append(data)
+            self.entries.append((self.end, data))
+            self.end += len(data)
         self.rows += rows
         self.due += due
         self.messages += sum(row.count for _, row in rows)
@@ -323,7 +343,59 @@ class CommitGroup(GroupEntries):
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
-        super().add(fact)
+        self.append(fact_entry(fact, self.now_ms), fact)
+
+    # ---- entries ------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        queue: QueueKey,
+        data: bytes | memoryview,
+        header: Header,
+        kind: EntryKind = EntryKind.BATCH,
+        key: DueKey | None = None,
+    ) -> Place:
+        """Write a batch where its queue ends, with the key of one that was delayed; its effect follows."""
+        end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
+        stored_ms = max(self.now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
+        offset, count, position = end.offset, header.count, self.end
+        if key is None:
+            entry = batch_entry(queue, offset, stored_ms, data, kind)
+        else:
+            entry = due_entry(queue, offset, stored_ms, key, data)
+        size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes
+        self.entries.append((position, entry))
+        self.end = position + size
+        self.rows.append((queue, Row(offset + count - 1, position, size, count, stored_ms, *born, hashes)))
+        self.messages += count
+        self.ends[queue] = QueueEnd(offset + count, stored_ms)
+        return Place(*queue, offset, stored_ms)
+
+    def append(self, entry: bytes, effect: Effect) -> None:
+        """Write an entry that is no batch in a queue."""
+        self.due += due_rows_of(effect, self.end, len(entry))
+        self.entries.append((self.end, entry))
+        self.end += len(entry)
+        self.effects.append((effect, self.end, self.now_ms))
+
+    def tell_lost(self) -> None:
+        """Log the part of transactions that is not published: one line for each queue."""
+        queues: dict[tuple[str, int], list[LostBatch]] = {}
+        for each in self.lost:
+            queues.setdefault((each.topic, each.batch.queue_id), []).append(each)
+        for (topic, queue_id), batches in queues.items():
+            first = batches[0]
+            log.error(
+                "store: messages of a transaction are lost, the others of it are published transaction=%s number=%d "
+                "topic=%s queue=%d batches=%d bytes=%d position=%d error=%s",
+                *first.transaction,
+                topic,
+                queue_id,
+                len(batches),
+                sum(each.batch.size for each in batches),
+                first.batch.position,
+                first.reason,
+            )
 
 
 def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:
@@ -331,3 +403,20 @@ def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms
     if place.due_ms:
         job.base_offset, job.due = -1, DueKey(place.due_ms, place.base_offset)
+
+
+def _wrong_kind(topic: Topic) -> str:
+    if topic.fifo:
+        return f"topic {topic.name!r} is a FIFO topic: give each message a message group"
+    return (
+        f"topic {topic.name!r} is not a FIFO topic: send without a message group, or to a topic that was created with "
+        "`minimq topic create NAME --fifo`"
+    )
+
+
+def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
+    if topic_id != topic.topic_id:
+        raise InvalidArgument(
+            f"batch {job.header.sequence} of producer {job.header.producer_id:016x} is stored in another topic "
+            f"already, not in {job.topic!r}: a new batch needs a new number"
+        )

@@ -103,15 +103,16 @@ class CommitLog(LogReader):
     ) -> None:
         """Add a group of entries, with the rows of what is among them, at the position where the log ends; sync."""
         try:
-            self.active.write(entries, rows, due)
+            self.segments[-1].write(entries, rows, due)
         except lmdb.MapFullError:
             self.roll(end)
-            self.active.write(entries, rows, due)
+            self.segments[-1].write(entries, rows, due)
 
     def roll_if_full(self, end: int) -> None:
         """Begin a new segment at position `end` when the active one has its size."""
         # One whose entries were all deleted again keeps its size, and has room nevertheless.
-        if self.active.used_bytes >= self._segment_bytes and end != self.active.start:
+        active = self.segments[-1]
+        if active.used_bytes >= self._segment_bytes and end != active.start:
             self.roll(end)
 
     def roll(self, end: int) -> None:

@@ -34,16 +34,12 @@ class Confirmation:
     def __init__(self, notify: Notify, *, holds: bool) -> None:
         self.notify = notify
         self._position = 0
-        self._holds = holds
+        #: True if entries written from now on wait until they are confirmed.
+        self.holds = holds
         self._changed = threading.Condition()
         self._groups: deque[_UnconfirmedGroup] = deque()
         #: Where queues end for readers, and at the groups after that. None of these rows is ever empty: others look.
         self._ends: dict[QueueKey, deque[QueueEnd]] = {}
-
-    @property
-    def holds(self) -> bool:
-        """True if entries written from now on wait until they are confirmed."""
-        return self._holds
 
     @property
     def position(self) -> int:
@@ -73,13 +69,13 @@ class Confirmation:
     def wait(self, position: int, timeout_s: float) -> bool:
         """Wait until everything up to a position is confirmed; return whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._holds or self._position >= position, timeout_s)
+            return self._changed.wait_for(lambda: not self.holds or self._position >= position, timeout_s)
 
     def restart(self, *, holds: bool, end: int) -> None:
         """Begin a new role at the end of the log: who may confirm what comes next is another one."""
         with self._changed:
-            self._position = min(self._position, end) if self._holds else end
-            self._holds = holds
+            self._position = min(self._position, end) if self.holds else end
+            self.holds = holds
             released = self._release(self._position)
         self._tell(*released)
 
@@ -118,7 +114,7 @@ class Confirmation:
     def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:
         jobs: list[Job] = []
         grown: set[QueueKey] = set()
-        while self._groups and (not self._holds or self._groups[0].end <= position):
+        while self._groups and (not self.holds or self._groups[0].end <= position):
             group = self._groups.popleft()
             jobs += group.jobs
             grown |= group.queues

@@ -17,7 +17,7 @@ from typing import Self
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.checkpoint import Checkpoint, position_of
+from minimq_broker.store.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
@@ -26,7 +26,6 @@ from minimq_broker.store.entry import opened
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.rows import Batch, Row, row_of
-from minimq_broker.store.snapshot import Snapshot
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from minimq_broker.core.delays import (
     MAX_DELAY_MS,
@@ -17,19 +18,26 @@ from minimq_broker.core.delays import (
     RecalledBatch,
     RecallOutcome,
 )
+from minimq_broker.core.disk import DiskLevel
 from minimq_broker.core.facts import Topic
 from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, QueueKey, State
+from minimq_broker.core.state import BatchApplied, QueueKey
+from minimq_broker.store.disk import Disk
 from minimq_broker.store.due_index import DueIndex, StoredDue, row_in
 from minimq_broker.store.due_rows import DueRow, due_key_in, is_recall
 from minimq_broker.store.entry import EntryKind, delayed_batch, delayed_entry
-from minimq_broker.store.group_entries import GroupEntries
 from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
 from minimq_common.batch import read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
 
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
+
 log = logging.getLogger(__name__)
+
+#: When a sender that was refused may come back, in seconds.
+_COME_BACK_S = 1.0
 
 #: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
 _LOOKED_AT = 10_000
@@ -47,25 +55,46 @@ class DelayLimits:
     refusal: Callable[[], StoreFull | None] = lambda: None
 
 
+def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
+    """Return why no batch may be delayed now, None when one may: they fill the disk, and nothing can be deleted."""
+    use, level = disk.latest
+    if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
+        return None
+    return StoreFull(
+        f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more are "
+        "accepted until some are due: send without a delay, or give the broker a larger disk",
+        retry_after_s=_COME_BACK_S,
+    )
+
+
 class DelayDrafts:
     """The changes of one group commit to delayed batches."""
 
-    def __init__(self, group: GroupEntries, state: State, max_delay_ms: int = MAX_DELAY_MS) -> None:
-        self._group, self._state, self._max_delay_ms = group, state, max_delay_ms
+    def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
+        self._group, self._state, self._limits = group, group.state, limits
         #: After what the group publishes.
-        self._published = state.delays.published
+        self._published = group.state.delays.published
         #: What the group recalls.
         self._recalled: set[DueKey] = set()
 
     # ---- taking in ----------------------------------------------------------------------------------
 
+    def check(self, job: AppendJob, topic: Topic) -> None:
+        """Raise `InvalidArgument` for a delayed batch in a transaction, or of a FIFO topic."""
+        if job.transaction is not None:
+            raise InvalidArgument("a message of a transaction cannot be delayed: send it by itself, or without a delay")
+        if topic.fifo:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is a FIFO topic, whose messages keep their order: they cannot be delayed"
+            )
+
     def due_ms(self, delay: Delay) -> int | None:
         """Return when a batch is due, in ms since 1970; None when it is due now."""
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
-        if due_ms > now_ms + self._max_delay_ms:
+        if due_ms > now_ms + self._limits.longest_ms:
             raise InvalidArgument(
-                f"a message may be delayed by {self._max_delay_ms / _DAY_MS:g} days at most at this broker "
+                f"a message may be delayed by {self._limits.longest_ms / _DAY_MS:g} days at most at this broker "
                 f"(--max-delay), not by {(due_ms - now_ms) / _DAY_MS:.1f}"
             )
         if due_ms <= now_ms:
@@ -75,6 +104,8 @@ class DelayDrafts:
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
         """Write a batch that waits for a queue."""
+        if (refusal := self._limits.refusal()) is not None:
+            raise refusal
         header, now_ms = job.header, self._group.now_ms
         if due_ms <= self._published.due_ms:  # the clock was set back, or that of another master was ahead
             fact = DelaysSetBack(now_ms, self._group.end)
@@ -82,9 +113,9 @@ class DelayDrafts:
             self._published = self._published.set_back(fact)
         key = DueKey(due_ms, self._group.end)
         place = Place(*queue, key.id, now_ms, due_ms)
-        self._group.append(delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable))
         numbers = header.producer_id, header.sequence, header.settled_before
-        self._group.do(BatchDelayed(key, header.count, place, is_recallable, *numbers), now_ms)
+        entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable)
+        self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers))
         return place
 
     # ---- publishing ---------------------------------------------------------------------------------
@@ -133,7 +164,8 @@ class DelayDrafts:
         # Queues may have been hidden since; a permission that was taken away does not matter.
         queue = QueueKey(topic.topic_id, delayed.place.queue_id % topic.write_queues)
         place = self._group.put(queue, data, read_header(data), EntryKind.DUE, key)
-        self._group.do(BatchApplied(queue, self._group.ends[queue], place, due=key), place.stored_ms)
+        effect = BatchApplied(queue, self._group.ends[queue], place, due=key)
+        self._group.effects.append((effect, self._group.end, place.stored_ms))
         self._published = self._published.moved(key)
         job.messages += delayed.messages
         job.late_ms.append(place.stored_ms - key.due_ms)

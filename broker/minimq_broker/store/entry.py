@@ -74,7 +74,8 @@ def batch_entry(
 ) -> bytes:
     """Return the entry of a batch in a queue."""
     head = _HEADER.pack(0, kind, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return _sealed(head, data)
+    crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
+    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
 
 
 def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:

@@ -12,13 +12,11 @@ import lmdb
 
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.store.checkpoint import position_of
-from minimq_broker.store.commit_figures import CommitFigures
+from minimq_broker.store.checkpoint import Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.delay_drafts import DelayLimits
-from minimq_broker.store.delay_refusal import delay_refusal
+from minimq_broker.store.delay_drafts import DelayLimits, delay_refusal
 from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.due_index import DueIndex
@@ -29,10 +27,8 @@ from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.old_segments import OldSegments
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.snapshot import Snapshot
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_broker.store.term_begin import term_begun
-from minimq_broker.store.writer import Writer, WriterHooks
+from minimq_broker.store.writer import CommitFigures, Writer, WriterHooks, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 
@@ -278,11 +274,6 @@ class MessageStore:
         It stops after the one that reaches a size; there is none only behind the last one.
         """
         return self.log.archive_file.ask(lambda archive: archive.part(position, before, max_bytes), [])
-
-    @property
-    def commits(self) -> int:
-        """Transactions committed since the start."""
-        return self._writer.commits
 
     @property
     def figures(self) -> CommitFigures:

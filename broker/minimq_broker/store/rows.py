@@ -27,9 +27,8 @@ _SIZE_AT = 8
 _NUMBER = struct.Struct("<H")
 _NUMBER_AT = _ROW.size - _NUMBER.size
 _TOO_MANY_TAGS = 0xFFFF
-#: Behind the hashes: the CRC-32C of the row and its key, and a byte by which its size tells that it is there.
-_SEAL = struct.Struct("<IB")
-_SEALED = 1
+#: Behind the hashes: the CRC-32C of the row and its key.
+_SEAL = struct.Struct("<I")
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -50,22 +49,17 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         """Offset of the first record."""
         return self.last_offset - self.count + 1
 
-    def _packed(self) -> bytes:
-        hashes = self.tag_hashes
-        number = _TOO_MANY_TAGS if hashes is None else len(hashes)
-        fixed = _ROW.pack(
-            self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
-        )
-        return fixed + struct.pack(f"<{len(hashes)}I", *hashes) if hashes else fixed
-
-    def is_stored_as(self, queue: QueueKey, key: bytes, value: bytes) -> bool:
-        """Return whether a stored key and row equal these, with a checksum or in the format of an older release."""
-        return (key, value) == self.pack(queue) or value == self._packed()
-
     def pack(self, queue: QueueKey) -> tuple[bytes, bytes]:
         """Return the key of the row, and the row as stored with its checksum."""
-        key, value = ROW_KEY.pack(*queue, self.last_offset), self._packed()
-        return key, value + _SEAL.pack(google_crc32c.value(key + value), _SEALED)
+        hashes = self.tag_hashes
+        number = _TOO_MANY_TAGS if hashes is None else len(hashes)
+        key = ROW_KEY.pack(*queue, self.last_offset)
+        value = _ROW.pack(
+            self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
+        )
+        if hashes:
+            value += struct.pack(f"<{number}I", *hashes)
+        return key, value + _SEAL.pack(google_crc32c.value(key + value))
 
 
 def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
@@ -137,18 +131,11 @@ class ReadResult(NamedTuple):
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
-    """Raise `CorruptEntry` when a row as stored does not match its checksum. Those of older releases have none."""
+    """Raise `CorruptEntry` when a row as stored does not match its checksum."""
     stored = bytes(value)
-    seal = _SEAL.pack(google_crc32c.value(bytes(key) + stored[: -_SEAL.size]), _SEALED)
-    if stored[-_SEAL.size :] == seal and len(stored) >= _ROW.size + _SEAL.size:
-        return
-    if len(stored) < _ROW.size or len(stored) != _plain_size(stored):
+    seal = _SEAL.pack(google_crc32c.value(bytes(key) + stored[: -_SEAL.size]))
+    if stored[-_SEAL.size :] != seal or len(stored) < _ROW.size + _SEAL.size:
         raise CorruptEntry("an index row does not match its CRC-32C")
-
-
-def _plain_size(value: bytes) -> int:
-    [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
-    return _ROW.size + (0 if number == _TOO_MANY_TAGS else 4 * int(number))
 
 
 def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:

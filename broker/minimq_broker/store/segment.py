@@ -107,11 +107,10 @@ class Segment(SegmentFile):
 
         With rows of the due table, that table is made before, and told of the change after the commit.
         """
-        with txn.cursor(self._log) as cursor:
-            cursor.putmulti([(_POSITION.pack(position), entry) for position, entry in entries], append=True)
-        if rows:
-            with txn.cursor(self._rows) as cursor:
-                cursor.putmulti([row.pack(queue) for queue, row in rows])
+        for position, entry in entries:
+            txn.put(_POSITION.pack(position), entry, db=self._log, append=True)
+        for queue, row in rows:
+            txn.put(*row.pack(queue), db=self._rows)
         if due:
             self.due.put(txn, due)
 
@@ -121,7 +120,7 @@ class Segment(SegmentFile):
         """Add entries and rows in one transaction, synced; see `put`."""
         if due:
             self.due.make()
-        with self.begin() as txn:
+        with self._env.begin(write=True) as txn:
             self.put(txn, entries, rows, due)
         if due:
             self.due.changed()

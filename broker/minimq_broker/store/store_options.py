@@ -48,7 +48,7 @@ class StoreOptions:
 class StoreObserver:
     """Functions that a store calls, on any thread; they must neither block nor fail."""
 
-    #: The log has grown, whether that is confirmed or not.
-    grown: Callable[[], None]
+    #: The log has grown, whether that is confirmed or not; None: there is no other replica.
+    grown: Callable[[], None] | None
     damage_found: Callable[[int, str], None]
     disk_filled: Callable[[], None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Set
@@ -18,20 +19,17 @@ from dataclasses import dataclass
 
 import lmdb
 
+from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.staging import StagingLimits
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
-from minimq_broker.store.commit_figures import CommitFigures
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.delay_drafts import DelayLimits
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.group_limits import GroupLimits
 from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
-from minimq_broker.store.lost_batch import tell_lost
 from minimq_broker.store.recovery import truncate
-from minimq_broker.store.term_begin import term_begun
 from minimq_common.errors import (
     Closed,
     CopyNeeded,
@@ -42,6 +40,7 @@ from minimq_common.errors import (
     StoreError,
     StoreFull,
 )
+from minimq_common.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +56,32 @@ _LAST_PATIENCE_S = 0.05
 _LOOK_S = 1.0
 
 
+def term_begun(term: int, state: State) -> TermBegun:
+    """Return what is to be written at the begin of a term; the first one in a log draws the identity of the log."""
+    return TermBegun(term) if state.log_id else TermBegun(term, secrets.token_hex(8))
+
+
+class CommitFigures:
+    """Counted once for each commit, by the writer's thread; any thread looks."""
+
+    def __init__(self, now: float) -> None:
+        self.seconds = Histogram(SECONDS)
+        self.messages = Histogram(COUNTS)
+        self.sizes = Histogram(BYTES)
+        self.commits = self.lost = 0
+        self.saved_at = now
+
+    def committed(self, group: CommitGroup, began_at: float, stored_at: float) -> None:
+        """Count a commit, and note its times, on the monotonic clock, for the spans of its batches."""
+        self.commits += 1
+        self.seconds.add(stored_at - began_at)
+        self.messages.add(group.messages)
+        self.sizes.add(group.end - group.start)
+        self.lost += len(group.lost)
+        for times in group.times:
+            times.began_at, times.stored_at = began_at, stored_at
+
+
 @dataclass(frozen=True, slots=True)
 class WriterHooks:
     """Functions that the writer's thread calls."""
@@ -65,8 +90,8 @@ class WriterHooks:
     clock_ms: Callable[[], int]
     #: Returns, before each group, why no batch may be written now, None when it may.
     refusal: Callable[[], MiniMQError | None]
-    #: Hears that the log has grown, whether that is confirmed or not.
-    grown: Callable[[], None]
+    #: Hears that the log has grown, whether that is confirmed or not; None: there is no other replica.
+    grown: Callable[[], None] | None
 
 
 class Writer:
@@ -105,8 +130,6 @@ class Writer:
         self.staging = StagingLimits()
         #: How long batches may be delayed, and whether any may now.
         self.delays = DelayLimits()
-        #: Transactions committed since the start.
-        self.commits = 0
         self.figures = CommitFigures(time.monotonic())
 
     @property
@@ -251,8 +274,15 @@ class Writer:
         holds = self._confirmation.holds
         ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
-        limits = GroupLimits(refusal, self.staging, self.delays)
-        group = CommitGroup(self.state, start, self._clock_ms(), ahead=ahead, limits=limits)
+        group = CommitGroup(
+            self.state,
+            start,
+            self._clock_ms(),
+            ahead=ahead,
+            refusal=refusal,
+            staging=self.staging,
+            delays=self.delays,
+        )
         # A fact that keeps the log is alone in its group.
         with self._log.kept() if jobs[0].keeps_log else _NOTHING_KEPT:
             for job in jobs:
@@ -263,7 +293,7 @@ class Writer:
                 self._tell_early(group, jobs, holds=holds)
             if group.entries:
                 self._store(group, holds=holds)
-        return self._hold(group, jobs) if holds else group.grown
+        return self._hold(group, jobs) if holds else group.ends.keys()
 
     def _decide(self, group: CommitGroup, job: Job) -> None:
         try:
@@ -287,7 +317,7 @@ class Writer:
     def _hold(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]
         jobs[:] = [job for job in jobs if job.error is not None or job.replicates]
-        self._confirmation.add(group.end, waiting, group.grown, time.monotonic())
+        self._confirmation.add(group.end, waiting, group.ends.keys(), time.monotonic())
         return frozenset()
 
     def _store(self, group: CommitGroup, *, holds: bool) -> None:
@@ -298,15 +328,15 @@ class Writer:
             if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
-        self.commits += 1
         self.figures.committed(group, began_at, time.monotonic())
         if holds:
-            self._confirmation.cover({queue: self.state.end(queue) for queue in group.grown})
+            self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
         for effect, position, at_ms in group.effects:
             self.state.apply(effect, position, at_ms)
         if group.lost:
-            tell_lost(group.lost)
-        self._grown()
+            group.tell_lost()
+        if self._grown is not None:
+            self._grown()
 
     def _refuse(self, jobs: list[Job], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)

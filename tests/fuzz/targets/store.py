@@ -239,7 +239,7 @@ def _read_queue_row(data: bytes) -> None:
     queue = QueueKey(1, 2)
     check_row(ROW_KEY.pack(*queue, 10), data)
     row = unpack_row(10, data)
-    assert row.is_stored_as(queue, ROW_KEY.pack(*queue, 10), data)
+    assert row.pack(queue) == (ROW_KEY.pack(*queue, 10), data)
     count_in(data)
     may_hold(data, frozenset({1, 2}))
     position_in(data)

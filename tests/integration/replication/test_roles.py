@@ -21,9 +21,9 @@ from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import new_run
+from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.snapshot import Snapshot
 from minimq_common import rpc
 from minimq_common.errors import InternalError, InvalidArgument, NotMaster
 from minimq_common.replica_set import ReplicaReport

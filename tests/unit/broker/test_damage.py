@@ -319,7 +319,7 @@ def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path
     assert any("checkpoint: at position" in finding for finding in check_directory(filled).findings)
 
 
-@pytest.mark.parametrize("text", ["1", "99", "", "one"])
+@pytest.mark.parametrize("text", ["2", "99", "", "one"])
 def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str) -> None:
     (filled / "format").write_text(text)
     for attempt in (
@@ -327,7 +327,7 @@ def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str
         lambda: check_directory(filled),
         lambda: list(inspect_directory(filled, entries=False)),
     ):
-        with pytest.raises(DataDirectoryVersion, match="this release reads format 2: use the release that wrote it"):
+        with pytest.raises(DataDirectoryVersion, match="this release reads format 3: use the release that wrote it"):
             attempt()
 
 

@@ -45,9 +45,9 @@ def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store
     store.stage("@g", 5, "t", 1, numbered_batch(7, 1, b"b"))
     assert store.bodies("t", 0) == []
     store.grown.clear()
-    commits = store.store._writer.commits
+    commits = store.store._writer.figures.commits
     assert store.end_half("@g", 5, COMMITTED, batches=2) is COMMITTED
-    assert store.store._writer.commits == commits + 1
+    assert store.store._writer.figures.commits == commits + 1
     assert (store.bodies("t", 0), store.bodies("t", 1)) == ([b"a"], [b"b"])
     assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
     table = store.state.transactions

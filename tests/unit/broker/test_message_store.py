@@ -130,21 +130,21 @@ def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkey
 
 
 def test_many_jobs_share_few_commits_and_keep_their_order(store: OpenStore) -> None:
-    before = store.store.commits
+    before = store.store.figures.commits
     holding, go_on = hold_writer(store)
     jobs = [store.submit("t", number % 2, make_batch([body(number)])) for number in range(2000)]
     go_on.set()
     holding.result(PATIENCE_S)
 
     assert [job.result(PATIENCE_S).base_offset for job in jobs] == [number // 2 for number in range(2000)]
-    assert store.store.commits - before <= 2
+    assert store.store.figures.commits - before <= 2
     assert store.bodies("t", 1) == [body(number) for number in range(1, 2000, 2)]
 
 
 def test_offsets_that_are_committed_at_once_share_commits(store: OpenStore) -> None:
     store.append("t", 0, *([b"x"] * 500))
     queue = store.key("t", 0)
-    before = store.store.commits
+    before = store.store.figures.commits
     holding, go_on = hold_writer(store)
     jobs = [
         store.submit_fact(OffsetsCommitted(f"g{number}", (CommittedOffset(*queue, number),)), alone=False)
@@ -155,7 +155,7 @@ def test_offsets_that_are_committed_at_once_share_commits(store: OpenStore) -> N
     for job in jobs:
         job.result(PATIENCE_S)
 
-    assert store.store.commits - before <= 2
+    assert store.store.figures.commits - before <= 2
     assert [store.state.offset(f"g{number}", queue) for number in range(500)] == list(range(500))
 
 

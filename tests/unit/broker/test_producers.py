@@ -16,7 +16,6 @@ from minimq_broker.core.producers import (
     PendingBatches,
     Place,
     ProducerKey,
-    ProducerState,
     ProducerTable,
     Repeated,
 )
@@ -83,7 +82,7 @@ def test_the_producer_that_wrote_least_recently_is_forgotten() -> None:
     table = filled(ProducerTable(max_producers=2), (1, 0, 0), (2, 0, 0), (1, 1, 0))
     assert table.add(3, 0, 0, place(0), 3) == keys(2)
     assert sorted(table) == keys(1, 3)
-    assert table.row(key(2)) is None
+    assert table.states.get(key(2)) is None
 
 
 def test_the_sum_of_all_batches_is_bounded() -> None:
@@ -101,9 +100,9 @@ def test_rows_bring_back_the_same_table_in_any_order() -> None:
     table = filled(ProducerTable(max_producers=3), (5, 1, 0), (3, 2, 1), (9, 3, 0), (5, 4, 2))
     again = ProducerTable(max_producers=3)
     for each in sorted(table):
-        again.load(each, msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(each))))
+        again.load(each, msgspec.msgpack.decode(msgspec.msgpack.encode(table.states.get(each))))
 
-    assert {number: again.row(number) for number in again} == {number: table.row(number) for number in table}
+    assert dict(again.states) == dict(table.states)
     for producer_id in (20, 21, 22):
         assert again.add(producer_id, 0, 0, place(0), 9) == table.add(producer_id, 0, 0, place(0), 9)
 
@@ -128,27 +127,12 @@ def test_who_writes_to_another_topic_under_the_id_of_a_producer_uses_up_none_of_
         pending.find(key(7, 2), 3)
 
 
-def test_a_row_of_a_release_that_kept_all_topics_together_is_parted_and_goes() -> None:
-    state = State()
-    former = ProducerState(9, 3, [3, 4, 5], [place(3), place(4, topic_id=2), place(5)])
-    load_row(state, ("producer", 7), msgspec.to_builtins(former))
-    assert (remembered(state.producers, 7), remembered(state.producers, 7, 2)) == ([3, 5], [4])
-    assert state.producers.settled(key(7, 2)) == 3
-    changes = dict(changed_rows(state))
-    assert changes["producer", 7] is None
-    again = State()
-    for row in (("producer", 7, 2), ("producer", 7, 1)):
-        load_row(again, row, msgspec.to_builtins(changes[row]))
-    load_row(again, ("producer", 7), msgspec.to_builtins(former))  # it is not newer than those
-    assert describe(again) == describe(state)
-
-
 def test_numbers_of_64_bits() -> None:
     large = (1 << 64) - 1
     table = ProducerTable()
     table.add(large, large, large - 5, place(0), 1)
     again = ProducerTable()
-    again.load(key(large), msgspec.msgpack.decode(msgspec.msgpack.encode(table.row(key(large)))))
+    again.load(key(large), msgspec.msgpack.decode(msgspec.msgpack.encode(table.states.get(key(large)))))
     assert again.find(key(large), large) == place(0)
     assert again.settled(key(large)) == large - 5
 
@@ -226,7 +210,7 @@ def describe(state: State) -> dict[str, Any]:
     return {
         "topics": state.topics.copy(),
         "ends": state.ends.copy(),
-        "producers": {number: msgspec.to_builtins(state.producers.row(number)) for number in state.producers},
+        "producers": {number: msgspec.to_builtins(state.producers.states.get(number)) for number in state.producers},
     }
 
 

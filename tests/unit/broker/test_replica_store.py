@@ -86,7 +86,7 @@ def test_entries_that_come_together_share_one_sync(master: OpenStore, slave: Ope
     for job in jobs:
         job.result(PATIENCE_S)
     assert slave.store.end == master.store.end
-    assert slave.store.commits == 1
+    assert slave.store.figures.commits == 1
 
 
 def test_entries_begin_where_the_log_ends(master: OpenStore, slave: OpenStore) -> None:

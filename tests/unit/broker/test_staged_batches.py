@@ -192,12 +192,12 @@ def test_a_large_transaction_is_published_in_parts_between_others(
     for sequence in range(5):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
     store.decide("x", 0, {7: range(5)})
-    commits = store.store.commits
+    commits = store.store.figures.commits
     parts = [store.submit_publication("x") for _ in range(4)]
     other = store.submit("t", 1, make_batch([b"other"]))
     assert [part.result(PATIENCE_S) for part in parts] == [2, 2, 1, 0]
     assert other.result(PATIENCE_S).base_offset == 0
-    assert store.store.commits == commits + 4
+    assert store.store.figures.commits == commits + 4
     assert store.bodies("t", 0) == [LARGE] * 5
 
 
