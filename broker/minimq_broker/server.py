@@ -264,7 +264,12 @@ class Broker:
                 options.data_dir,
                 store_options(options),
                 limits(options),
-                EngineObserver(self._refusal, self._topics_changed, self._log_grew, self._disk_filled),
+                EngineObserver(
+                    self._refusal if options.controller else None,
+                    self._topics_changed,
+                    self._log_grew,
+                    self._disk_filled,
+                ),
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
                 deletion_ms=clock.now_ms,

@@ -218,11 +218,12 @@ def check_header(header: Header, data: bytes) -> None:
     A broker calls this before it stores a batch: offsets are given by the count in the header.
     """
     check_ranges(header)
-    content = len(data) - header.size - CRC_BYTES
+    size = header.size
+    content = len(data) - size - CRC_BYTES
     if header.codec == CODEC_ZSTD:
-        content = content_size(memoryview(data)[header.size : -CRC_BYTES])
+        content = content_size(memoryview(data)[size:-CRC_BYTES])
     # Each record takes an offset, and one more offset stands behind the last.
-    if content < DIRECTORY.size + 4 * (header.remaining + 1) + header.largest_body:
+    if content < DIRECTORY.size + 4 * (header.count - header.removed + 1) + header.largest_body:
         raise CorruptBatch(
             f"a batch says that it has {header.remaining} records, the largest of {header.largest_body} bytes, "
             f"but it has {content} bytes of content"

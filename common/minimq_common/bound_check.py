@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
@@ -19,9 +18,6 @@ _SHOWN = 40
 _Message = Any
 _Descriptor = Any
 
-#: Checks one message. Raises `_OutOfBounds`.
-_Check = Callable[[_Message], None]
-
 
 class _OutOfBounds(Exception):
     """A value is out of its bound; says where, from the innermost message outwards, and why."""
@@ -33,6 +29,54 @@ class _OutOfBounds(Exception):
     def within(self, field: str) -> _OutOfBounds:
         self.path = f"{field}.{self.path}"
         return self
+
+
+class _Check:
+    """The bounds of one type of message by their kinds, so that a message is checked in one call."""
+
+    def __init__(self) -> None:
+        self._lengths: list[tuple[str, int, Text | Octets]] = []
+        self._ranges: list[tuple[str, int, int, bool]] = []
+        self._items: list[tuple[str, Items, _Check | None]] = []
+        self._entries: list[tuple[str, Entries]] = []
+        self._nested: list[tuple[str, _Check]] = []
+
+    def __bool__(self) -> bool:
+        return any((self._lengths, self._ranges, self._items, self._entries, self._nested))
+
+    def add(self, field: _Descriptor, bound: Bound | None) -> None:
+        name = field.name
+        match bound:
+            case Text(most) | Octets(most):
+                if most < MAX_FRAME_BYTES:
+                    self._lengths.append((name, most, bound))
+            case Range(least, most):
+                self._ranges.append((name, least, most, field.has_presence))
+            case Items() if bound.most < MAX_FRAME_BYTES:
+                nested = _compile(field.message_type) if field.message_type is not None and bound.walked else None
+                self._items.append((name, bound, nested))
+            case Entries():
+                self._entries.append((name, bound))
+            case None if field.message_type is not None:
+                if (nested := _compile(field.message_type)) is not None:
+                    self._nested.append((name, nested))
+
+    def __call__(self, message: _Message) -> None:
+        """Raise `_OutOfBounds` at the first value that is out of its bound."""
+        for name, most, bound in self._lengths:
+            if len(getattr(message, name)) > most:
+                raise _OutOfBounds(name, _too_long(getattr(message, name), bound))
+        for name, least, most, optional in self._ranges:
+            if not least <= getattr(message, name) <= most and (not optional or message.HasField(name)):
+                raise _OutOfBounds(name, _out_of_range(getattr(message, name), Range(least, most)))
+        for name, items, check in self._items:
+            if found := getattr(message, name):
+                _check_items(name, found, items, check)
+        for name, entries in self._entries:
+            _check_entries(name, getattr(message, name), entries)
+        for name, inner in self._nested:
+            if message.HasField(name):
+                _check_message(name, getattr(message, name), inner)
 
 
 #: The check of each type of message that was seen; None for one without anything to check.
@@ -73,71 +117,27 @@ def _compile(descriptor: _Descriptor) -> _Check | None:
     name = descriptor.full_name
     if name not in _checks:
         bounds = ALL_BOUNDS[descriptor.name] if name.startswith(PACKAGE) else {}
-        steps = [step for field in descriptor.fields if (step := _step(field, bounds.get(field.name))) is not None]
-        _checks[name] = _run(tuple(steps)) if steps else None
+        check = _Check()
+        for field in descriptor.fields:
+            check.add(field, bounds.get(field.name))
+        _checks[name] = check or None
     return _checks[name]
 
 
-def _run(steps: tuple[_Check, ...]) -> _Check:
-    if len(steps) == 1:
-        return steps[0]
-
-    def check(message: _Message) -> None:
-        for step in steps:
-            step(message)
-
-    return check
+def _check_message(name: str, message: _Message, check: _Check) -> None:
+    try:
+        check(message)
+    except _OutOfBounds as broken:
+        raise broken.within(name) from None
 
 
-def _step(field: _Descriptor, bound: Bound | None) -> _Check | None:
-    match bound:
-        case Text(most) | Octets(most):
-            return _length(field.name, most, bound) if most < MAX_FRAME_BYTES else None
-        case Range():
-            return _range(field.name, bound, optional=field.has_presence)
-        case Items() if bound.most < MAX_FRAME_BYTES:
-            nested = _compile(field.message_type) if field.message_type is not None and bound.walked else None
-            return _items(field.name, bound, nested)
-        case Entries():
-            return _entries(field.name, bound)
-        case None if field.message_type is not None:
-            return _nested(field.name, _compile(field.message_type))
-    return None
-
-
-def _length(name: str, most: int, bound: Text | Octets) -> _Check:
-    def check(message: _Message) -> None:
-        if len(getattr(message, name)) > most:
-            raise _OutOfBounds(name, _too_long(getattr(message, name), bound))
-
-    return check
-
-
-def _range(name: str, bound: Range, *, optional: bool) -> _Check:
-    least, most = bound
-
-    def check(message: _Message) -> None:
-        if not least <= getattr(message, name) <= most and (not optional or message.HasField(name)):
-            raise _OutOfBounds(name, _out_of_range(getattr(message, name), bound))
-
-    return check
-
-
-def _items(name: str, bound: Items, nested: _Check | None) -> _Check:
-    most, each = bound.most, bound.each
-
-    def check(message: _Message) -> None:
-        items = getattr(message, name)
-        if not items:
-            return
-        if len(items) > most:
-            raise _OutOfBounds(name, f"has {len(items)} items, the limit is {most}: say it in several requests")
-        if each is not None:
-            _check_values(name, items, each)
-        elif nested is not None:
-            _check_messages(name, items, nested)
-
-    return check
+def _check_items(name: str, items: Any, bound: Items, nested: _Check | None) -> None:  # noqa: ANN401 - a list of protobuf
+    if len(items) > bound.most:
+        raise _OutOfBounds(name, f"has {len(items)} items, the limit is {bound.most}: say it in several requests")
+    if bound.each is not None:
+        _check_values(name, items, bound.each)
+    elif nested is not None:
+        _check_messages(name, items, nested)
 
 
 def _check_values(name: str, items: Any, each: Text | Octets | Range) -> None:  # noqa: ANN401 - a list of protobuf
@@ -159,30 +159,12 @@ def _check_messages(name: str, items: Any, nested: _Check) -> None:  # noqa: ANN
         raise broken.within(f"{name}[{number}]") from None
 
 
-def _entries(name: str, bound: Entries) -> _Check:
-    def check(message: _Message) -> None:
-        entries = getattr(message, name)
-        if len(entries) > bound.most:
-            raise _OutOfBounds(name, f"has {len(entries)} entries, the limit is {bound.most}")
-        for key, value in entries.items():
-            if len(value) > bound.each.most:
-                raise _OutOfBounds(f"{name}[{key}]", _too_long(value, bound.each))
-
-    return check
-
-
-def _nested(name: str, inner: _Check | None) -> _Check | None:
-    if inner is None:
-        return None
-
-    def check(message: _Message) -> None:
-        if message.HasField(name):
-            try:
-                inner(getattr(message, name))
-            except _OutOfBounds as broken:
-                raise broken.within(name) from None
-
-    return check
+def _check_entries(name: str, entries: Any, bound: Entries) -> None:  # noqa: ANN401 - a map of protobuf
+    if len(entries) > bound.most:
+        raise _OutOfBounds(name, f"has {len(entries)} entries, the limit is {bound.most}")
+    for key, value in entries.items():
+        if len(value) > bound.each.most:
+            raise _OutOfBounds(f"{name}[{key}]", _too_long(value, bound.each))
 
 
 def _too_long(value: str | bytes, bound: Text | Octets) -> str:

@@ -328,6 +328,9 @@ def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]
 
 
 def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
+    if most == math.inf:  # `_end` knows its errors
+        return decode
+
     def decoder(data: bytes) -> Any:  # noqa: ANN401 - of any call
         if len(data) > most:
             raise MessageTooLarge(f"a request of {len(data)} bytes is over the limit of this call, {most} bytes")

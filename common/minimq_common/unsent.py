@@ -79,12 +79,9 @@ class Unsent:
         self._ending: asyncio.Task[None] | None = None
         self.waiting = 0
         self.bytes = 0
+        #: Only small messages may be made.
+        self.is_tight = self._limit_of_large <= 0
         self.ended = 0
-
-    @property
-    def is_tight(self) -> bool:
-        """True while only small messages may be made."""
-        return self.bytes >= self._limit_of_large
 
     def has_room(self, expected: int) -> bool:
         """Tell whether a message of about that size may be made at once."""
@@ -105,6 +102,7 @@ class Unsent:
         """Take room for a message that is written from now on."""
         write = Write(peer, size, time.monotonic())
         self.bytes += size
+        self.is_tight = self.bytes >= self._limit_of_large
         self._writes[write] = None
         return write
 
@@ -112,6 +110,7 @@ class Unsent:
         """Give room back: the message has gone, or was given up."""
         del self._writes[write]
         self.bytes -= write.size
+        self.is_tight = self.bytes >= self._limit_of_large
         if self.waiting:
             self._freed.set()  # wakes all that wait now
             self._freed.clear()

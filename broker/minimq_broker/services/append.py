@@ -1,11 +1,11 @@
 """Sending: one stream per client, any number of requests in flight, answers in the order of the commits."""
 
+# ruff: noqa: ANN401 - gRPC does not type the context of a stream, nor what it reads
+
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import partial
+from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any
 
 import grpc.aio
@@ -14,15 +14,14 @@ from google.protobuf.message import DecodeError
 from minimq_broker.core.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.streams import raise_failure
 from minimq_broker.services.transactions import transaction_of
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common import batch, rpc
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.protocol_bounds import MAX_JOINED_APPENDS
-from minimq_common.security.caller import current_caller
-from minimq_common.stream_writer import StreamWriter
+from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
+from minimq_common.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2, delay_pb2
 
 #: How the status of a batch is told.
@@ -44,110 +43,116 @@ class AppendService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> Coroutine[Any, Any, None]:
+    async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
-        return self._serve(
-            "append", requests, context, AppendAnswers(partial(broker_pb2.AppendResponse, takes_joined=True))
-        )
+        answers = AppendAnswers(self._engine, context)
+        receiver = self._receive(requests, context, answers, current_caller())
+        await self._engine.streams.serve(receiver, "append-receiver", answers)
 
-    async def _serve(
-        self,
-        call: str,
-        requests: AsyncIterator[Any],
-        context: Any,  # noqa: ANN401
-        answers: AppendAnswers,
+    async def _receive(
+        self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any, answers: AppendAnswers, caller: Caller
     ) -> None:
-        writer: StreamWriter[Any] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, answers), f"{call}-receiver")
-        try:
-            while await answers.some():
-                await writer.write_alone(answers.take)
-        finally:
-            receiver.cancel()
-        raise_failure(receiver)
+        read, rate = context.read, caller.received
+        request: Any = await anext(requests, grpc.aio.EOF)  # only the first has to come soon
+        while request is not grpc.aio.EOF:
+            if rate is not None:
+                await rate.turn()
+                rate.moved(request.ByteSize())
+            if request.joined:
+                await self._take_joined(request, answers, caller)
+            elif (job := self._take(request, answers, caller)) is not None:
+                await self._wait_for_room(job, answers)
+            request = job = None  # or they would be kept until the next one comes
+            if answers.expected >= MAX_WAITING:
+                await answers.fewer(MAX_WAITING)
+            request = await read()
 
-    async def _receive(self, requests: AsyncIterator[Any], answers: AppendAnswers) -> None:
-        try:
-            async for request in requests:
-                if (rate := current_caller().received) is not None:
-                    await rate.turn()
-                    rate.moved(request.ByteSize())
-                await self._take(request, answers)
-                del request  # or it would be kept until the next one comes
-                # Only now: one that waits for room when the broker stops is not written, and gets no answer.
-                answers.expect()
-                if answers.are_too_many:
-                    await answers.fewer()
-        finally:
-            answers.end()
-
-    async def _take(self, request: Any, answers: AppendAnswers) -> None:  # noqa: ANN401 - of either call
+    async def _take_joined(self, request: Any, answers: AppendAnswers, caller: Caller) -> None:
         joined = request.joined
         if len(joined) > MAX_JOINED_APPENDS:  # nobody knows which they are: the stream ends
             raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
-        await self._take_one(request, answers)
-        for data in joined:
-            answers.expect()
-            await self._take_one(_opened(data), answers)
+        for number in range(-1, len(joined)):
+            part = request if number < 0 else _opened(joined[number])
+            if (job := self._take(part, answers, caller)) is not None:
+                await self._wait_for_room(job, answers)
 
-    async def _take_one(self, request: Any, answers: AppendAnswers) -> None:  # noqa: ANN401 - of either call
-        data = request.batch  # each look at it is a copy
+    def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
+        """Hand a batch to the writer, or return its job if there is no room for it now."""
         try:
             check_bounds(request)
-            current_caller().check(request, None if request.HasField("transaction") else ("append", request.topic))
-            self._check_key_queues(request)
-            await self._engine.writes.append(self._job(request, data, answers))
+            has_transaction = request.HasField("transaction")
+            if caller is not ANY_CALLER:
+                caller.check(request, None if has_transaction else ("append", request.topic))
+            data = request.batch  # each look at it is a copy
+            job = AppendJob(
+                request.topic,
+                request.queue_id,
+                data,
+                checked_header(self._engine.limits, data),
+                transaction_of(request.transaction) if has_transaction else None,
+                _delay_of(request.delay) if request.HasField("delay") else None,
+                key_queues=request.key_queues,
+                request_id=request.request_id,
+                came_at=monotonic(),
+                done=answers.answer,
+            )
+            if job.delay is not None and has_transaction:
+                raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
+            if (spans := self._engine.spans) is not None:
+                job.traced_by = spans.parent(request.traceparent)
+                job.times = None if job.traced_by is None else JobTimes()
+            if not self._engine.writes.offer(job):
+                return job
         except MiniMQError as error:
-            self._engine.counters.refused[error.code] += 1
-            self._engine.refusals.note(error)
-            answers.add(broker_pb2.AppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
+            answers.refuse(request.request_id, error)
+        answers.expected += 1
+        return None
 
-    def _check_key_queues(self, request: broker_pb2.AppendRequest) -> None:
-        topic = self._engine.state.topics.get(request.topic)
-        if topic is None or topic.key_queues == request.key_queues:
+    async def _wait_for_room(self, job: AppendJob, answers: AppendAnswers) -> None:
+        try:
+            await self._engine.writes.append(job)
+        except MiniMQError as error:
+            answers.refuse(job.request_id, error)
+        # Only now: one that waits for room when the broker stops is not written, and gets no answer.
+        answers.expected += 1
+
+
+class AppendAnswers(AnswerStream):
+    """The answers to the batches of one stream."""
+
+    def __init__(self, engine: Engine, context: Any) -> None:
+        super().__init__(context, _encoded, engine.writes.soon, engine.unsent)
+        self._engine = engine
+
+    def answer(self, job: AppendJob) -> None:
+        """Answer the sender of a batch."""
+        engine, ended_at = self._engine, monotonic()
+        engine.counters.append_s.add(ended_at - job.came_at)
+        if engine.spans is not None and job.traced_by is not None:
+            engine.spans.make(job.traced_by, job, job.came_at, ended_at)
+        if job.error is not None:
+            self.refuse(job.request_id, job.error)
             return
-        if not topic.key_queues:
-            raise InvalidArgument(f"topic {topic.name!r} is not compacted any more: it was deleted and created again")
-        raise InvalidArgument(
-            f"topic {topic.name!r} is compacted, and each key has its own among all of its {topic.key_queues} queues: "
-            "send with a client that knows compacted topics, by Producer or minimq produce"
+        result = broker_pb2.AppendResult(
+            request_id=job.request_id,
+            queue_id=job.stored_queue_id,
+            base_offset=job.base_offset,
+            store_timestamp_ms=job.stored_ms,
+            status=SEND_STATUS[job.status],
         )
+        if job.due is not None:
+            result.due_ms, result.recall_id = job.due
+        self.add(result)
 
-    def _job(self, request: broker_pb2.AppendRequest, data: bytes, answers: AppendAnswers) -> AppendJob:
-        header = checked_header(self._engine.limits, data)
-        request_id = request.request_id
-        counters, refusals = self._engine.counters, self._engine.refusals
-        came_at = time.monotonic()
-        spans = self._engine.spans
-        parent = spans.parent(request.traceparent) if spans is not None else None
+    def refuse(self, request_id: int, error: MiniMQError) -> None:
+        """Answer the sender of a batch by an error."""
+        self._engine.counters.refused[error.code] += 1
+        self._engine.refusals.note(error)
+        self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))
 
-        def done(job: AppendJob) -> None:
-            ended_at = time.monotonic()
-            counters.append_s.add(ended_at - came_at)
-            if spans is not None and parent is not None:
-                spans.make(parent, job, came_at, ended_at)
-            if job.error:
-                counters.refused[job.error.code] += 1
-                refusals.note(job.error)
-                result = broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(job.error))
-            else:
-                result = broker_pb2.AppendResult(
-                    request_id=request_id,
-                    queue_id=job.stored_queue_id,
-                    base_offset=job.base_offset,
-                    store_timestamp_ms=job.stored_ms,
-                    status=SEND_STATUS[job.status],
-                )
-                if job.due is not None:
-                    result.due_ms, result.recall_id = job.due
-            answers.add(result)
 
-        transaction = transaction_of(request.transaction) if request.HasField("transaction") else None
-        delay = _delay_of(request.delay) if request.HasField("delay") else None
-        if delay is not None and transaction is not None:
-            raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
-        times = None if parent is None else JobTimes()
-        return AppendJob(request.topic, request.queue_id, data, header, transaction, delay, times, done=done)
+def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
+    return broker_pb2.AppendResponse(results=results, takes_joined=True).SerializeToString()
 
 
 def _opened(data: bytes) -> broker_pb2.AppendRequest:
@@ -179,61 +184,3 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
         )
     batch.check_header(header, data)
     return header
-
-
-class AppendAnswers:
-    """Results that wait to be written to one stream."""
-
-    def __init__(self, response: Callable[..., Any]) -> None:
-        self._response = response
-        self._results: list[Any] = []
-        self._expected = 0
-        self._ended = False
-        #: Of the writer of the stream while it waits; a future costs less than an event.
-        self._waiter: asyncio.Future[None] | None = None
-        self._taken = asyncio.Event()
-
-    @property
-    def are_too_many(self) -> bool:
-        """True if too many answers wait for another request to be accepted."""
-        return len(self._results) >= MAX_WAITING
-
-    async def fewer(self) -> None:
-        """Return when they are not too many."""
-        while self.are_too_many:
-            self._taken.clear()
-            await self._taken.wait()
-
-    def expect(self) -> None:
-        """One more result will come, or has just been added."""
-        self._expected += 1
-
-    def add(self, result: Any) -> None:  # noqa: ANN401 - as the answer takes them
-        """Add one."""
-        self._results.append(result)
-        self._wake()
-
-    def end(self) -> None:
-        """No further request will come."""
-        self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def some(self) -> bool:
-        """Wait until there are some; False once all is answered and no request will come."""
-        while not self._results:
-            if self._ended and not self._expected:
-                return False
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return True
-
-    def take(self) -> Any:  # noqa: ANN401
-        """Return all that there are."""
-        results, self._results = self._results, []
-        self._expected -= len(results)
-        self._taken.set()
-        return self._response(results=results)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
-from minimq_broker.services.append import SEND_STATUS, AppendAnswers, AppendService, checked_header
+from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.pop_settles import settle_step
@@ -19,46 +20,58 @@ from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group
 from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_common.security.caller import current_caller
+from minimq_common.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2
 
 
-class AtomicAppendService(AppendService):
+class AtomicAppendService:
     """The `AppendAtomic` call of the broker."""
 
     def __init__(self, engine: Engine, offsets: OffsetService, popping: Callable[[], PopService]) -> None:
-        super().__init__(engine)
+        self._engine = engine
         self._offsets = offsets
         self._popping = popping
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401
         """Take requests and send answers until the client closes its side and all is answered."""
-        await self._serve("appendatomic", requests, context, AppendAnswers(broker_pb2.AtomicAppendResponse))
+        answers = AnswerStream(context, _encoded, self._engine.writes.soon, self._engine.unsent)
+        await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)
 
-    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AppendAnswers) -> None:
+    async def _receive(self, requests: AsyncIterator[Any], answers: AnswerStream) -> None:
+        rate = current_caller().received
+        async for request in requests:
+            if rate is not None:
+                await rate.turn()
+                rate.moved(request.ByteSize())
+            await self._take(request, answers)
+            del request  # or it would be kept until the next one comes
+            await answers.fewer(MAX_WAITING)
+
+    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AnswerStream) -> None:
         try:
             check_bounds(request)
             if not request.appends:
                 raise InvalidArgument("a request has at least one atomic append")
         except MiniMQError as error:
             answers.add(broker_pb2.AtomicAppendResult(failure=rpc.to_failure(error)))
+            answers.expected += 1
             return
-        for number, append in enumerate(request.appends):
-            await self._take_one(append, answers)
-            if number:
-                answers.expect()
+        for append in request.appends:
+            try:
+                check_bounds(append)
+                current_caller().check(append)
+                job = self._atomic_job(append, answers)
+                await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
+            except MiniMQError as error:
+                self._refuse(append.request_id, error, answers)
+            answers.expected += 1
 
-    async def _take_one(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> None:
-        try:
-            check_bounds(request)
-            current_caller().check(request)
-            job = self._atomic_job(request, answers)
-            await self._engine.writes.append_atomic(job, lambda: self._add_progress(job, request))
-        except MiniMQError as error:
-            self._engine.counters.refused[error.code] += 1
-            self._engine.refusals.note(error)
-            answers.add(broker_pb2.AtomicAppendResult(request_id=request.request_id, failure=rpc.to_failure(error)))
+    def _refuse(self, request_id: int, error: MiniMQError, answers: AnswerStream) -> None:
+        self._engine.counters.refused[error.code] += 1
+        self._engine.refusals.note(error)
+        answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, failure=rpc.to_failure(error)))
 
-    def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AppendAnswers) -> AtomicJob:
+    def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AnswerStream) -> AtomicJob:
         if not request.batches and not request.HasField("progress"):
             raise InvalidArgument("an atomic append has batches, or what a group has consumed")
         if request.ByteSize() > MAX_ATOMIC_BYTES:
@@ -78,21 +91,19 @@ class AtomicAppendService(AppendService):
 
         def done(job: AtomicJob) -> None:
             self._engine.counters.append_s.add(time.monotonic() - came_at)
-            result = broker_pb2.AtomicAppendResult(request_id=request_id)
-            if job.error is not None:
-                self._engine.counters.refused[job.error.code] += 1
-                self._engine.refusals.note(job.error)
-                result.failure.CopyFrom(rpc.to_failure(job.error))
-            else:
-                self._engine.counters.atomic_appends += 1
-                for each in job.batches:
-                    result.batches.add(
-                        queue_id=each.stored_queue_id,
-                        base_offset=each.base_offset,
-                        store_timestamp_ms=each.stored_ms,
-                        status=SEND_STATUS[each.status],
-                    )
             self._wake_after(job)
+            if job.error is not None:
+                self._refuse(request_id, job.error, answers)
+                return
+            self._engine.counters.atomic_appends += 1
+            result = broker_pb2.AtomicAppendResult(request_id=request_id)
+            for each in job.batches:
+                result.batches.add(
+                    queue_id=each.stored_queue_id,
+                    base_offset=each.base_offset,
+                    store_timestamp_ms=each.stored_ms,
+                    status=SEND_STATUS[each.status],
+                )
             answers.add(result)
 
         return AtomicJob(batches, done=done)
@@ -128,3 +139,7 @@ class AtomicAppendService(AppendService):
         steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()
         for step in steps:
             self._popping().wake_after(step)
+
+
+def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:
+    return broker_pb2.AtomicAppendResponse(results=results).SerializeToString()

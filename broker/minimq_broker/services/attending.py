@@ -51,7 +51,7 @@ class AttendService:
         self.attendants.enter(attendant)
         try:
             while await attendant.some():
-                await writer.write_alone(attendant.take, lambda: attendant.next_size)
+                await writer.write(attendant.take, lambda: attendant.next_size)
         finally:
             attendant.receiver.cancel()
             self.attendants.leave(attendant)

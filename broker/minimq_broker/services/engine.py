@@ -23,7 +23,7 @@ from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
-from minimq_broker.store.jobs import AppendJob, Job
+from minimq_broker.store.jobs import Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.unsent import Unsent
@@ -33,8 +33,8 @@ from minimq_common.unsent import Unsent
 class EngineObserver:
     """Callbacks of an engine, called on the event loop unless stated otherwise."""
 
-    #: Checked before anything is accepted, and again when it is acknowledged.
-    refusal: WriteRefusal
+    #: Checked before anything is accepted, and again when it is acknowledged; None: of a broker that stands alone.
+    refusal: WriteRefusal | None
     #: Topics were created, changed or deleted, or the permission of the broker was.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
@@ -65,7 +65,7 @@ class Engine:
         self.unsent = Unsent(limits.max_unsent_bytes)
         self.streams = Streams()
         self.arrivals = Arrivals(self._queue_end)
-        self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal)
+        self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
         self.spans: BatchSpans | None = None
         self.delay_listeners: list[Callable[[int], None]] = []
@@ -160,17 +160,6 @@ class Engine:
         self.tables.count_replaced(before)
         self._look_for_topics()
 
-    def queue_grew(self, queue: QueueKey) -> None:
-        """Wake the readers that wait for a queue; see `WriteObserver`."""
-        self.arrivals.wake(queue)
-
-    def queue_grows(self, job: AppendJob) -> None:
-        """Let others join the commit of a batch; see `WriteObserver`."""
-        topic = self._store.state.topics.get(job.topic)
-        if topic is not None and job.transaction is None:
-            for listener in self.arrivals.early_listeners:
-                listener(QueueKey(topic.topic_id, job.queue_id))
-
     def delayed(self, due_ms: int) -> None:
         """Tell the timer of a delayed batch; see `WriteObserver`."""
         for listener in self.delay_listeners:
@@ -188,9 +177,9 @@ class Engine:
             self._told = self._store.state.made
             self.observer.topics_changed()
 
-    def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
+    def finished(self, *, maybe_recorded: bool) -> None:
         """Check whether topics have changed without a notification; see `WriteObserver`."""
-        is_untold = maybe_recorded or (maybe_changed and self._told != self._store.state.made)
+        is_untold = maybe_recorded or self._told != self._store.state.made
         if is_untold and not self.handle.is_closed:
             self._look_for_topics()
 

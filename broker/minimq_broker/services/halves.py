@@ -12,10 +12,9 @@ import grpc.aio
 
 from minimq_broker.core.half_table import Half, HalfOutcome, described
 from minimq_broker.core.staged_batches import TransactionId
-from minimq_broker.services.append import AppendAnswers
+from minimq_broker.services.append import MAX_WAITING
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.entry import staged_batch
 from minimq_broker.store.half_drafts import EndStep
 from minimq_common import rpc
@@ -31,7 +30,7 @@ from minimq_common.errors import (
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.stream_writer import StreamWriter
+from minimq_common.stream_writer import AnswerStream
 from minimq_proto.v1 import halves_pb2
 
 log = logging.getLogger(__name__)
@@ -87,29 +86,19 @@ class HalfService:
 
     async def serve(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], context: Context) -> None:
         """Take ends and send answers until the client closes its side and all is answered."""
-        answers = AppendAnswers(halves_pb2.EndHalfResponse)
-        writer: StreamWriter[halves_pb2.EndHalfResponse] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, answers), "endhalves-receiver")
-        try:
-            while await answers.some():
-                await writer.write_alone(answers.take)
-        finally:
-            receiver.cancel()
-        raise_failure(receiver)
+        engine = self._engine
+        answers = AnswerStream(context, _encoded, engine.writes.soon, engine.unsent)
+        await engine.streams.serve(self._receive(requests, answers), "endhalves-receiver", answers)
 
-    async def _receive(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], answers: AppendAnswers) -> None:
-        try:
-            async for request in requests:
-                wrong = _breach(request)
-                for end in request.ends:
-                    self._take(end, answers, wrong)
-                    answers.expect()
-                if answers.are_too_many:
-                    await answers.fewer()
-        finally:
-            answers.end()
+    async def _receive(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], answers: AnswerStream) -> None:
+        async for request in requests:
+            wrong = _breach(request)
+            for end in request.ends:
+                self._take(end, answers, wrong)
+                answers.expected += 1
+            await answers.fewer(MAX_WAITING)
 
-    def _take(self, request: halves_pb2.EndHalfRequest, answers: AppendAnswers, wrong: MiniMQError | None) -> None:
+    def _take(self, request: halves_pb2.EndHalfRequest, answers: AnswerStream, wrong: MiniMQError | None) -> None:
         request_id = request.request_id
         try:
             if wrong is not None:
@@ -224,6 +213,10 @@ class HalfService:
                         log.warning("half messages: cannot be read position=%d error=%s", first.position, error)
                 described_ones.append(about)
         return described_ones
+
+
+def _encoded(results: list[halves_pb2.EndHalfResult]) -> bytes:
+    return halves_pb2.EndHalfResponse(results=results).SerializeToString()
 
 
 def _step_of(request: halves_pb2.EndHalfRequest) -> EndStep:

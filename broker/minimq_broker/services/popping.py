@@ -14,21 +14,20 @@ from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.pop_answers import PopAnswers
+from minimq_broker.services.pop_answers import MAX_WAITING, PopAnswers
 from minimq_broker.services.pop_clients import PopClients, PopClientStream
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pop_line import PopLine, WaitingTake
 from minimq_broker.services.pop_reader import PopReader
 from minimq_broker.services.pop_settles import settle_step
 from minimq_broker.services.starts import Beginning, GroupBeginnings
-from minimq_broker.services.streams import raise_failure
+from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.pop_drafts import PopJob, PopStep
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.names import check_client_id, check_group
 from minimq_common.security.caller import current_caller
-from minimq_common.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -70,33 +69,37 @@ class PopService:
         self._counted_at = -_COUNTED_FOR_S
         self._is_full = False
         self._is_retired = False
-        engine.arrivals.listeners.append(self._arrived)
-        engine.arrivals.early_listeners.append(self._arriving)
         self._clients.expect_holders(self.clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
         """Stop releasing and serving: another role has begun."""
         self._is_retired = True
-        self._engine.arrivals.listeners.remove(self._arrived)
-        self._engine.arrivals.early_listeners.remove(self._arriving)
+        self._listen(False)
         for line in self._lines.values():
             line.end(None)
         self._lines.clear()
         self._lines_of.clear()
 
+    def _listen(self, wanted: bool) -> None:
+        """Hear of batches only while there are lines: of most brokers nobody ever pops."""
+        arrivals, writes = self._engine.arrivals, self._engine.writes
+        if wanted and self._arrived not in arrivals.listeners:
+            arrivals.listeners.append(self._arrived)
+            writes.listeners.append(self._arriving)
+        elif not wanted and self._arrived in arrivals.listeners:
+            arrivals.listeners.remove(self._arrived)
+            writes.listeners.remove(self._arriving)
+
     # ---- streams -----------------------------------------------------------------------------------
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
         """Answer takes and settles until the client closes its side and the last one is answered."""
-        stream = PopClientStream(PopAnswers(self._reader))
-        writer: StreamWriter[broker_pb2.PopResponse] = StreamWriter(context, self._engine.unsent, current_caller().sent)
-        receiver = self._engine.streams.receive(self._receive(requests, stream), "pop-receiver")
+        engine = self._engine
+        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, current_caller().sent)
+        stream = PopClientStream(answers)
         try:
-            while await stream.answers.some():
-                await writer.write_alone(stream.answers.take, stream.answers.size_hint)
+            await engine.streams.serve(self._receive(requests, stream), "pop-receiver", answers)
         finally:
-            receiver.cancel()
-            stream.answers.close()
             for task in stream.tasks:
                 task.cancel()
             for client in stream.clients:
@@ -104,7 +107,6 @@ class PopService:
                 died = client not in stream.leaving
                 grace_s = self._grace_s if died else 0.0
                 asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
-        raise_failure(receiver)
 
     async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopClientStream) -> None:
         answers = stream.answers
@@ -113,11 +115,10 @@ class PopService:
                 answers.expected += max(1, len(request.settles) + len(request.takes))
                 if (pause := self._accept(request, stream)) is not None:
                     await pause
-                await answers.fewer()
+                await answers.fewer(MAX_WAITING)
         finally:
             for cancel in [*answers.cancels.values()]:  # who goes gets nothing more
                 cancel()
-            answers.end()
 
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
         try:
@@ -271,6 +272,7 @@ class PopService:
             line = PopLine(self._engine, group, topic, self.clock, self.may_begin)
             self._lines[group, topic.topic_id] = line
             self._lines_of.setdefault(topic.topic_id, {})[group] = line
+            self._listen(True)
         return line, tags
 
     def may_begin(self) -> bool:
@@ -366,9 +368,11 @@ class PopService:
             except MiniMQError as error:
                 self._drop_line(group, topic_id, error)
 
-    def _arriving(self, queue: QueueKey) -> None:
-        for line in self._lines_of.get(queue.topic_id, {}).values():
-            line.join(queue.queue_id)
+    def _arriving(self, job: AppendJob) -> None:
+        topic = self._engine.handle.any_store.state.topics.get(job.topic)
+        if topic is not None and job.transaction is None:
+            for line in self._lines_of.get(topic.topic_id, {}).values():
+                line.join(job.queue_id)
 
     def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
         line = self._lines.pop((group, topic_id))
@@ -376,6 +380,8 @@ class PopService:
         del lines[group]
         if not lines:
             del self._lines_of[topic_id]
+        if not self._lines:
+            self._listen(False)
         line.end(error)
 
     def _gone(self, group: str, client_id: str, died: bool) -> None:

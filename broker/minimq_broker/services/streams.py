@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from google.protobuf.message import DecodeError
 
 from minimq_common.errors import MiniMQError
+from minimq_common.stream_writer import AnswerStream
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,16 @@ class Streams:
         self._receivers.add(task)
         task.add_done_callback(self._received)
         return task
+
+    async def serve(self, requests: Coroutine[None, None, None], name: str, answers: AnswerStream) -> None:
+        """Receive requests until the client closes its side, and return when all answers are written."""
+        receiver = self.receive(requests, name)
+        try:
+            await answers.serve(receiver)
+        finally:
+            receiver.cancel()
+            answers.close()
+        raise_failure(receiver)
 
     def end(self) -> None:
         """Receive no further request: each stream answers the requests that it has accepted, and ends cleanly."""

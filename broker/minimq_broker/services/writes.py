@@ -45,20 +45,14 @@ class WriteRefusal(Protocol):
 class WriteObserver(Protocol):
     """Notified on the event loop of written jobs, before their callers."""
 
-    def queue_grew(self, queue: QueueKey) -> None:
-        """Hear that readers see a queue grown."""
-
     def delayed(self, due_ms: int) -> None:
         """Hear that a batch waits until it is due, in ms since 1970."""
-
-    def queue_grows(self, job: AppendJob) -> None:
-        """Hear that a batch is handed to the writer: what is handed in at once is committed along with it."""
 
     def recorded(self, fact: Fact) -> None:
         """Hear of a fact that is recorded here."""
 
-    def finished(self, *, maybe_changed: bool, maybe_recorded: bool) -> None:
-        """Hear that all jobs of a commit are answered."""
+    def finished(self, *, maybe_recorded: bool) -> None:
+        """Hear that all jobs of a commit are answered, some of which may have changed topics."""
 
 
 class Writes:
@@ -70,19 +64,26 @@ class Writes:
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
-        refusal: WriteRefusal,
+        refusal: WriteRefusal | None,
+        queue_grew: Callable[[QueueKey], None],
     ) -> None:
         self._submit = submit
+        self._queue_grew = queue_grew
         self._limits = limits
         self._counters = counters
         self._observer = observer
+        #: None: nothing ever prevents it.
         self.refusal = refusal
+        #: Called with each batch that is handed to the writer: what they hand in is committed along with it.
+        self.listeners: list[Callable[[AppendJob], object]] = []
         self._loop = asyncio.get_running_loop()
         #: What waits for the disk, and the bytes of its batches.
         self._pending: dict[Job, int] = {}
         self._pending_bytes = 0
         #: Of the jobs that are being finished.
         self._maybe_changed = self._maybe_recorded = False
+        #: Calls to make once these are finished; None while none are.
+        self._calls: list[Callable[[], object]] | None = None
         self._room = asyncio.Event()
         self._room.set()
         #: Time of the loop since when there was neither room nor a sign of life from the disk.
@@ -95,7 +96,7 @@ class Writes:
 
     def check(self, *, to_sender: bool = False) -> None:
         """Raise the reason why nothing may be accepted now, if any."""
-        refusal = self.refusal(to_sender=to_sender)
+        refusal = None if self.refusal is None else self.refusal(to_sender=to_sender)
         if refusal is not None:
             raise refusal
 
@@ -105,11 +106,24 @@ class Writes:
         """Hand entries of a master to the writer; `job.done` is called on the loop."""
         self._submit(job)
 
+    def offer(self, job: AppendJob) -> bool:
+        """Hand a batch to the writer unless too much is in flight; `job.done` is called on the loop."""
+        if self.refusal is not None and (refusal := self.refusal(to_sender=True)) is not None:
+            raise refusal
+        size = job.size
+        if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
+            return False
+        self._pending[job] = size
+        self._pending_bytes += size
+        self._submit(job)
+        for listener in self.listeners:
+            listener(job)
+        return True
+
     async def append(self, job: AppendJob) -> None:
-        """Hand a batch to the writer; `job.done` is called on the loop. Waits a moment while too much is in flight."""
+        """Hand a batch to the writer as `offer` does. Waits a moment while too much is in flight."""
         await self._room_for(job)
-        self._hand_in(job, job.size)
-        self._observer.queue_grows(job)
+        self.offer(job)
 
     async def append_atomic(self, job: AtomicJob, check: Callable[[], None]) -> None:
         """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it."""
@@ -117,7 +131,8 @@ class Writes:
         check()
         self._hand_in(job, job.size)
         for batch in job.batches:
-            self._observer.queue_grows(batch)
+            for listener in self.listeners:
+                listener(batch)
 
     def _hand_in(self, job: Job, size: int = 0) -> None:
         self._pending[job] = size
@@ -207,16 +222,32 @@ class Writes:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish, jobs, grown)
 
+    def soon(self, call: Callable[[], object]) -> None:
+        """Make a call once all jobs of the commit that is being answered are finished, or in the next iteration."""
+        if self._calls is None:
+            self._loop.call_soon(call)
+        else:
+            self._calls.append(call)
+
     def _finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        for queue in grown:
-            self._observer.queue_grew(queue)
-        self._maybe_changed = self._maybe_recorded = False
-        for job in jobs:
-            self._pending_bytes -= self._pending.pop(job, 0)
-            job.finish(self)
+        calls: list[Callable[[], object]] = []
+        self._calls = calls
+        try:
+            for queue in grown:
+                self._queue_grew(queue)
+            self._maybe_changed = self._maybe_recorded = False
+            for job in jobs:
+                self._pending_bytes -= self._pending.pop(job, 0)
+                job.finish(self)
+        finally:
+            self._calls = None
         self._stuck_since = math.inf
-        self._room.set()
-        self._observer.finished(maybe_changed=self._maybe_changed, maybe_recorded=self._maybe_recorded)
+        if not self._room.is_set():
+            self._room.set()
+        if self._maybe_changed or self._maybe_recorded:
+            self._observer.finished(maybe_recorded=self._maybe_recorded)
+        for call in calls:
+            call()
 
     # ---- as the observer of the jobs ------------------------------------------------------------
 

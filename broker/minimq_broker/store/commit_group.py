@@ -134,6 +134,8 @@ class CommitGroup:
             self.times.append(job.times)
         topic = self.state.topics.get(job.topic) or self.state.topic(job.topic)
         header = job.header
+        if job.key_queues is not None and job.key_queues != (topic.compaction.key_queues if topic.compaction else 0):
+            raise InvalidArgument(_wrong_key_queues(topic))
         if job.delay is not None:
             self.delays.check(job, topic)
         elif job.transaction is not None:
@@ -411,6 +413,15 @@ def _wrong_kind(topic: Topic) -> str:
     return (
         f"topic {topic.name!r} is not a FIFO topic: send without a message group, or to a topic that was created with "
         "`minimq topic create NAME --fifo`"
+    )
+
+
+def _wrong_key_queues(topic: Topic) -> str:
+    if not topic.key_queues:
+        return f"topic {topic.name!r} is not compacted any more: it was deleted and created again"
+    return (
+        f"topic {topic.name!r} is compacted, and each key has its own among all of its {topic.key_queues} queues: "
+        "send with a client that knows compacted topics, by Producer or minimq produce"
     )
 
 

@@ -67,7 +67,7 @@ class EndJob(Job):
 
     def finish(self, observer: JobObserver) -> None:
         """Answer the producers, unless their batches may not be acknowledged."""
-        self.error = self.error or observer.refusal(to_sender=True)
+        self.refuse(observer, to_sender=True)
         self.done(self)
 
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class JobObserver(Protocol):
     """Hears of finished jobs on the event loop, before their callers."""
 
-    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
-        """Return why nothing may be acknowledged now; `to_sender`: of a batch, which may be stricter."""
+    @property
+    def refusal(self) -> Callable[..., MiniMQError | None] | None:
+        """Returns why nothing may be acknowledged now; `to_sender`: of a batch, which may be stricter."""
 
     def stored(self, batch: AppendJob) -> None:
         """Note an acknowledged batch."""
@@ -69,9 +70,14 @@ class Job:
         """Add entries to a group, or raise a `MiniMQError` without a trace. By the writer's thread."""
         raise NotImplementedError
 
+    def refuse(self, observer: JobObserver, *, to_sender: bool = False) -> None:
+        """Set the error by which a job is refused that may not be acknowledged now."""
+        if self.error is None and observer.refusal is not None:
+            self.error = observer.refusal(to_sender=to_sender)
+
     def finish(self, observer: JobObserver) -> None:
         """Note the results, and answer the caller. On the event loop."""
-        self.error = self.error or observer.refusal(to_sender=False)
+        self.refuse(observer)
         self.done(self)
 
 
@@ -101,6 +107,11 @@ class AppendJob(Job):
     transaction: TransactionId | None = None
     delay: Delay | None = None
     times: JobTimes | None = None
+    key_queues: int | None = None
+    #: Of the sender, for the answer: the number of the request, when it came (monotonic), and who traces it.
+    request_id: int = 0
+    came_at: float = 0.0
+    traced_by: Any = None
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
@@ -118,7 +129,8 @@ class AppendJob(Job):
     def finish(self, observer: JobObserver) -> None:
         """Count the batch, and answer its sender."""
         # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
-        self.error = self.error or observer.refusal(to_sender=True)
+        if observer.refusal is not None:
+            self.refuse(observer, to_sender=True)
         if self.error is None:
             observer.stored(self)
         self.done(self)
@@ -168,7 +180,7 @@ class AtomicJob(Job):
 
     def finish(self, observer: JobObserver) -> None:
         """Count the batches, and answer their sender."""
-        self.error = self.error or observer.refusal(to_sender=True)
+        self.refuse(observer, to_sender=True)
         if self.error is None:
             for batch in self.batches:
                 observer.stored(batch)
@@ -199,7 +211,7 @@ class FactJob(Job):
 
     def finish(self, observer: JobObserver) -> None:
         """Note the fact, and answer the caller."""
-        self.error = self.error or observer.refusal(to_sender=False)
+        self.refuse(observer)
         if self.error is not None:  # it may stand though, and may have been counted by the one before it
             observer.may_have_changed(topics=isinstance(self.fact, RouteFact))
         elif self.fact is not None:

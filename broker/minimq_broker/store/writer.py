@@ -119,6 +119,8 @@ class Writer:
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
+        #: Hands a job in; it returns through `notify`. Any thread may call this until `stop`.
+        self.submit: Callable[[Job], None] = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
         #: What is saved once it is confirmed: a slave could not go back behind a checkpoint.
@@ -140,10 +142,6 @@ class Writer:
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
-
-    def submit(self, job: Job) -> None:
-        """Hand a job in; it returns through `notify`. Any thread may call this until `stop`."""
-        self._jobs.put(job)
 
     def call(self, run: Callable[[], None]) -> None:
         """Make a call on the writer's thread after all submitted jobs, and return when it is done."""

@@ -23,7 +23,6 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.long_poll import LongPoll
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
@@ -168,33 +167,3 @@ def test_a_row_of_an_unknown_kind_is_refused_and_changes_nothing() -> None:
     state.changed.add(("calendar", "orders"))
     with pytest.raises(KeyError):
         changed_rows(state)
-
-
-# ---- waiters ------------------------------------------------------------------------------------
-
-
-def test_an_arrival_wakes_the_waiters_of_its_queue_once() -> None:
-    waiting: LongPoll[str] = LongPoll()
-    red, green = QueueKey(1, 0), QueueKey(1, 1)
-    for queue, waiter in ((red, "a"), (red, "b"), (green, "c"), (red, "a")):
-        waiting.add(queue, waiter)
-
-    assert len(waiting) == 3
-    assert waiting.arrived(red) == {"a", "b"}
-    assert waiting.arrived(red) == set()
-    assert waiting.arrived(QueueKey(9, 9)) == set()
-    assert len(waiting) == 1
-    waiting.remove(green, "c")
-    waiting.remove(green, "c")
-    waiting.remove(red, "a")
-    assert len(waiting) == 0
-
-
-def test_all_are_woken_at_once() -> None:
-    waiting: LongPoll[str] = LongPoll()
-    assert waiting.all() == set()
-    waiting.add(QueueKey(1, 0), "a")
-    waiting.add(QueueKey(1, 1), "a")
-    waiting.add(QueueKey(2, 0), "b")
-    assert waiting.all() == {"a", "b"}
-    assert len(waiting) == 0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import grpc.aio
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
@@ -26,10 +27,14 @@ from support.stores import PATIENCE_S, QUIET, make_batch
 
 
 class Answers:
-    """The sending side of a stream: keeps what is written."""
+    """A stream: its requests, and what is written to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: AsyncIterator[broker_pb2.AppendRequest]) -> None:
+        self.requests = requests
         self.results: list[broker_pb2.AppendResult] = []
+
+    async def read(self) -> broker_pb2.AppendRequest | object:
+        return await anext(self.requests, grpc.aio.EOF)
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
@@ -67,9 +72,9 @@ def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
         go_on.wait(PATIENCE_S)
 
     async def test(engine: Engine) -> None:
-        answers = Answers()
+        answers = Answers(requests())
         holding = asyncio.create_task(engine.writes.record(hold))
-        serving = asyncio.create_task(AppendService(engine).serve(requests(), cast("Any", answers)))
+        serving = asyncio.create_task(AppendService(engine).serve(answers.requests, cast("Any", answers)))
         await taken.wait()  # when this goes on the second request has found no room
         engine.streams.end()
         go_on.set()
@@ -196,8 +201,8 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
             await super().write(response)
 
     async def test(engine: Engine) -> None:
-        answers = Unread()
-        serving = asyncio.create_task(AppendService(engine).serve(requests(), cast("Any", answers)))
+        answers = Unread(requests())
+        serving = asyncio.create_task(AppendService(engine).serve(answers.requests, cast("Any", answers)))
         before = -1
         while before != asked:
             before = asked
