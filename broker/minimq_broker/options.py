@@ -114,12 +114,12 @@ class BrokerOptions:
     )
     dead_letter_retention_s: float = option(
         0.0,
-        "Time for which dead letters are kept after their segment was deleted; 0 keeps them forever.",
+        "Time for which dead letters are kept, unless their topic has a retention of its own; 0 keeps them forever.",
         minimum=0,
     )
     dead_letter_bytes: int = option(
-        1 << 30,
-        "Disk space that dead letters of deleted segments may use before the oldest are deleted; 0 sets no limit.",
+        0,
+        "Disk space that the dead letters of each group may use before its oldest are deleted; 0 sets no limit.",
         minimum=0,
     )
     retention_check_s: float = option(10.0, "Time between two searches for expired messages.", minimum=0.01)

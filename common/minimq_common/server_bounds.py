@@ -124,7 +124,6 @@ ALL_BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "StateRow": {"key": FRAME_BYTES, "value": FRAME_BYTES},
     "GoOn": {"position": COUNT, "term_entry": FRAME_BYTES},
     "CopyAll": {"start": COUNT, "applied": COUNT, "complete_from": COUNT},
-    "ArchivedEntry": {"entry": FRAME_BYTES},
     "ReplicaFrame": {
         "rows": FRAME_ITEMS,
         "position": COUNT,
@@ -132,6 +131,5 @@ ALL_BOUNDS: Mapping[str, Mapping[str, Bound]] = {
         "confirmed": COUNT,
         "end": COUNT,
         "log_id": LOG_ID,
-        "archived": FRAME_ITEMS,
     },
 }

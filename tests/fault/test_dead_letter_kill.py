@@ -30,7 +30,7 @@ OPTIONS = {
 
 
 @pytest.mark.timeout(120 + 15 * ROUNDS)
-def test_kills_while_dead_letters_are_copied(tmp_path: Path) -> None:
+def test_kills_while_what_is_around_dead_letters_is_deleted(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
     sent: list[bytes] = []
@@ -53,5 +53,4 @@ def test_kills_while_dead_letters_are_copied(tmp_path: Path) -> None:
             broker.start()
         wait_until(lambda: admin.describe_topic("t").queues[0].min_offset > 0, PATIENCE_S, what="something is deleted")
         assert [message.body for message in read_all(cluster.nameserver, DEAD)] == sent
-        assert (broker.data_dir / "dead-letters.mdb").exists()
     check_brokers(cluster)

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fuzz.specimens import DEAD, OWNER, Truth, key_of, make, records
+from fuzz.specimens import OWNER, Truth, key_of, make, records
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.store_options import StoreOptions
@@ -290,8 +290,7 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
             key_of(store, name, queue_id)
         except MiniMQError:
             return [f"the topic {name} is not there"]
-        # The archive of dead letters is set aside when it is damaged, which the log says.
-        queue = _Queue(store, name, queue_id, batches, may_lack=name == DEAD and bool(named.texts))
+        queue = _Queue(store, name, queue_id, batches)
         # A segment that is made anew of what can be read may lack its begin, which the log says, too.
         queue.may_begin_later = any("a damaged segment was rebuilt" in text for text in named.texts)
         problems += queue.walk() or queue.look_up()
@@ -306,15 +305,12 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
 class _Queue:
     """A queue that is read back."""
 
-    def __init__(
-        self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any], *, may_lack: bool
-    ) -> None:
+    def __init__(self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any]) -> None:
         self._store = store
         self._key = key_of(store, name, queue_id)
         self._where = f"{name}/{queue_id}"
         self._batches = batches
         self._expected = {batch.base_offset: batch for batch in batches}
-        self._may_lack = may_lack
         self.may_begin_later = False
 
     def walk(self) -> list[str]:
@@ -322,7 +318,7 @@ class _Queue:
         start, stop = self._batches[0].base_offset, self._batches[-1].base_offset + len(self._batches[-1].bodies)
         try:
             first, end = self._store.bounds(self._key)
-            if end != stop or (first != start and not self._may_lack and not self.may_begin_later):
+            if end != stop or (first != start and not self.may_begin_later):
                 return [f"{self._where} has {first} to {end}, and not {start} to {stop}"]
             offset = first
             while offset < stop:
@@ -350,12 +346,12 @@ class _Queue:
             except NAMED:
                 continue
             earliest = min(each.base_offset for each in self._batches if each.stored_ms >= batch.stored_ms)
-            if at != earliest and not self._may_lack and not self.may_begin_later:
+            if at != earliest and not self.may_begin_later:
                 return [f"{self._where} is at {at} at time {batch.stored_ms}, and not at {earliest}"]
         return []
 
     def _compare(self, stored: StoredBatch, offset: int) -> list[str]:
-        if stored.base_offset != offset and not self._may_lack:
+        if stored.base_offset != offset:
             return [f"{self._where} goes on at {stored.base_offset}, and not at {offset}"]
         try:
             bodies = list(map(bytes, RecordBatch(stored.data).bodies()))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import DEAD_LETTER_PREFIX
 
@@ -28,10 +27,9 @@ class Backlog:
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
         self._most_series = most_series
-        #: First offsets of queues, which cost a look at the disk. They change with the start of the log, the term
-        #: and what is deleted of the archive of dead letters.
+        #: First offsets of queues, which cost a look at the disk. They change with the start of the log and the term.
         self._firsts: dict[QueueKey, int] = {}
-        self._firsts_as_of: tuple[int, int, DeadLetterArchive | None, int] = (0, 0, None, 0)
+        self._firsts_as_of = (0, 0)
 
     def topics(self) -> dict[str, TopicDepth]:
         """Return what each topic holds, by its name."""
@@ -97,8 +95,7 @@ class Backlog:
         store = self._store()
         if not store.log.complete_from and not store.log.floors:
             return 0  # nothing was ever deleted
-        archive = store.log.archive
-        as_of = (store.log.cuts, store.state.term, archive, archive.cuts if archive is not None else 0)
+        as_of = (store.log.cuts, store.state.term)
         if as_of != self._firsts_as_of:
             self._firsts, self._firsts_as_of = {}, as_of
         if queue not in self._firsts:

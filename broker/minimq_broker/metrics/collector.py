@@ -168,13 +168,13 @@ class BrokerMetrics:
         )
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
-            "Dead letters that were deleted: too many, too old, damaged, or the disk was full.",
-            store.dead_letters.deleted,
+            "Dead letters that were deleted: too many, or too old.",
+            store.old.topics.dead_letters_deleted,
         )
         yield gauge(
             f"{PREFIX}_dead_letter_bytes",
-            "Disk used by archived dead letters.",
-            store.log.archive_file.ask(lambda archive: archive.live_bytes, 0),
+            "Disk used by dead letters, and by the record of those that were resent or dropped.",
+            store.old.topics.dead_letter_bytes,
         )
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, fill, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.checkpoint import Snapshot
@@ -90,9 +90,6 @@ class Snapshots:
         snapshot, extent, end = await asyncio.to_thread(self._begin, copy)
         for frame in state_frames(snapshot, extent):
             await write(frame)
-        before = extent.complete_from
-        async for frame in archive_frames(lambda position: asyncio.to_thread(self._archived, position, before)):
-            await write(frame)
         while copy.position < end:
             position, entries = await asyncio.to_thread(self._entries, copy.position, end)
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
@@ -104,10 +101,6 @@ class Snapshots:
             copy.position = store.log.start
             extent = CopyExtent(store.log.start, store.log.complete_from)
             return snapshot, extent, max(store.confirmed, snapshot.position)
-
-    def _archived(self, position: int, before: int) -> list[tuple[int, bytes]]:
-        with self._handle.reading() as store:
-            return store.archived(position, before, FRAME_BYTES)
 
     def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,9 +31,7 @@ class CopyExtent(NamedTuple):
 
 def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
     """Yield the frames that begin a copy: what it is, and all rows of the state."""
-    copy = replication_pb2.CopyAll(
-        start=extent.start, applied=snapshot.position, archived=True, complete_from=extent.complete_from
-    )
+    copy = replication_pb2.CopyAll(start=extent.start, applied=snapshot.position, complete_from=extent.complete_from)
     yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
     size = 0
@@ -44,18 +42,6 @@ def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> It
             yield replication_pb2.ReplicaFrame(rows=part)
             part, size = [], 0
     yield replication_pb2.ReplicaFrame(rows=part, rows_end=True)
-
-
-async def archive_frames(
-    read: Callable[[int], Awaitable[Sequence[tuple[int, bytes]]]],
-) -> AsyncIterator[replication_pb2.ReplicaFrame]:
-    """Yield the frames that follow those of the state: archived dead letters."""
-    position = 0
-    while found := await read(position):
-        entries = [replication_pb2.ArchivedEntry(position=at, entry=entry) for at, entry in found]
-        yield replication_pb2.ReplicaFrame(archived=entries)
-        position = found[-1][0] + 1
-    yield replication_pb2.ReplicaFrame(archived_end=True)
 
 
 async def take_copy(handle: StoreHandle, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
@@ -92,11 +78,6 @@ async def fill(
     try:
         await uncancellable(asyncio.to_thread(make))
         [copy] = made
-        while first.copy.archived and not frame.archived_end:
-            frame = await next_frame()
-            if frame.archived:
-                entries = [(item.position, item.entry) for item in frame.archived]
-                await uncancellable(asyncio.to_thread(copy.put_archived, entries))
         while copy.position < until:
             frame = await next_frame()
             if frame.position > copy.position:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
-from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, archive_frames, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, state_frames
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
@@ -186,12 +186,6 @@ class Feed:
         self._complete_from = complete_from
         extent = CopyExtent(start, complete_from)
         for frame in state_frames(snapshot, extent, self._store.state.log_id):
-            await self._write(writer, frame)
-
-        async def archived(position: int) -> Sequence[tuple[int, bytes]]:
-            return await uncancellable(asyncio.to_thread(self._store.archived, position, complete_from, FRAME_BYTES))
-
-        async for frame in archive_frames(archived):
             await self._write(writer, frame)
         return start
 

@@ -82,7 +82,6 @@ class Engine:
             ),
             alone=alone,
             clock_ms=now_ms,
-            deletion_ms=self.deletion_ms,
         )
         self.offsets = GroupOffsets(self.writes, lambda: self.store)
         self._told = self._store.state.made

@@ -106,7 +106,6 @@ class Retention:
 
     async def _look(self) -> None:
         await asyncio.to_thread(self._look_at_topics)
-        await asyncio.to_thread(self._look_at_dead_letters)  # what it deletes makes room for those of segments
         found = await asyncio.to_thread(self._find, self._lowest_needed())
         if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
             log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
@@ -157,10 +156,6 @@ class Retention:
         with self._handle.reading() as store:
             store.old.look(self._clock_ms())
             self._knows = store.old.needed.known_to >= 0
-
-    def _look_at_dead_letters(self) -> None:
-        with self._handle.reading() as store:
-            store.look_at_dead_letters()
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         with self._handle.reading() as store:
@@ -239,5 +234,7 @@ class Retention:
         except DAMAGE as error:
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)
-                log.error("retention: nothing is kept of a damaged segment segment=%d error=%s", segment.start, error)
-            return NO_REST
+                log.error(
+                    "retention: dead letters alone are kept of a damaged segment=%d error=%s", segment.start, error
+                )
+            return store.old.needed.rest_of_damaged(segment)

@@ -118,7 +118,7 @@ class Rewriter:
                 return False
             before = store.log.disk_bytes
             count = len(work.rewriting.former)
-            if not store.old.put_in_place(work.rewriting, needed_from, expired=stretch.reason is not None):
+            if not store.old.put_in_place(work.rewriting, needed_from):
                 return False
             self._counters.segments_rewritten += count
             if work.rewriting.lost:

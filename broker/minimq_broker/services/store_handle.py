@@ -70,12 +70,10 @@ class StoreHandle:
         *,
         alone: bool,
         clock_ms: Callable[[], int],
-        deletion_ms: Callable[[], int] | None = None,
     ) -> None:
         self._path, self._options, self._alone = path, options, alone
         self._observer, self._clock_ms = observer, clock_ms
         self.damage = Damage()
-        self._deletion_ms = deletion_ms
         self.any_store = self._open()
         self._is_open = True
         #: Why the store is not readable; None if it is.
@@ -155,7 +153,6 @@ class StoreHandle:
             self._observer.notify,
             self._options,
             self._clock_ms,
-            deletion_ms=self._deletion_ms,
             alone=alone,
             observer=observer,
         )

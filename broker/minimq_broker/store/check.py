@@ -73,15 +73,10 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
                 UNOBSERVED,
                 readonly=True,
                 without=damaged | strange,
-                archive=(directory.archive_path, 0),
             )
         ) as log:
             saved = _saved(directory.state_path, damaged)
             walk = _LogWalk(report, saved, is_whole=log.complete_from == 0)
-            if log.archive_file.damage and directory.archive_path.name not in damaged:
-                report.findings.append(f"{directory.archive_path.name}: it cannot be read: {log.archive_file.damage}")
-            if log.archive is not None:
-                walk.archive_or_finding(log.archive, log)
             for segment in watch(log.segments):
                 walk.segment_or_finding(segment)
             if directory.state_path.name not in damaged:
@@ -93,7 +88,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
 
 def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
     damaged: set[str] = set()
-    for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
+    for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
         try:
             if path.exists():
                 check_file(path, deep=True)
@@ -175,37 +170,6 @@ class _LogWalk:
             self.segment(segment)
         except (lmdb.Error, struct.error) as error:
             self._find(segment, self.position, f"what follows cannot be read: {error}")
-
-    def archive_or_finding(self, archive: Segment, log: CommitLog) -> None:
-        """Verify the archived dead letters, which the segments continue."""
-        try:
-            self._archive(archive, log)
-        except (lmdb.Error, struct.error) as error:
-            self._find(archive, self.position, f"what follows cannot be read: {error}")
-        self._next_offset.clear()
-        self.position = -1
-
-    def _archive(self, archive: Segment, log: CommitLog) -> None:
-        expected: dict[tuple[QueueKey, int], Row] = {}
-        for position, entry in archive.entries():
-            self._report.entries += 1
-            self.position = position
-            try:
-                header = read_header(entry, position)
-                data = bytes(payload_of(entry, header))
-                key, row = self._row(position, header, data, len(entry))
-                expected[key] = row
-                if position >= log.start and log.begins_at(position):  # the broker ended ahead of its removal
-                    if log.entry_at(position) != bytes(entry):
-                        raise CorruptEntry("it is not the same as the entry of the log")
-                else:
-                    # On a full disk those of a segment may be lost.
-                    queue = header.queue
-                    self._next_offset[queue] = max(header.base_offset, self._next_offset.get(queue, 0))
-                    self._verify(header, data)
-            except MiniMQError as error:
-                self._find(archive, position, error.message)
-        self._verify_rows(archive, expected)
 
     def segment(self, segment: Segment) -> None:
         self._report.segments += 1

@@ -15,7 +15,6 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.archive_file import ArchiveFile
 from minimq_broker.store.compaction_file import forget_rounds
 from minimq_broker.store.crash_note import time_to_look
 from minimq_broker.store.damage_marks import DamageMarks
@@ -44,7 +43,6 @@ class CommitLog(LogReader):
         readonly: bool = False,
         without: Collection[str] = (),
         start: int = 0,
-        archive: tuple[Path | None, int] = (None, 0),
     ) -> None:
         super().__init__(path, observer)
         self._segment_bytes = segment_bytes
@@ -64,7 +62,6 @@ class CommitLog(LogReader):
             self._use(without_replaced(self.segments, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
-            self.archive_file = ArchiveFile(*archive, readonly=readonly)
             if not readonly:
                 self.missing = look_and_keep(path, self.start)
                 for made in path.glob("*.new*"):  # its making was interrupted
@@ -82,7 +79,6 @@ class CommitLog(LogReader):
         """Close all segments."""
         for segment in self.segments:
             segment.close()
-        self.archive_file.close()
 
     @property
     def disk_bytes(self) -> int:
@@ -228,8 +224,6 @@ class CommitLog(LogReader):
         """
         self.truncations += 1
         with self._changing:
-            # A segment whose dead letters are archived may not be removed yet.
-            self.archive_file.ask(lambda archive: archive.truncate(position), None)
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments
                 if last.start == position and rest[-1].rewritten_to:

@@ -25,7 +25,7 @@ from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import opened
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_broker.store.rows import Batch, Row, row_of
+from minimq_broker.store.rows import Row, row_of
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
@@ -68,7 +68,6 @@ class StoreCopy:
                 segment_bytes,
                 UNOBSERVED,
                 start=start,
-                archive=(self._directory.archive_path, 0),
             )
             opening.callback(self._log.close)
             checkpoint = Checkpoint(self._directory.state_path)
@@ -124,17 +123,6 @@ class StoreCopy:
             self._has_gap = False
         self._log.roll(self.position)
 
-    def put_archived(self, entries: Sequence[tuple[int, bytes]]) -> None:
-        """Add archived dead letters, with their log positions, verified and synced. Raises as `put` does."""
-        batches: list[Batch] = []
-        for at, data in entries:
-            header, about, _ = opened(data, at)
-            if about is None or not 0 <= at < self._complete_from:
-                raise StoreError(f"the dead letter of position {at} is not a batch of a removed segment: copy again")
-            batches.append(Batch(header.queue, row_of(header, about, at, len(data)), data))
-        with writing(self._directory.path):
-            self._log.archive_file.begin().add(batches)
-
     def finish(self) -> None:
         """Make a data directory of it that a broker can open. Entries behind the saved state are applied then."""
         if self.position < self._state_position:
@@ -157,7 +145,7 @@ class StoreCopy:
         with directory.copying_path.open("w") as mark:
             os.fsync(mark.fileno())
         sync_directory(directory.path)
-        for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path, directory.archive_path):
+        for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
             remove_lmdb(file)
         for file in directory.log_path.glob("*"):  # lock files, marks of damage
             file.unlink()

@@ -7,8 +7,6 @@ Its files::
     DIR/lock            locked by the process that has the directory open
     DIR/commitlog/      the segments, see `commit_log.py`
     DIR/state.mdb       the checkpoint, see `checkpoint.py`; `.damaged-N`: one that was set aside
-    DIR/dead-letters.mdb  those whose segments are gone, see `dead_letter_archive.py`; not there before the first one
-    DIR/dead-letters.mdb.damaged-N  one that was set aside, see `archive_file.py`
     DIR/clock           the time by which old data is deleted
     DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
     DIR/copying         there while everything is copied from another replica, see `copy.py`
@@ -61,7 +59,6 @@ class DataDirectory:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
-        self.archive_path = path / "dead-letters.mdb"
         self.copying_path = path / "copying"
         self.owner_path = path / "owner"
         self.rebuilding_path = path / "rebuilding"
@@ -135,7 +132,7 @@ class DataDirectory:
             return
         mark = rebuilt / "format"
         if mark.exists():
-            former = [self.state_path, self.archive_path, self.copying_path]
+            former = [self.state_path, self.copying_path]
             former += [path.with_name(f"{path.name}-lock") for path in former]
             for file in (*self.log_path.glob("*"), *former):
                 file.unlink(missing_ok=True)
@@ -144,7 +141,7 @@ class DataDirectory:
             sync_directory(self.path)
             mark.unlink()
             sync_directory(rebuilt)
-        for path in (self.log_path, self.state_path, self.archive_path):
+        for path in (self.log_path, self.state_path):
             made = rebuilt / path.name
             if made.exists():
                 made.replace(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from minimq_broker.core.pop_lanes import NEVER
 from minimq_broker.core.pop_queue import PopQueue
 from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.archive_file import set_aside_in
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.entry import (
     IN_QUEUE,
     EntryHeader,
@@ -43,39 +40,36 @@ from minimq_common.words import count_of
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
     """Yield lines about a data directory that no broker has open."""
-    with _opened(path) as (log, state, set_aside):
-        yield from _lines(_about(log, state, set_aside))
+    with _opened(path) as (log, state):
+        yield from _lines(_about(log, state))
         if entries:
             yield from map(_line, _entries(log))
 
 
 def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
     """Return the same as values that JSON can hold. Raises as `inspect_directory` does."""
-    with _opened(path) as (log, state, set_aside):
-        about = _about(log, state, set_aside)
+    with _opened(path) as (log, state):
+        about = _about(log, state)
         return {**about, "entries": list(_entries(log))} if entries else about
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[CommitLog, State, list[str]]]:
+def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
     directory = DataDirectory(path, create=False)
     try:
         directory.check_whole()
         with (
-            closing(
-                CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True, archive=(directory.archive_path, 0))
-            ) as log,
+            closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
-            yield log, recover(checkpoint, log), set_aside_in(path)
+            yield log, recover(checkpoint, log)
     except (lmdb.Error, struct.error) as error:
         raise StoreError(f"{path} cannot be read: {error}: run minimq-broker check {path}") from None
     finally:
         directory.close()
 
 
-def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]:
-    messages, size = log.archive_file.ask(_archived, (0, 0))  # ahead of what reads only parts of it
+def _about(log: CommitLog, state: State) -> dict[str, Any]:
     topics = sorted(state.topics.values(), key=lambda topic: topic.name)
     names = {topic.topic_id: topic.name for topic in topics}
     return {
@@ -92,12 +86,6 @@ def _about(log: CommitLog, state: State, set_aside: list[str]) -> dict[str, Any]
                 }
                 for segment in log.segments
             ],
-        },
-        "dead_letters": {
-            "messages": messages,
-            "bytes": size,
-            "damage": log.archive_file.damage,
-            "set_aside": set_aside,
         },
         "term": state.term,
         "transactions": [
@@ -151,12 +139,6 @@ def _popped(queue: PopQueue) -> dict[str, Any]:
     }
 
 
-def _archived(archive: DeadLetterArchive) -> tuple[int, int]:
-    for _ in archive.entries():
-        pass
-    return sum(row.count for _, row in archive.rows()), archive.live_bytes
-
-
 def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
     end = state.end(queue).offset
     first = log.first_offset(queue)
@@ -164,8 +146,7 @@ def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
 
 
 def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
-    archived = log.archive.entries() if log.archive else ()
-    for position, entry in chain(takewhile(lambda item: item[0] < log.start, archived), log.entries()):
+    for position, entry in log.entries():
         header = read_header(entry, position)
         about: dict[str, Any] = {"position": position, "stored_at": _moment(header.stored_ms)}
         payload = payload_of(entry, header)
@@ -213,14 +194,6 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
     for segment in segments:
         rewritten = ", rewritten" if segment["rewritten"] else ""
         yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used{rewritten}"
-    archived = about["dead_letters"]
-    if archived["messages"]:
-        messages = count_of(archived["messages"], "message")
-        yield f"dead letters of removed segments: {messages}, {archived['bytes']} bytes used"
-    if archived["damage"]:
-        yield f"dead letters of removed segments: damaged, a broker sets them aside: {archived['damage']}"
-    for name in archived["set_aside"]:
-        yield f"dead letters of removed segments: damaged ones were set aside in {name}"
     yield f"term: {about['term']}"
     for topic in about["topics"]:
         counts = f"{count_of(topic['read_queues'], 'read queue')} and {count_of(topic['write_queues'], 'write queue')}"

@@ -12,9 +12,7 @@ from typing import TypeVar
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.archive_file import ArchiveFile
 from minimq_broker.store.damage_marks import DamageMarks
-from minimq_broker.store.dead_letter_archive import DeadLetterArchive
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.rows import ReadLimits, ReadResult, Row
@@ -28,7 +26,7 @@ _COME_BACK_S = 1.0
 
 
 class LogReader:
-    """Reads the segments of one log, and its archive of dead letters. Any thread may read.
+    """Reads the segments of one log. Any thread may read.
 
     A reader has the segments that it found when it began, whatever is added, rewritten or removed meanwhile.
     """
@@ -37,7 +35,6 @@ class LogReader:
 
     def __init__(self, path: Path, observer: LogObserver) -> None:
         self.path = path
-        self.archive_file = ArchiveFile(None, 0)
         self.segments: list[Segment] = []
         self.complete_from = 0
         self.saved_to = 0
@@ -63,11 +60,6 @@ class LogReader:
     def report_damage(self, start: int, reason: str) -> None:
         """Report that the segment at a position is damaged. Any thread may call this."""
         self._observer.damage_found(start, reason)
-
-    @property
-    def archive(self) -> DeadLetterArchive | None:
-        """The archive; None while there is none."""
-        return self.archive_file.current
 
     @property
     def start(self) -> int:
@@ -149,9 +141,6 @@ class LogReader:
         return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
 
     def _lacks(self, queue: QueueKey, offset: int) -> bool:
-        archive = self.archive
-        if archive is not None and queue.topic_id in archive.topic_ids:
-            return False
         first = self.first_offset(queue)
         return first is not None and first <= offset and not self.may_lack(queue, offset)
 
@@ -171,7 +160,7 @@ class LogReader:
         return self._first_answer(self._segments_from(queue, shown), lambda segment: segment.row_at(queue, shown))
 
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
-        segments = self._segments_of(queue)
+        segments = self.segments
         index = len(segments) - 1
         while index > 0:  # from the newest back: nearly all readers are near the end
             first = segments[index].first_offset(queue)
@@ -180,25 +169,18 @@ class LogReader:
             index -= 1
         return segments[index:]
 
-    def _segments_of(self, queue: QueueKey) -> list[Segment]:
-        segments = self.segments  # before the archive, which has the batches removed from them
-        archive = self.archive
-        return segments if archive is None or queue.topic_id not in archive.topic_ids else [archive, *segments]
-
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first offset of a queue that is still stored, None when nothing of it is."""
-        found = self._first_answer(self._segments_of(queue), lambda segment: segment.first_offset(queue))
+        found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
         return self._shown(queue, found)
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first stored offset of a queue at or after a time (ms since 1970); None if there is none."""
-        segments = self._segments_of(queue)
-        return self._shown(queue, self._first_answer(segments, lambda each: each.offset_at(queue, timestamp_ms)))
+        return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_at(queue, timestamp_ms)))
 
     def offset_from(self, queue: QueueKey, position: int) -> int | None:
         """Return the first stored offset of a queue at or after a log position; None if there is none."""
-        segments = self._segments_of(queue)
-        return self._shown(queue, self._first_answer(segments, lambda each: each.offset_from(queue, position)))
+        return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_from(queue, position)))
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
         for segment in segments:
@@ -208,8 +190,6 @@ class LogReader:
         return None
 
     def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
-        if isinstance(segment, DeadLetterArchive):
-            return self.archive_file.ask(question, without)
         if self.damage.refuses(segment.start):
             raise SystemBusy(
                 f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master",

@@ -59,7 +59,6 @@ class MessageStore:
         clock_ms: Callable[[], int],
         *,
         observer: StoreObserver,
-        deletion_ms: Callable[[], int] | None = None,
         alone: bool = True,
     ) -> None:
         with ExitStack() as opened:
@@ -71,7 +70,6 @@ class MessageStore:
                     self._directory.log_path,
                     options.segment_bytes,
                     LogObserver(self._name_of, observer.damage_found),
-                    archive=(self._directory.archive_path, options.dead_letters.max_bytes),
                 )
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
@@ -100,8 +98,7 @@ class MessageStore:
         )
         self._closed = False
         self.options = options
-        self.old = OldSegments(self, deletion_ms or clock_ms)
-        self.dead_letters = self.old.dead_letters
+        self.old = OldSegments(self)
         self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
         #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
@@ -263,17 +260,6 @@ class MessageStore:
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment as `OldSegments.remove_first` does."""
         return self.old.remove_first(needed_from)
-
-    def look_at_dead_letters(self) -> None:
-        """Delete expired and excess archived dead letters, and those of deleted topics."""
-        self.old.look_at_dead_letters()
-
-    def archived(self, position: int, before: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """Return entries of the archive from one log position on up to another, with their own.
-
-        It stops after the one that reaches a size; there is none only behind the last one.
-        """
-        return self.log.archive_file.ask(lambda archive: archive.part(position, before, max_bytes), [])
 
     @property
     def figures(self) -> CommitFigures:

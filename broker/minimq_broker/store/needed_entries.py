@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from minimq_broker.core.delays import NO_KEY, DueKey
 from minimq_broker.core.retention import Reason, RetentionRules
-from minimq_broker.core.rewriting_plan import SegmentRest
+from minimq_broker.core.rewriting_plan import NO_REST, SegmentRest
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.store.rewriting import Choice
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.topic_retention import TopicRetention
+from minimq_broker.store.topic_retention import TopicRetention, is_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,14 @@ class _Known:
 
     position: int = -1
     topics: frozenset[int] = frozenset()
-    compacted: frozenset[int] = frozenset()
+    #: Compacted ones, and those of dead letters: nothing but their own rules deletes what they have.
+    lasting: frozenset[int] = frozenset()
     rules: Mapping[int, RetentionRules] = field(default_factory=dict)
     staged: frozenset[int] = frozenset()
 
     def outlives(self, topic_id: int) -> bool:
         """Return whether a topic outlives the age of segments."""
-        return topic_id in self.compacted or (topic_id in self.rules and self.rules[topic_id].max_age_ms > 0)
+        return topic_id in self.lasting or (topic_id in self.rules and self.rules[topic_id].max_age_ms > 0)
 
 
 class NeededEntries:
@@ -57,7 +58,7 @@ class NeededEntries:
         self._next = _Known(
             position,
             frozenset(topic.topic_id for topic in topics),
-            frozenset(topic.topic_id for topic in topics if topic.compaction),
+            frozenset(topic.topic_id for topic in topics if topic.compaction or is_kept(topic.name)),
             self._retention.rules,
             state.transactions.staged_positions(),
         )
@@ -75,16 +76,20 @@ class NeededEntries:
         is_rest = bool(segment.rewritten_to) and all(known.outlives(topic_id) for topic_id in sizes.topics)
         for topic_id in sizes.topics - known.topics:
             garbage += sizes.size_of(topic_id)
-        for topic_id in sizes.topics & (known.compacted | known.rules.keys()):
+        for topic_id in sizes.topics & (known.lasting | known.rules.keys()):
             gone = sizes.size_of(topic_id, self._gone_before(topic_id))
             garbage += gone
             if known.outlives(topic_id) and self._has_shown(segment, topic_id):
                 left = max(sizes.size_of(topic_id) - gone, 1)
-                if topic_id in known.compacted:
+                if topic_id in known.lasting:
                     lasting += left
                 else:
                     aged += left
         return SegmentRest(garbage, aged + lasting, lasting, is_rest)
+
+    def rest_of_damaged(self, segment: Segment) -> SegmentRest:
+        """Return the rest of a segment of which nobody knows what it has: all of it, if anything may last."""
+        return SegmentRest(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
         return any(
@@ -104,18 +109,18 @@ class NeededEntries:
         """Return what decides about the entries of segments that go for a reason; None: only garbage goes.
 
         It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for
-        the disk leaves only what nothing deletes, such as the state in compacted topics.
+        the disk leaves only what lasts: the state in compacted topics, and dead letters.
         """
         known = self._known
         floors = {topic_id: self._floors(topic_id) for topic_id in known.rules}
 
-        def is_kept(header: EntryHeader) -> bool:
+        def is_shown(header: EntryHeader) -> bool:
             topic_id = header.queue.topic_id
             if topic_id not in known.topics:
                 return False
             if reason is Reason.AGE and not known.outlives(topic_id):
                 return False
-            if reason not in (None, Reason.AGE) and topic_id not in known.compacted:
+            if reason not in (None, Reason.AGE) and topic_id not in known.lasting:
                 return False
             return topic_id not in floors or header.base_offset >= floors[topic_id].get(header.queue, 0)
 
@@ -123,7 +128,7 @@ class NeededEntries:
             if header.kind == EntryKind.STAGED:
                 is_needed = position in known.staged
             else:
-                is_needed = header.kind in IN_QUEUE and is_kept(header)
+                is_needed = header.kind in IN_QUEUE and is_shown(header)
             return entry if is_needed else None
 
         return choose

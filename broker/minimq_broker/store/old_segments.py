@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from minimq_broker.store.dead_letters import DeadLetters
 from minimq_broker.store.needed_entries import NeededEntries
 from minimq_broker.store.topic_retention import TopicRetention
 
@@ -17,13 +15,13 @@ if TYPE_CHECKING:
 class OldSegments:
     """Removes and replaces the old segments of one store. Used by one thread at a time."""
 
-    def __init__(self, store: MessageStore, deletion_ms: Callable[[], int]) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._log = store.log
-        self._deletion_ms = deletion_ms
         options = store.options
-        self.dead_letters = DeadLetters(self._log, options.dead_letters, lambda: store.state, store.disk)
-        self.topics = TopicRetention(self._log, options.segment_bytes, options.retention.max_age_ms)
+        self.topics = TopicRetention(
+            self._log, options.segment_bytes, options.retention.max_age_ms, options.dead_letters
+        )
         self.needed = NeededEntries(self._log, self.topics)
 
     @property
@@ -39,26 +37,11 @@ class OldSegments:
         self.needed.look(state, self._store.saved_position)
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it.
-
-        Its dead letters go to the archive before.
-        """
-        if not self._log.may_remove_first(min(needed_from, self._store.needed_from)):
-            return False
-        self.dead_letters.keep(self._log.segments[0], self._deletion_ms())
+        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
         with self._log.kept():
             return self._log.remove_first(min(needed_from, self._store.needed_from))
 
-    def put_in_place(self, rewriting: Rewriting, needed_from: int, *, expired: bool) -> bool:
-        """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done.
-
-        If these are expired, their dead letters go to the archive before.
-        """
-        for segment in rewriting.former if expired else ():
-            self.dead_letters.keep(segment, self._deletion_ms())
+    def put_in_place(self, rewriting: Rewriting, needed_from: int) -> bool:
+        """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done."""
         with self._log.kept():
             return rewriting.end <= min(needed_from, self.rewritable_to) and rewriting.put_in_place()
-
-    def look_at_dead_letters(self) -> None:
-        """Delete expired and excess archived dead letters, and those of deleted topics."""
-        self.dead_letters.look(self._deletion_ms(), self._store.saved_position)

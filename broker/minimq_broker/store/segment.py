@@ -15,7 +15,7 @@ Store times never go back within a queue, so "the first batch at or after time t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from minimq_broker.store.entry import (
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,
-    Batch,
     ReadLimits,
     ReadResult,
     Row,
@@ -125,20 +124,6 @@ class Segment(SegmentFile):
         if due:
             self.due.changed()
 
-    def put_batches(self, txn: lmdb.Transaction, batches: Iterable[Batch]) -> None:
-        """Add the entries of batches, in any order, with their rows. Those that are there are replaced."""
-        for queue, row, entry in batches:
-            txn.put(_POSITION.pack(row.position), entry, db=self._log)
-            txn.put(*row.pack(queue), db=self._rows)
-
-    def delete_row(self, txn: lmdb.Transaction, queue: QueueKey, last_offset: int) -> None:
-        """Delete the row of a batch."""
-        txn.delete(ROW_KEY.pack(*queue, last_offset), db=self._rows)
-
-    def delete_entry(self, txn: lmdb.Transaction, position: int) -> None:
-        """Delete the entry at a log position."""
-        txn.delete(_POSITION.pack(position), db=self._log)
-
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on and the rows of the batches among them, and sync; it is written again.
 
@@ -216,11 +201,6 @@ class Segment(SegmentFile):
         with self._reading() as txn:
             yield from self._values_from(txn, queue, offset)
 
-    def entry_of(self, queue: QueueKey, row: Row) -> bytes:
-        """Return the entry of a batch of a queue. Raises `CorruptEntry` when it is not there."""
-        with self._reading() as txn:
-            return bytes(self._entry_of(txn, queue, row))
-
     def end_of(self, queue: QueueKey) -> int | None:
         """Return the offset after the last one of a queue here, None when there is none."""
         with self._reading() as txn:
@@ -264,7 +244,7 @@ class Segment(SegmentFile):
                     base = last - count_in(value) + 1
                     if not rows:
                         begins_at = base
-                    elif base != next_offset and not self.has_gaps:
+                    elif base != next_offset and not self.rewritten_to:
                         raise CorruptEntry(f"what follows on offset {next_offset - 1} begins at {base}")
                     if not wanted or may_hold(value, wanted):
                         row = unpack_row(last, value)
@@ -281,7 +261,7 @@ class Segment(SegmentFile):
                     if size <= 0 or messages <= 0 or rows >= limits.max_rows:
                         break
         except DAMAGE as error:
-            if not rows or (self.has_gaps and not self.rewritten_to):
+            if not rows:
                 raise CorruptEntry(
                     f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
                     f"{last + 1}; stop the broker and run minimq-broker check",

@@ -21,7 +21,6 @@ class SegmentFile:
         tables = open_segment(path, segment_bytes, readonly=readonly, verified=verified)
         self._env, self._log, self._rows, _, self.rewritten_to = tables
         self.due = DueTable(self._env, tables.due, self._reading)
-        self.has_gaps = bool(self.rewritten_to)
         self._page_bytes = self._env.stat()["psize"]
         #: Of what is written to nothing is looked at.
         self.pages = PageCheck(path)
@@ -29,7 +28,7 @@ class SegmentFile:
     def mark_rewritten(self, end: int) -> None:
         """Mark it as rewritten, and where it ends; synced."""
         put_mark(self._env, end)
-        self.rewritten_to, self.has_gaps = end, True
+        self.rewritten_to = end
 
     def close(self) -> None:
         """Close the file. Nothing may be read afterwards."""

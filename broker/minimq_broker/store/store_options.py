@@ -22,7 +22,7 @@ class StoreOptions:
         checkpoint_interval_s: seconds between two saves of the state; recovery applies later entries.
         retention: how long segments are kept.
         rewrite_after_s: seconds after which a segment may be rewritten for the sake of its garbage.
-        dead_letters: how long archived dead letters are kept.
+        dead_letters: how long those of a group are kept.
         watermarks: from which fullness of the disk on something is done.
         staging: how much may be staged for transactions; by default half of the disk, because staged batches are
             written once more when they are published.

@@ -5,17 +5,31 @@ What is shown no more is deleted when its segment is rewritten or removed.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from minimq_broker.core.facts import Topic
-from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.topic_sizes import TopicSizes
+from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX
+
+log = logging.getLogger(__name__)
+
+
+#: Topics of which nothing goes but by rules of their own: dead letters, and what became of them.
+_KEPT = (DEAD_LETTER_PREFIX, DONE_PREFIX)
+
+
+def is_kept(name: str) -> bool:
+    """Tell whether a topic outlives the retention of the broker."""
+    return name.startswith(_KEPT)
 
 
 class _Floor(NamedTuple):
@@ -34,12 +48,17 @@ class _Floor(NamedTuple):
 class TopicRetention:
     """Finds the first shown offsets of one log. Used by one thread at a time."""
 
-    def __init__(self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0) -> None:
+    def __init__(
+        self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0, dead_letters: RetentionRules = FOR_EVER
+    ) -> None:
+        #: Dead letters that were deleted since the start, and the disk that the others take.
+        self.dead_letters_deleted = self.dead_letter_bytes = 0
         self.rules: dict[int, RetentionRules] = {}
         self.gone_before: dict[int, int] = {}
         self._log = log
         self._segment_bytes = segment_bytes
         self._max_age_ms = max_age_ms
+        self._dead_letters = dead_letters
         self._sizes: dict[int, TopicSizes] = {}
         #: The floors that were found last: nothing before them is shown.
         self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
@@ -47,8 +66,8 @@ class TopicRetention:
 
     def look(self, state: State, now_ms: int) -> None:
         """Show from now on what the rules of the topics keep."""
-        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(topic.retention))}
-        self.rules = {topic_id: topic.retention for topic_id, topic in topics.items()}
+        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(self._rules(topic)))}
+        self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
         self._forget_sizes()
         if self._truncations != self._log.truncations:  # offsets may be those of other messages now
             self._truncations, self._found = self._log.truncations, {}
@@ -56,8 +75,8 @@ class TopicRetention:
         floors: dict[QueueKey, int] = {}
         self.gone_before = {}
         for topic in (*topics.values(), *self._aged(state, now_ms)):
-            end, rules = NOTHING_NEEDED, topic.retention
-            if not rules.max_age_ms:
+            end, rules = NOTHING_NEEDED, self._rules(topic)
+            if not rules.max_age_ms and not is_kept(topic.name):
                 rules = RetentionRules(self._max_age_ms, rules.max_bytes)
             least = self._cut_by_size(topic.topic_id, rules.max_bytes)
             for number in range(topic.queues):
@@ -68,17 +87,43 @@ class TopicRetention:
                 if found is None:
                     continue
                 self._found[queue, rules] = found
+                if topic.name.startswith(DEAD_LETTER_PREFIX) and (before := former.get((queue, rules))) is not None:
+                    self._tell_deleted(topic.name, number, found.offset - before.offset)
                 end = min(end, found.position)
                 if found.offset:
                     floors[queue] = min(found.offset, state.end(queue).offset)
             if topic.topic_id in self.rules:
                 self.gone_before[topic.topic_id] = end
         self._log.show_from(floors)
+        self.dead_letter_bytes = self._kept_bytes(state)
+
+    def _rules(self, topic: Topic) -> RetentionRules:
+        has_own = any(_numbers(topic.retention)) or not is_kept(topic.name)
+        return topic.retention if has_own else self._dead_letters
+
+    def _tell_deleted(self, topic: str, queue_id: int, count: int) -> None:
+        if count > 0:
+            self.dead_letters_deleted += count
+            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            text = "retention: dead letters deleted group=%s queue=%d count=%d"
+            log.warning(text, group, queue_id, count, extra=ALWAYS_WRITTEN)
+
+    def _kept_bytes(self, state: State) -> int:
+        kept = {topic.topic_id for topic in state.topics.copy().values() if is_kept(topic.name)}
+        found = 0
+        for segment in self._log.segments if kept else ():
+            try:
+                sizes = self.sizes(segment)
+                there = kept & sizes.topics if segment.sealed else kept
+                found += sum(sizes.size_of(topic_id) for topic_id in there)
+            except DAMAGE:  # which readers report
+                continue
+        return found
 
     def _aged(self, state: State, now_ms: int) -> Iterator[Topic]:
         """Yield the topics without rules of their own that have messages in segments where some may be over age.
 
-        Topics of groups go with their segments: dead letters, and messages that wait for another try.
+        Topics of groups go with their segments, such as messages that wait for another try; dead letters stay.
         """
         rules, ids = RetentionRules(self._max_age_ms), set[int]()
         for segment in self._log.segments if self._max_age_ms else ():

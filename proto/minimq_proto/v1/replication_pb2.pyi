@@ -218,12 +218,9 @@ class CopyAll(google.protobuf.message.Message):
 
     START_FIELD_NUMBER: builtins.int
     APPLIED_FIELD_NUMBER: builtins.int
-    ARCHIVED_FIELD_NUMBER: builtins.int
     COMPLETE_FROM_FIELD_NUMBER: builtins.int
     start: builtins.int
     applied: builtins.int
-    archived: builtins.bool
-    """Frames with dead letters of before `complete_from` follow the rows, up to one with `archived_end`."""
     complete_from: builtins.int
     """Before this position entries may be missing, which were left out by rewritings. 0 if none is."""
     def __init__(
@@ -231,32 +228,11 @@ class CopyAll(google.protobuf.message.Message):
         *,
         start: builtins.int = ...,
         applied: builtins.int = ...,
-        archived: builtins.bool = ...,
         complete_from: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied", b"applied", "archived", b"archived", "complete_from", b"complete_from", "start", b"start"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied", b"applied", "complete_from", b"complete_from", "start", b"start"]) -> None: ...
 
 global___CopyAll = CopyAll
-
-@typing.final
-class ArchivedEntry(google.protobuf.message.Message):
-    """A dead letter whose segment was removed: its entry, and where it was in the log."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    POSITION_FIELD_NUMBER: builtins.int
-    ENTRY_FIELD_NUMBER: builtins.int
-    position: builtins.int
-    entry: builtins.bytes
-    def __init__(
-        self,
-        *,
-        position: builtins.int = ...,
-        entry: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["entry", b"entry", "position", b"position"]) -> None: ...
-
-global___ArchivedEntry = ArchivedEntry
 
 @typing.final
 class ReplicaFrame(google.protobuf.message.Message):
@@ -271,8 +247,6 @@ class ReplicaFrame(google.protobuf.message.Message):
     CONFIRMED_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
-    ARCHIVED_FIELD_NUMBER: builtins.int
-    ARCHIVED_END_FIELD_NUMBER: builtins.int
     ASKED_AT_FIELD_NUMBER: builtins.int
     rows_end: builtins.bool
     """No more rows follow."""
@@ -285,8 +259,6 @@ class ReplicaFrame(google.protobuf.message.Message):
     end: builtins.int
     log_id: builtins.str
     """In the first of a stream from a master: what tells its log from those of other brokers."""
-    archived_end: builtins.bool
-    """No more dead letters follow."""
     asked_at: builtins.int
     """Microseconds on a clock of the master, when this was sent: the replica is asked to confirm that it follows the term
     still. Not set if it is not asked.
@@ -299,10 +271,6 @@ class ReplicaFrame(google.protobuf.message.Message):
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StateRow]: ...
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
-    @property
-    def archived(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ArchivedEntry]:
-        """In ascending order; not all positions have one."""
-
     def __init__(
         self,
         *,
@@ -315,12 +283,10 @@ class ReplicaFrame(google.protobuf.message.Message):
         confirmed: builtins.int = ...,
         end: builtins.int = ...,
         log_id: builtins.str = ...,
-        archived: collections.abc.Iterable[global___ArchivedEntry] | None = ...,
-        archived_end: builtins.bool = ...,
         asked_at: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["copy", b"copy", "first", b"first", "go_on", b"go_on"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["archived", b"archived", "archived_end", b"archived_end", "asked_at", b"asked_at", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_at", b"asked_at", "confirmed", b"confirmed", "copy", b"copy", "end", b"end", "entries", b"entries", "first", b"first", "go_on", b"go_on", "log_id", b"log_id", "position", b"position", "rows", b"rows", "rows_end", b"rows_end"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["go_on", "copy"] | None: ...
 
 global___ReplicaFrame = ReplicaFrame

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import struct
 from typing import Any, cast
 
+import lmdb
 import pytest
 
-from minimq_broker.core.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.retention import Retention
 from minimq_broker.services.rewriter import LogStretch, Rewriter
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.batch import RecordBatch
 from minimq_common.errors import StoreFull
 from support.chance import SEED
 from support.compactions import Workload, compact, make_compacted
@@ -30,8 +35,10 @@ BROKER_AGE_MS = 20_000
 class World:
     """A store with its retention, and all that was sent to it."""
 
-    def __init__(self, stores: Stores, name: str = "data", *, max_bytes: int = 0) -> None:
-        self.stores, self.name, self.max_bytes = stores, name, max_bytes
+    def __init__(
+        self, stores: Stores, name: str = "data", *, max_bytes: int = 0, dead_letters: RetentionRules = FOR_EVER
+    ) -> None:
+        self.stores, self.name, self.max_bytes, self.dead_letters = stores, name, max_bytes, dead_letters
         self.sent: dict[str, list[tuple[int, int, int, bytes]]] = {}
         self.counters = Counters()
         self.needed_from = NOTHING_NEEDED
@@ -40,8 +47,14 @@ class World:
     def open(self) -> None:
         rules = RetentionRules(BROKER_AGE_MS, self.max_bytes)
         self.store = self.stores.open(
-            self.name, segment_bytes=SEGMENT_BYTES, retention=rules, rewrite_after_s=0.0, checkpoint_interval_s=0.01
+            self.name,
+            segment_bytes=SEGMENT_BYTES,
+            retention=rules,
+            rewrite_after_s=0.0,
+            checkpoint_interval_s=0.01,
+            dead_letters=self.dead_letters,
         )
+        self.handle = OneStore(self.store.store)
 
     def reopen(self) -> None:
         self.store.close()
@@ -58,7 +71,7 @@ class World:
         self.sent[name].append((queue, offset, self.stores.clock.now_ms, body))
 
     def look(self, times: int = 1) -> None:
-        handle = cast("StoreHandle", OneStore(self.store.store))
+        handle = cast("StoreHandle", self.handle)
 
         async def looks() -> None:
             retention = Retention(handle, self.counters, 1.0, lambda: self.needed_from, self.stores.clock)
@@ -240,6 +253,126 @@ def test_what_is_undecided_stays(stores: Stores) -> None:
     stores.clock.now_ms += 100_000
     world.look(4)
     assert len(world.starts) <= 2
+
+
+DEAD, DONE = "%DLQ%g", "%DONE%g"
+FOREVER_MS = 1 << 50
+
+
+def with_dead_letters(world: World, count: int = 60, step_ms: int = 1_000) -> None:
+    """Fill segments with dead letters, and the record of some, among larger messages."""
+    for name in ("default", DEAD, DONE):
+        world.create(name)
+    for number in range(count):
+        world.send("default", number % 2, b"%d" % number + bytes(5_000))
+        world.send(DEAD, number % 2, b"%d" % number + bytes(1_000))
+        if number % 4 == 0:
+            world.send(DONE, 0, b"%d" % number)
+        world.stores.clock.now_ms += step_ms
+
+
+@pytest.mark.parametrize("max_bytes", [0, 3 * SEGMENT_BYTES])
+def test_dead_letters_outlive_the_age_and_the_size_of_the_log(stores: Stores, max_bytes: int) -> None:
+    world = World(stores, max_bytes=max_bytes)
+    with_dead_letters(world)
+    stores.clock.now_ms += 10 * BROKER_AGE_MS
+    world.settle()
+    assert world.store.store.bounds(world.store.key("default", 0)) == (30, 30)
+    world.reopen()
+    world.settle()
+    for name in (DEAD, DONE):
+        world.verify(name, FOREVER_MS, exact=True)
+    assert world.store.store.log.disk_bytes < 6 * SEGMENT_BYTES
+    assert 60_000 < world.store.store.old.topics.dead_letter_bytes < 100_000
+    assert world.store.store.old.topics.dead_letters_deleted == 0
+
+
+def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(stores, dead_letters=RetentionRules(90_000))
+    with_dead_letters(world)
+    world.settle()
+    world.verify(DEAD, FOREVER_MS, exact=True)
+    stores.clock.now_ms += 60_000
+    with caplog.at_level(logging.WARNING):
+        world.look()
+    world.verify(DEAD, 90_000, exact=True)
+    gone = [world.store.store.bounds(world.store.key(DEAD, queue))[0] for queue in range(2)]
+    assert gone[0] > 0
+    assert sorted(line for line in caplog.messages if "dead letters" in line) == [
+        f"retention: dead letters deleted group=g queue={queue} count={count}" for queue, count in enumerate(gone)
+    ]
+    assert world.store.store.old.topics.dead_letters_deleted == sum(gone)
+    stores.clock.now_ms += 90_000
+    world.settle()
+    assert len(world.starts) <= 2
+
+
+def test_the_oldest_dead_letters_of_a_group_go_when_they_are_too_many(stores: Stores) -> None:
+    world = World(stores, dead_letters=RetentionRules(max_bytes=30_000))
+    with_dead_letters(world, 10)
+    world.create("%DLQ%h")
+    world.send("%DLQ%h", 0, b"of another group")
+    world.look()
+    for number in range(10, 60):
+        world.send(DEAD, number % 2, b"%d" % number + bytes(1_000))
+    world.look()
+    left = [60 // 2 - world.store.store.bounds(world.store.key(DEAD, queue))[0] for queue in range(2)]
+    assert 20 < sum(left) < 40
+    assert world.store.store.old.topics.dead_letters_deleted == 60 - sum(left)
+    for name in (DEAD, "%DLQ%h"):
+        world.verify(name, 0, exact=False)
+    assert world.store.bodies("%DLQ%h", 0) == [b"of another group"]
+
+
+def test_a_topic_of_dead_letters_may_have_rules_of_its_own(stores: Stores) -> None:
+    world = World(stores)
+    with_dead_letters(world)
+    set_rules(world.store, DEAD, age_ms=5_000, size=0)
+    world.settle()
+    world.verify(DEAD, 5_000, exact=True)
+    world.verify(DONE, FOREVER_MS, exact=True)
+
+
+def test_those_of_a_deleted_group_go(stores: Stores) -> None:
+    world = World(stores)
+    with_dead_letters(world)
+    for name in (DEAD, DONE):
+        world.store.delete_topic(name)
+    stores.clock.now_ms += 2 * BROKER_AGE_MS
+    world.settle()
+    assert len(world.starts) <= 2
+    assert world.store.store.old.topics.dead_letter_bytes == 0
+
+
+@pytest.mark.parametrize("table", [b"log", b"consumequeue"])
+def test_a_damaged_segment_costs_the_dead_letters_that_cannot_be_read_alone(
+    stores: Stores, table: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(stores)
+    with_dead_letters(world)
+    second = world.store.store.log.segments[1]
+    queue, row = next(second.rows_of(world.store.key(DEAD, 0).topic_id))
+    key = struct.pack(">Q", row.position) if table == b"log" else struct.pack(">QIQ", *queue, row.last_offset)
+    world.store.close()
+    stores.damaged.add(world.store.path)
+    with lmdb.open(str(second.path), subdir=False, max_dbs=4, map_size=1 << 30) as env:
+        found = env.open_db(table, create=False)
+        with env.begin(write=True) as txn:
+            assert txn.put(key, b"short", db=found, overwrite=True)
+    world.open()
+    world.handle.damage.found(second.start, "as a scrub says")
+    stores.clock.now_ms += 2 * BROKER_AGE_MS
+    for _ in range(4):
+        world.look(3)
+    assert world.store.store.bounds(world.store.key("default", 0)) == (30, 30)
+    lost = {(queue.queue_id, row.last_offset)} if table == b"log" else set()
+    for number in range(2):
+        kept = [body for at, offset, _, body in world.sent[DEAD] if at == number and (at, offset) not in lost]
+        start = world.store.store.bounds(world.store.key(DEAD, number))[0]
+        batches, _ = world.store.store.search(world.store.key(DEAD, number), start, ReadLimits(1 << 40, 1 << 40))
+        assert [body for batch in batches for body in RecordBatch(batch.data).bodies()] == kept
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -290,8 +291,8 @@ def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> N
     row = next(row for row in log_rows(store, "b") if row.position > log.segments[2].start)
     segment = next(segment for segment in reversed(log.segments) if segment.start <= row.position)
     with segment.begin() as txn:
-        segment.delete_row(txn, queue, row.last_offset)
-        segment.delete_entry(txn, row.position)
+        assert txn.delete(struct.pack(">QIQ", *queue, row.last_offset), db=segment._rows)
+        assert txn.delete(struct.pack(">Q", row.position), db=segment._log)
     stores.damaged.add(store.path)
     assert not log.may_lack(queue, row.base_offset)
     store.close()
@@ -412,25 +413,6 @@ def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None
     made.give_up()
     assert log.complete_from == end
     assert [at for at, _ in log.segments[2].entries()] == [at for at, _ in kept]
-
-
-def test_dead_letters_of_rewritten_segments_are_archived_as_those_of_removed_ones(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    store.create_topic("t")
-    store.create_topic("%DLQ%g")
-    for number in range(12):
-        store.append("t", 0, bytes(20_000))
-        store.append("%DLQ%g", 0, b"%d" % number)
-    store.close()
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    log = store.store.log
-    store.store.dead_letters.keep(log.segments[0], 0)
-    before = store.bodies("%DLQ%g", 0)
-    rewrite(store.store, 0, 1, lambda queue, offset: queue == store.key("t", 0))
-    assert store.bodies("%DLQ%g", 0) == before
-    copied(store.store, stores.folder / "copy")
-    with StoreCopy(stores.folder / "other", store.store.snapshot(), 0, complete_from=log.complete_from) as copy:
-        copy.put_archived(store.store.archived(0, log.complete_from, 1 << 30))
 
 
 def test_logs_that_were_rewritten_in_other_ways_are_the_same(store: OpenStore, stores: Stores) -> None:

@@ -31,7 +31,6 @@ from minimq_broker.core.term_history import common_point
 from minimq_broker.store.compare import compare_directories
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import CopyNeeded, NotMaster
 from support.states import rows, rows_from_scratch
@@ -39,11 +38,6 @@ from support.stores import OpenStore, Stores, make_batch, numbered_batch
 
 SEGMENT_BYTES = 48 << 10
 TOPICS = ("red", "%DLQ%green")
-
-
-def is_dead(store: MessageStore, queue: QueueKey) -> bool:
-    topic = store.state.topics.get(TOPICS[1])
-    return topic is not None and topic.topic_id == queue.topic_id
 
 
 class Pair:
@@ -238,10 +232,6 @@ class Pair:
         self.slave.close()
         snapshot, source = self.master.store.snapshot(), self.master.store
         with StoreCopy(self.slave.path, snapshot, source.log.start, SEGMENT_BYTES, replace=True) as copy:
-            at = 0
-            while archived := source.archived(at, source.log.start, 1):
-                copy.put_archived(archived)
-                at = archived[-1][0] + 1
             while copy.position < snapshot.position:
                 copy.put(source.entries(copy.position, 1))
             copy.finish()
@@ -283,11 +273,7 @@ class Pair:
     def remove(self) -> None:
         if self.removes:
             store = self.chance.choice(self.replicas).store
-            dead = [queue for queue in store.state.ends if is_dead(store, queue)]
-            before = {queue: store.bounds(queue) for queue in dead}
             store.remove_first(1 << 60)
-            store.look_at_dead_letters()
-            assert {queue: store.bounds(queue) for queue in dead} == before
 
     # ---- the end --------------------------------------------------------------------------------------
 
