@@ -72,7 +72,7 @@ def is_group(name: str) -> bool:
 
 def check_transaction(name: str) -> str:
     """Return the name. Raises `InvalidArgument` when it cannot name transactions."""
-    return _check("transaction", name, MAX_TRANSACTION, _NAME_OR_OWN)
+    return _check("transaction", name, MAX_TRANSACTION)
 
 
 def check_producer_group(name: str) -> str:

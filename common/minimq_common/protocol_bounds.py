@@ -141,7 +141,7 @@ BOUNDS: Mapping[str, Mapping[str, Bound]] = {
     "Transaction": {"name": TRANSACTION, "number": COUNT},
     "AppendResult": {},
     "AppendResponse": {"results": FRAME_ITEMS},
-    "AtomicBatch": {"topic": TOPIC, "batch": FRAME_BYTES},
+    "AtomicBatch": {"topic": TOPIC, "batch": FRAME_BYTES, "begins_at": COUNT},
     "AtomicProgress": {"begins": Items(MAX_NAMED, COUNT), "group": GROUP, "settles": Items(MAX_SETTLES)},
     "AtomicAppend": {"batches": Items(MAX_ATOMIC_BATCHES)},
     "AtomicAppendRequest": {"appends": Items(MAX_ATOMIC_APPENDS, walked=False)},

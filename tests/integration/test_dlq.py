@@ -24,7 +24,6 @@ from minimq import (
     SimpleConsumer,
 )
 from minimq.cli.main import main
-from minimq.dead_letters.letter_settler import transaction_name
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.names import dead_letter_topic, done_topic
 from support.command import Minimq
@@ -263,5 +262,3 @@ def test_wrong_choices_are_refused(admin: Admin) -> None:
         with pytest.raises(InvalidArgument):
             list(admin.dead_letters("g", **wrong))
     assert list(admin.dead_letters("no-such-group")) == []
-    assert transaction_name("g") == "%DLQ%g"
-    assert len(transaction_name("g" * 120)) <= 120

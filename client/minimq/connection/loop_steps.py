@@ -23,9 +23,9 @@ class LoopStep(NamedTuple):
 Steps = Generator[LoopStep, Any, T]
 
 
-def run_steps(steps: Steps[None]) -> None:
-    """Run all steps; waits."""
-    with suppress(StopIteration):
+def run_steps(steps: Steps[T]) -> T:
+    """Run all steps, and return the result; waits."""
+    try:
         step = next(steps)
         while True:
             try:
@@ -34,6 +34,9 @@ def run_steps(steps: Steps[None]) -> None:
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 async def await_steps(steps: Steps[None], *, is_quick: bool) -> None:

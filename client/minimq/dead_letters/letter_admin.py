@@ -85,7 +85,7 @@ class DeadLetterAdmin:
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             spans = reader.spans()
-            settled = reader.settled(whole=False) if spans else {}
+            settled = reader.record(whole=False).settled if spans else {}
             seen, total = 0, sum(span.end - span.first for span in spans)
             for span in spans:
                 for looked_at, letters in reader.open_letters(span, settled):
@@ -149,8 +149,9 @@ class DeadLetterAdmin:
         """Resend the messages of open dead letters, as they were first sent; each once.
 
         That holds also when this process is killed and the call is repeated by another one: a message and the mark that
-        it was resent are published by one transaction. All groups that read the topic get the messages, unless
-        `only_group` is set.
+        it was resent are stored together. A message whose queue is on another broker than its dead letter, or of more
+        than 8 MiB, is sent ahead of its mark, and may then be sent twice. All groups that read the topic get the
+        messages, unless `only_group` is set.
 
         Args:
             group: its name.

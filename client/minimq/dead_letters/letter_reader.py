@@ -31,6 +31,13 @@ class Span(NamedTuple):
     end: int
 
 
+class Record(NamedTuple):
+    """The settled dead letters by queue, and where the queue with the marks of each broker ends."""
+
+    settled: Mapping[MessageQueue, SettledLetters]
+    ends: dict[str, int]
+
+
 class LetterReader:
     """Reads the dead letters of one group from masters: a slave may not know yet which are settled.
 
@@ -58,10 +65,11 @@ class LetterReader:
         """Return the stored dead letters, including settled ones. Raises `MiniMQError`."""
         return self._spans(dead_letter_topic(self.group))
 
-    def settled(self, *, whole: bool = True) -> Mapping[MessageQueue, SettledLetters]:
-        """Return which dead letters are settled, by queue."""
+    def record(self, *, whole: bool = True) -> Record:
+        """Return which dead letters are settled, as of now."""
         found: dict[MessageQueue, SettledLetters] = defaultdict(SettledLetters)
-        for span in self._spans(done_topic(self.group)):
+        spans = self._spans(done_topic(self.group))
+        for span in spans:
             try:
                 for _, messages in self._read(span, None if whole else self._on_damage):
                     for message in messages:
@@ -70,7 +78,7 @@ class LetterReader:
                 raise error.with_message(
                     f"the record of settled dead letters is damaged, so it is not known which are open: {error.message}"
                 ) from None
-        return found
+        return Record(found, {span.queue.broker_name: span.end for span in spans})
 
     def open_letters(
         self, span: Span, settled: Mapping[MessageQueue, SettledLetters]

@@ -146,7 +146,7 @@ class Tracer:
             return None
         copy = copies[-1]
         with LetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
-            settled = reader.settled(whole=False).get(copy.queue)
+            settled = reader.record(whole=False).settled.get(copy.queue)
         is_settled = settled is not None and settled.has(copy.queue_offset, copy.batch.stored_ms)
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
         tries = from_copy(copy).reconsume_times

@@ -18,6 +18,7 @@ class EncodedPart(NamedTuple):
     part: Part
     data: bytes
     sequence: int
+    begins_at: int | None = None
 
 
 class PlacedTransaction(NamedTuple):

@@ -14,6 +14,7 @@ from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_steps import run_steps
 from minimq.sending.attend_streams import Attendance
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import BulkSend
@@ -24,6 +25,7 @@ from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOut
 from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, beside_content, messages_were
+from minimq.sending.placement import TransactionMessage
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
@@ -148,7 +150,7 @@ class ProducerCore:
         if not message.body:
             check_body(message, route)
         if selector is not None or queue is not None or message.message_group is not None or route.key_queues:
-            queue = self._destination(message, queue, selector)
+            queue = self.destination(message, queue, selector)
         if reply_to is not None:  # which need not be checked: that takes longer than all else
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
@@ -220,7 +222,7 @@ class ProducerCore:
         """Send messages in large batches and wait for all; see `Producer.send_many`."""
 
         def choose(message: Message) -> MessageQueue | None:
-            return self._destination(message, queue, selector)
+            return self.destination(message, queue, selector)
 
         self._process.check()
         self._client.check_open()
@@ -249,6 +251,11 @@ class ProducerCore:
         self._client.check_open()
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
+
+    def append_atomically(self, messages: Sequence[TransactionMessage]) -> list[SendReceipt]:
+        """Have messages stored as a whole; raises as the end of a transaction."""
+        self._process.check()
+        return run_steps(self._transactor.commit(messages, None))
 
     # ---- prepared batches -----------------------------------------------------------------------
 
@@ -321,9 +328,10 @@ class ProducerCore:
             raise (absent if absent.retriable else refusal) from None
         return self._routes.route(topic, timeout_s)
 
-    def _destination(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None
+    def destination(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None = None
     ) -> MessageQueue | None:
+        """Return the queue of a message, None for any; finds its topic. Raises `InvalidArgument`."""
         route = self._find(message.topic, make=message.message_group is None)
         return self._chosen.choose(route, message, queue, selector)
 

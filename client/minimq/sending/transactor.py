@@ -227,7 +227,12 @@ class Transactor:
             oldest = next(iter(self._open), first)
         try:
             encoded = [
-                EncodedPart(part, self._batcher.encode(part, messages, BatchNumber(number, number - oldest)), number)
+                EncodedPart(
+                    part,
+                    self._batcher.encode(part, messages, BatchNumber(number, number - oldest)),
+                    number,
+                    messages[part.indices[0]].begins_at,
+                )
                 for number, part in enumerate(parts, first)
             ]
             size = sum(len(each.data) for each in encoded)
@@ -253,7 +258,7 @@ class Transactor:
 
     async def _append(self, append: _Append) -> Sequence[broker_pb2.AppendResult]:
         placed, source = append.placed, append.source
-        batches = [(each.part.queue, each.data) for each in placed.parts]
+        batches = [(each.part.queue, each.data, each.begins_at) for each in placed.parts]
 
         async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
             append.is_sent = False

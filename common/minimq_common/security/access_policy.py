@@ -19,8 +19,6 @@ from minimq_common.security.issuer import VerifiedToken, issuer_of
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
 _OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
-#: And transactions, by which its dead letters are resent.
-_TRANSACTIONS_OF_GROUP = ("%DLQ%",)
 
 _OF_ADMIN = "role admin"
 
@@ -266,8 +264,7 @@ def check_decides(rule: Rule) -> None:
 
 def of_group(need: Need) -> Need:
     """Return a need as rules are about it."""
-    begins = {Resource.TOPIC: _OF_GROUP, Resource.TRANSACTION: _TRANSACTIONS_OF_GROUP}.get(need.resource, ())
-    for begin in begins:
+    for begin in _OF_GROUP if need.resource is Resource.TOPIC else ():
         if need.name.startswith(begin):
             verb = Verb.READ if need.verb is Verb.WRITE else need.verb
             return Need(verb, Resource.GROUP, need.name.removeprefix(begin))

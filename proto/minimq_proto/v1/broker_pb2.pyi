@@ -772,17 +772,23 @@ class AtomicBatch(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    BEGINS_AT_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
+    begins_at: builtins.int
+    """If set, all is refused unless the queue ends here: somebody else has written to it."""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         batch: builtins.bytes = ...,
+        begins_at: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_begins_at", b"_begins_at", "begins_at", b"begins_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_begins_at", b"_begins_at", "batch", b"batch", "begins_at", b"begins_at", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_begins_at", b"_begins_at"]) -> typing.Literal["begins_at"] | None: ...
 
 global___AtomicBatch = AtomicBatch
 

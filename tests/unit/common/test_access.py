@@ -55,7 +55,6 @@ def need(text: str) -> Need:
         ("alice", "read topic %RETRY%billing", "allow read group billing (user alice)"),
         ("alice", "write topic %DLQ%billing", "allow read group billing (user alice)"),
         ("alice", "write topic %DONE%billing", "allow read group billing (user alice)"),
-        ("alice", "write transaction %DLQ%billing", "allow read group billing (user alice)"),
         ("alice", "backup cluster", "allow backup cluster (user alice)"),
         ("alice", "describe cluster", "allow backup cluster (user alice)"),
         ("root", "access cluster", "role admin may do everything"),
