@@ -49,12 +49,11 @@ class SegmentFacts:
 
 
 class Reason(StrEnum):
-    """Why a segment goes, or a dead letter."""
+    """Why a segment goes."""
 
     AGE = "age"
     SIZE = "size"
     DISK = "disk"
-    DAMAGE = "damage"
 
 
 class Expired(NamedTuple):

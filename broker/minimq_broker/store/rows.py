@@ -108,14 +108,6 @@ class ReadLimits:
 NONE_DUE: Mapping[int, int] = MappingProxyType({})
 
 
-class Batch(NamedTuple):
-    """A batch as a segment has it: its queue, its row, and its entry."""
-
-    queue: QueueKey
-    row: Row
-    entry: bytes
-
-
 class ReadResult(NamedTuple):
     """The result of a read."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import lmdb
@@ -165,31 +164,24 @@ class Segment(SegmentFile):
                 for key, value in cursor:
                     yield _POSITION.unpack(key)[0], value
 
-    def rows(self) -> Iterator[tuple[QueueKey, Row]]:
-        """Yield every row, by queue and offset. Raises `struct.error` at one that is damaged."""
-        with self._reading() as txn:
-            yield from self.rows_in(txn)
-
     def stored_rows(self) -> Iterator[tuple[QueueKey, bytes, bytes]]:
-        """Yield the queue of each row, its key, and the row as stored, not verified. Raises as `rows` does."""
+        """Yield the queue of each row, its key, and the row as stored, not verified. Raises `struct.error`."""
         with self._reading(buffers=False) as txn, txn.cursor(self._rows) as cursor:
             for key, value in cursor:
                 topic_id, queue_id, _ = ROW_KEY.unpack(key)
                 yield QueueKey(topic_id, queue_id), key, value
 
-    def rows_in(self, txn: lmdb.Transaction, topic_id: int = 0) -> Iterator[tuple[QueueKey, Row]]:
-        """Yield the rows of a transaction, from a topic on."""
-        with txn.cursor(self._rows) as cursor:
-            if cursor.set_range(ROW_KEY.pack(topic_id, 0, 0)):
-                for key, value in cursor:
-                    found, queue_id, last = ROW_KEY.unpack(key)
-                    check_row(key, value)
-                    yield QueueKey(found, queue_id), unpack_row(last, value)
-
     def rows_of(self, topic_id: int) -> Iterator[tuple[QueueKey, Row]]:
         """Yield the rows of a topic, by queue and offset."""
-        with self._reading() as txn:
-            yield from takewhile(lambda item: item[0].topic_id == topic_id, self.rows_in(txn, topic_id))
+        with self._reading() as txn, txn.cursor(self._rows) as cursor:
+            if not cursor.set_range(ROW_KEY.pack(topic_id, 0, 0)):
+                return
+            for key, value in cursor:
+                found, queue_id, last = ROW_KEY.unpack(key)
+                if found != topic_id:
+                    return
+                check_row(key, value)
+                yield QueueKey(found, queue_id), unpack_row(last, value)
 
     def values_of(
         self, queue: QueueKey, offset: int = 0

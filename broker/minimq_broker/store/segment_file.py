@@ -39,12 +39,6 @@ class SegmentFile:
         self.let_go()
         remove_lmdb(self.path)
 
-    def rename_file(self, path: Path) -> None:
-        """Give the file another name; what it holds can be read until this object is gone."""
-        self.let_go()
-        self.path.rename(path)
-        remove_lmdb(self.path)  # its lock file
-
     def let_go(self) -> None:
         """Close the file once nobody has this object any more; its name is free for another file."""
         close_with(self, self._env, self.path)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from minimq.administration.failures import raise_failures
+from minimq.connection.at_master import at_master
 from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
+from minimq.connection.name_servers import NameServers
 from minimq.routes.away import say_away
 from minimq.routes.cluster_view import ClusterView
 from minimq.routes.retries import with_retries
@@ -181,6 +183,10 @@ class Masters:
             return False
         return any(len(broker.addresses) > 1 or not broker.master for broker in known)
 
+    def at(self, broker_name: str, attempt: Callable[[str], Awaitable[Result]]) -> Result:
+        """Return what an attempt returns, which is given the address of the master of a broker; see `at_master`."""
+        return self.calls.wait(lambda: at_master(_Registered(self._nameservers, broker_name), attempt, self._timeout_s))
+
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
         answers, failures = self.call_all(self.find(names=[broker_name], to_change=True), method, request)
@@ -274,6 +280,22 @@ class Masters:
             return None
 
         self.calls.wait(lambda: self._nameservers.wait_until_shown(lack, self._timeout_s))
+
+
+class _Registered(NamedTuple):
+    """The master of a broker, as name servers say each time."""
+
+    nameservers: NameServers
+    broker_name: str
+
+    async def find(self) -> str:
+        for broker in await self.nameservers.brokers_of_all(settled=True):
+            if broker.broker_name == self.broker_name and broker.master is not None:
+                return broker.master
+        raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        pass
 
 
 def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:

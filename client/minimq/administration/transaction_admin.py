@@ -11,7 +11,7 @@ from minimq.administration.end_stream import EndStream
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionResolution
-from minimq.connection.awaited_answer import AwaitedAnswer
+from minimq.connection.at_master import answer_of
 from minimq_common.batch import RecordBatch
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
@@ -116,8 +116,8 @@ class TransactionAdmin:
         named = f"transaction {number} of producer group {group!r}"
         for name, answer in answers.items():
             if answer.halves or answer.outcome:
-                end = partial(self._end_half, name, group, number, resolution)
-                return _resolution_of(named, resolution, self._masters.with_retries(end))
+                request = halves_pb2.EndHalfRequest(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+                return _resolution_of(named, resolution, self._masters.at(name, partial(self._end_half, request)))
         raise TransactionExpired(
             f"no broker knows {named}: it ended so long ago that its outcome is forgotten, or it never began: see "
             "`minimq transaction list`"
@@ -137,16 +137,10 @@ class TransactionAdmin:
                 on_failure(broker, error)
         return answers
 
-    def _end_half(
-        self, broker_name: str, group: str, number: int, resolution: TransactionResolution
-    ) -> halves_pb2.EndHalfResult:
-        address = self._masters.find(names=[broker_name])[broker_name]
-        request = halves_pb2.EndHalfRequest(producer_group=group, number=number, outcome=OUTCOMES[resolution])
-        awaited: AwaitedAnswer[halves_pb2.EndHalfResult] = AwaitedAnswer()
+    async def _end_half(self, request: halves_pb2.EndHalfRequest, address: str) -> halves_pb2.EndHalfResult:
         stream = EndStream(self._masters.calls.connection, address)
         try:
-            stream.end(request, awaited.complete)
-            return awaited.result(self._masters.calls.timeout_s, f"broker {broker_name} at {address}")
+            return await answer_of(partial(stream.end, request))
         finally:
             stream.close()
 

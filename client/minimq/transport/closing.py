@@ -14,11 +14,6 @@ class Closing:
         self._closer: int | None = None
         self._is_over = threading.Event()
 
-    @property
-    def has_begun(self) -> bool:
-        """True once somebody closes the client."""
-        return self._closer is not None
-
     def run(self, close: Callable[[], None]) -> None:
         """Close the client; if another thread does or did that, wait until it is over. Raises what `close` raises."""
         with self._lock:
