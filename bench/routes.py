@@ -1,6 +1,6 @@
 """A name server with a large table: a real one, brokers that only register, look-ups and watches.
 
-Two tables: 10,000 topics on four brokers each, and the same topics on all of the 100 brokers. Brokers, look-ups and
+Two tables: 20,000 topics on four of 100 brokers each, and the same topics on 20 of them. Brokers, look-ups and
 watches live in three processes, so that none of them waits for another; with the name server they share the machine.
 """
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-TOPICS = [f"topic-{number:05d}" for number in range(10_000)]
+TOPICS = [f"topic-{number:05d}" for number in range(20_000)]
 BROKERS = 100
 #: Each stream follows topics of its own, and one that all of them follow.
-WATCHES, TOPICS_OF_A_WATCH = 100, 100
+WATCHES, TOPICS_OF_A_WATCH = 100, 200
 COMMON = TOPICS[0]
 
 LOOK_UPS_PER_S, LOOK_UP_S = 400, 10.0
@@ -329,11 +329,11 @@ async def watched(address: str, brokers: list[SimulatedBroker]) -> tuple[float, 
 @click.argument("brokers_of_a_topic", nargs=-1, type=click.IntRange(1, BROKERS))
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(brokers_of_a_topic: tuple[int, ...], output: str) -> None:
-    """Measure tables in which each topic is on BROKERS_OF_A_TOPIC brokers; 4 and all unless given."""
+    """Measure tables in which each topic is on BROKERS_OF_A_TOPIC brokers; 4 and 20 unless given."""
     lines = []
     with Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress:
         task = progress.add_task("", total=None)
-        for count in brokers_of_a_topic or (4, BROKERS):
+        for count in brokers_of_a_topic or (4, 20):
             lines.append(
                 asyncio.run(
                     measure(count, lambda what: progress.update(task, description=f"{count} brokers: {what}"))  # noqa: B023

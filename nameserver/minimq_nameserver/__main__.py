@@ -13,7 +13,6 @@ from minimq_common.errors import StoreError
 from minimq_common.options import from_command_line
 from minimq_common.words import count_of
 from minimq_nameserver.controller.decisions import DecisionFile
-from minimq_nameserver.full_collections import FullCollections
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
@@ -35,7 +34,6 @@ def main(context: click.Context, options: NameServerOptions) -> None:
     it.
     """
     if context.invoked_subcommand is None:
-        FullCollections().start()
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
 
 

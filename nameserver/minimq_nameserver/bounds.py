@@ -11,13 +11,13 @@ from minimq_common import protocol_bounds
 #: Topics that one broker carries.
 MAX_TOPICS_OF_A_BROKER = protocol_bounds.MAX_TOPICS
 #: Topics that have a route.
-MAX_ROUTED_TOPICS = 200_000
+MAX_ROUTED_TOPICS = 50_000
 #: Topics of all brokers together; one that ten brokers carry counts ten times.
-MAX_CARRIED = 1_500_000
+MAX_CARRIED = 500_000
 #: Registered brokers, slaves among them.
 MAX_REGISTERED_BROKERS = 1_000
 #: Topics of all brokers together that are away and remembered.
-MAX_AWAY_TOPICS = 200_000
+MAX_AWAY_TOPICS = 50_000
 
 #: Streams of clients that watch routes.
 MAX_WATCHERS = 4_000

@@ -15,8 +15,7 @@ from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.counters import CallCounters
-from minimq_nameserver.loop_share import LoopShare
-from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.registration_reader import read_registration
 from minimq_nameserver.route_table import Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
@@ -40,9 +39,8 @@ class Registrations:
         self._session_ids = itertools.count(1)
         self._streams: dict[int, asyncio.Task[object]] = {}
         self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
-        self._reader = RegistrationReader()
-        # Of the table, by registrations with many topics, and by others: hundreds of those may come at once.
-        self._changes, self._brief_changes = LoopShare(), LoopShare()
+        #: All brokers of a cluster may register at once: look-ups wait for a slice of one of them.
+        self._registering = asyncio.Lock()
 
     # ---- what metrics show: any thread may ask ---------------------------------------------------
 
@@ -53,7 +51,7 @@ class Registrations:
     @property
     def topics(self) -> int:
         """Number of topics that have a route."""
-        return len(self._table.known_topics())
+        return len(self._table.topics())
 
     def conflicts(self) -> list[Conflict]:
         """Return the brokers whose place another one has."""
@@ -101,9 +99,8 @@ class Registrations:
         self, session: int, request: nameserver_pb2.RegisterRequest
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
         if not request.heartbeat_only:
-            state = await self._reader.read(request, self._table.known_topics())
-            async with self._brief_changes:
-                self._enter(session, state)
+            async with self._registering:
+                self._enter(session, await read_registration(request, self._table.topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving

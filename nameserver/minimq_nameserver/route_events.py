@@ -11,10 +11,8 @@ from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
-#: Bytes of routes that are kept: the latest that were asked for.
-_KEPT_BYTES = 16 << 20
-#: What keeping one takes besides its bytes.
-_OVERHEAD_BYTES = 300
+#: Bytes of routes that are kept.
+_KEPT_BYTES = 32 << 20
 
 AwayToWire = Callable[[RememberedBroker, int], nameserver_pb2.AwayBroker]
 
@@ -30,7 +28,7 @@ class RouteEvent(NamedTuple):
 
 
 class RouteEvents:
-    """The events of a route table; those that are asked for often are kept. Lives on one event loop."""
+    """The events of a route table. Lives on one event loop."""
 
     def __init__(self, table: RouteTable, away_to_wire: AwayToWire) -> None:
         self._table = table
@@ -42,31 +40,27 @@ class RouteEvents:
         """Return the route of a topic as it is now."""
         event = self._kept.get(topic)
         if event is None:
-            event = self.make(topic)
+            event = self._make(topic)
             if event.queues:
                 self._keep(topic, event)
         return event
-
-    def make(self, topic: str) -> RouteEvent:
-        """Return the route of a topic as it is now, and do not keep it."""
-        event = self._kept.get(topic)
-        if event is not None:
-            return event
-        route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
-        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
-        encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
-        return RouteEvent(encoded, bool(route.queues), bool(route.away))
 
     def forget(self, topics: Collection[str]) -> None:
         """Make the routes of these topics anew, since they have changed."""
         for topic in topics if len(topics) < len(self._kept) else [name for name in self._kept if name in topics]:
             event = self._kept.pop(topic, None)
             if event is not None:
-                self._kept_bytes -= len(event.encoded) + _OVERHEAD_BYTES
+                self._kept_bytes -= len(event.encoded)
+
+    def _make(self, topic: str) -> RouteEvent:
+        route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
+        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
+        encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
+        return RouteEvent(encoded, bool(route.queues), bool(route.away))
 
     def _keep(self, topic: str, event: RouteEvent) -> None:
+        if self._kept_bytes > _KEPT_BYTES:
+            self._kept.clear()
+            self._kept_bytes = 0
         self._kept[topic] = event
-        self._kept_bytes += len(event.encoded) + _OVERHEAD_BYTES
-        while self._kept_bytes > _KEPT_BYTES:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= len(self._kept.pop(oldest).encoded) + _OVERHEAD_BYTES
+        self._kept_bytes += len(event.encoded)

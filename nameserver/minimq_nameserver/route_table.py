@@ -16,7 +16,6 @@ from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_RO
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict, ConflictLog
 from minimq_nameserver.route_fact import RouteFact, changed_topics, restrict
-from minimq_nameserver.topic_index import TopicIndex
 
 #: Seconds after which a broker that found no room is to try again.
 _BUSY_RETRY_S = 5.0
@@ -64,7 +63,7 @@ class RouteTable:
         # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and who
         # carries each topic.
         self._told: dict[str, RouteFact] = {}
-        self._index = TopicIndex(self._carries)
+        self._carriers: dict[str, set[str]] = {}
 
     def register(self, session: int, state: BrokerState, now: float) -> Change:
         """Put everything a broker tells into the table, in place of what it told before.
@@ -159,12 +158,12 @@ class RouteTable:
         """Yield the topics all of whose brokers are away, in no order; one of several brokers comes several times."""
         for away in self._away.all():
             for topic in away.topics:
-                if not self._index.carriers(topic):
+                if topic not in self._carriers:
                     yield topic
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where the queues of a topic are, sorted by broker name, or None when no broker carries it."""
-        names = self._index.carriers(topic)
+        names = sorted(self._carriers.get(topic, ()))
         if not names:
             return None
         return TopicRoute(
@@ -174,25 +173,8 @@ class RouteTable:
         )
 
     def topics(self) -> Collection[str]:
-        """Return a view of the names of all topics, in no order; it follows the table.
-
-        It takes its time after brokers with many topics have gone, unless `tidy` was called.
-        """
-        self._index.tidy()
-        return self._index.topics()
-
-    def known_topics(self) -> Collection[str]:
-        """Return a view as `topics` does, with some more of brokers that have just gone: it takes no time."""
-        return self._index.topics()
-
-    @property
-    def is_tidy(self) -> bool:
-        """False while there is something left of topics that are gone."""
-        return self._index.is_tidy
-
-    def tidy(self, most: int) -> None:
-        """Clear what is left of topics that are gone, so many of them at most."""
-        self._index.tidy(most)
+        """Return a view of the names of all topics, in no order; it follows the table."""
+        return self._carriers.keys()
 
     def brokers(self) -> list[BrokerData]:
         """Return all brokers, sorted by name."""
@@ -248,12 +230,9 @@ class RouteTable:
             raise _full(state, f"{MAX_REGISTERED_BROKERS} brokers are registered")
         if self._carried - len(known) + len(state.topics) > MAX_CARRIED:
             raise _full(state, f"all brokers together carry {self._carried} topics, and the limit is {MAX_CARRIED}")
-        if len(self._index.topics()) + len(added) <= MAX_ROUTED_TOPICS:
-            return
-        # Not exactly, when others go: that takes another try.
-        topics = self.topics()
-        if len(topics) + sum(1 for topic in added if topic not in topics) > MAX_ROUTED_TOPICS:
-            raise _full(state, f"there are {len(topics)} topics, and the limit is {MAX_ROUTED_TOPICS}")
+        routed = len(self._carriers) + sum(1 for topic in added if topic not in self._carriers)
+        if routed > MAX_ROUTED_TOPICS:
+            raise _full(state, f"there are {len(self._carriers)} topics, and the limit is {MAX_ROUTED_TOPICS}")
 
     def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
         former = self._by_address.get(state.address)
@@ -307,20 +286,16 @@ class RouteTable:
             self._told[name] = telling
         before = told.topics if told else {}
         after = telling.topics if telling else {}
-        if not after:
-            self._index.drop(name, before.keys())
-            return before.keys()
         gone = before.keys() - after.keys()
-        if gone:
-            self._index.drop(name, gone)
-        self._index.add(name, after.keys() - before.keys() if before else after)
+        for topic in gone:
+            self._carriers[topic].discard(name)
+            if not self._carriers[topic]:
+                del self._carriers[topic]
+        for topic in after.keys() - before.keys():
+            self._carriers.setdefault(topic, set()).add(name)
         if told is None or telling is None or told.broker != telling.broker:
             return before.keys() | after.keys()
         return gone | changed_topics(before, after)
-
-    def _carries(self, name: str, topic: str) -> bool:
-        told = self._told.get(name)
-        return told is not None and topic in told.topics
 
 
 def _both(some: Set[str], others: Set[str]) -> Set[str]:

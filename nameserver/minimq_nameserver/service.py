@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
+from typing import Any
 
 import grpc.aio
 
@@ -24,17 +25,14 @@ from minimq_common.security.access_exchange import exchange
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.unsent import Unsent
+from minimq_common.unsent import SMALL_BYTES, Unsent
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.cluster_answers import ClusterAnswers
 from minimq_nameserver.counters import CallCounters
-from minimq_nameserver.large_answers import LargeAnswers
 from minimq_nameserver.listing import TopicLists
 from minimq_nameserver.registrations import Registrations
-from minimq_nameserver.route_event_writer import RouteEventWriter
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import RouteTable
-from minimq_nameserver.table_tidying import TableTidying
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2
 
@@ -43,6 +41,8 @@ log = logging.getLogger(__name__)
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
+#: Events above that size take room; smaller ones of all watchers fit beside them.
+_LARGE_BYTES = 4 << 10
 
 
 class NameServerService:
@@ -57,13 +57,10 @@ class NameServerService:
         self._table = table
         self._cluster = ClusterAnswers(table, clock)
         self._events = RouteEvents(table, self._cluster.away_to_wire)
-        self._tidying = TableTidying(table)
-        self._lists = TopicLists(table, self._events, self._tidying)
+        self._lists = TopicLists(table, self._events)
         self._unsent = Unsent(MAX_UNSENT_BYTES)
-        self._large = LargeAnswers(self._unsent)
-        self._writer = RouteEventWriter(lambda topic: self._events.get(topic).encoded, self._unsent)
-        self._watchers = Watchers(self._writer.ready)
-        self._settled = False
+        self._watchers = Watchers()
+        self._settled = asyncio.Event()
         self._watches: set[asyncio.Task[object]] = set()
         self._access: SharedAccess | None = None
         self._access_streams: set[asyncio.Task[object]] = set()
@@ -76,7 +73,7 @@ class NameServerService:
     @property
     def settled(self) -> bool:
         """True if a topic that is not in the table does not exist."""
-        return self._settled
+        return self._settled.is_set()
 
     @property
     def watchers(self) -> int:
@@ -95,10 +92,9 @@ class NameServerService:
 
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
-        self._settled = True
+        self._settled.set()
         if self._access is not None:
             self._access.settle()
-        self._watchers.release()
 
     def end_streams(self) -> None:
         """Tell every stream that this name server stops; watchers get no news of brokers that leave because of it."""
@@ -109,7 +105,6 @@ class NameServerService:
 
     def _changed(self, topics: Collection[str]) -> None:
         self._events.forget(topics)
-        self._tidying.begin()
         if not self._stopping:
             self._watchers.publish(topics)
 
@@ -163,7 +158,7 @@ class NameServerService:
         return route.encoded
 
     def _unknown(self, topic: str, *, knows_away: bool) -> MiniMQError:
-        if not self._settled:
+        if not self.settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
             return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)
         if not self._table.brokers():
@@ -180,7 +175,7 @@ class NameServerService:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
         caller = current_caller()
         sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
-        return await self._large.hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
+        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
 
     async def GetCluster(
         self,
@@ -188,10 +183,30 @@ class NameServerService:
         context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
     ) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
-        return await self._large.hand_out(self._describe_cluster, context)
+        return await self._hand_out(self._describe_cluster, context)
+
+    async def _hand_out(
+        self, make: Callable[[], Awaitable[bytes]], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bytes:
+        answer = await make()
+        while len(answer) > SMALL_BYTES and not self._unsent.has_room(len(answer)):
+            size = len(answer)
+            del answer  # whoever waits holds none
+            await self._unsent.room(size)
+            answer = await make()
+        if len(answer) > SMALL_BYTES:
+            self._take_room(context, answer, asyncio.current_task())
+        return answer
+
+    def _take_room(
+        self, context: grpc.aio.ServicerContext[Any, Any], answer: bytes, until: asyncio.Future[Any] | None
+    ) -> None:
+        assert until is not None
+        write = self._unsent.begin(context.peer(), len(answer))
+        until.add_done_callback(lambda _: self._unsent.end(write))
 
     async def _describe_cluster(self) -> bytes:
-        return self._cluster.get(self._access, settled=self._settled)
+        return self._cluster.get(self._access, settled=self.settled)
 
     async def ForgetBroker(
         self,
@@ -226,20 +241,47 @@ class NameServerService:
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
-        self._writer.open(watcher, context)
+        writes: list[asyncio.Future[None]] = []
+        telling = asyncio.create_task(self._tell(watcher, context, writes), name="nameserver-watch")
+        telling.add_done_callback(_retrieve)
+        ended: MiniMQError | None = None
         try:
             async for request in request_iterator:
                 await self._watchers.follow(watcher, request)
-            await self._writer.close(watcher)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
-            await self._writer.close(watcher)
-            await rpc.abort(context, Unavailable(_STOPPING))
-        except Exception:
-            await self._writer.close(watcher)
-            raise
+            ended = Unavailable(_STOPPING)
+        except MiniMQError as error:
+            ended = error
         finally:
-            self._writer.abandon(watcher)
+            telling.cancel()
             self._watches.discard(task)
             self._watchers.remove(watcher)
+        if writes:  # gRPC breaks a stream on which a write is still under way when the call ends
+            await asyncio.wait(writes)
+        if ended is not None:
+            raise ended
+
+    async def _tell(
+        self,
+        watcher: Watcher,
+        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
+        writes: list[asyncio.Future[None]],
+    ) -> None:
+        await self._settled.wait()
+        while True:
+            topic = await watcher.take()
+            event = self._events.get(topic).encoded
+            if len(event) > _LARGE_BYTES:
+                await self._unsent.room(len(event))
+                event = self._events.get(topic).encoded
+            writes[:] = [asyncio.ensure_future(rpc.write(context, event))]
+            if len(event) > _LARGE_BYTES:
+                self._take_room(context, event, writes[0])
+            await asyncio.shield(writes[0])
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()  # the client has left, and its call ends by that

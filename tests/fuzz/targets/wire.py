@@ -25,7 +25,7 @@ from minimq_common.controller_wire import report_from_wire as controller_report
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.wire import route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
-from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.registration_reader import read_registration
 from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2
 
 _NOW: Final = datetime(2026, 1, 31, tzinfo=UTC)
@@ -87,7 +87,7 @@ def _control(messages: list[Any]) -> None:
 
 
 def _register(message: Any) -> None:  # noqa: ANN401 - of protobuf
-    asyncio.run(RegistrationReader().read(message, {"t"}))
+    asyncio.run(read_registration(message, {"t"}))
 
 
 def _see(message: Any) -> None:  # noqa: ANN401 - of protobuf

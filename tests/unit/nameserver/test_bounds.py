@@ -14,7 +14,7 @@ from minimq_common.model import Permission, QueueData
 from minimq_nameserver import away, route_table
 from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.registration_reader import RegistrationReader
+from minimq_nameserver.registration_reader import read_registration
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
@@ -123,7 +123,7 @@ def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 3000])
 def test_a_registration_is_read_whole(count: int) -> None:
-    found = asyncio.run(RegistrationReader().read(registration(many(count)), ()))
+    found = asyncio.run(read_registration(registration(many(count)), ()))
     assert found == replace(state("broker-a", many(count), version=7), address="h:1")
 
 

@@ -7,17 +7,16 @@ import pytest
 
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_nameserver import watchers as module
-from minimq_nameserver.watchers import MOST_NEWS, Watcher, Watchers
+from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
 
 
 class World:
-    """Watchers, and who of them has something to be told."""
+    """Watchers, on an event loop of their own."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
-        self._ready: set[Watcher] = set()
-        self.watchers = Watchers(self._ready.add)
+        self.watchers = Watchers()
 
     def watch(self, *topics: str) -> Watcher:
         watcher = Watcher()
@@ -35,24 +34,17 @@ class World:
 
         self._runner.run(publish())
 
-    def remove(self, watcher: Watcher) -> None:
-        async def remove() -> None:
-            self.watchers.remove(watcher)
-            await self.settled()
-
-        self._runner.run(remove())
-
     async def settled(self) -> None:
-        await asyncio.gather(*self.watchers._tasks)
+        if self.watchers._spreading is not None:
+            await self.watchers._spreading
 
     def news(self, watcher: Watcher) -> list[str]:
         """Take everything that would be sent now."""
-        taken: list[str] = []
-        if watcher in self._ready:
-            while (topic := watcher.take()) is not None:
-                taken.append(topic)
-            self._ready.discard(watcher)
-        return taken
+
+        async def take() -> list[str]:
+            return [await watcher.take() for _ in range(len(watcher._news))]
+
+        return self._runner.run(take())
 
 
 @pytest.fixture
@@ -61,91 +53,70 @@ def world() -> Iterator[World]:
         yield World(runner)
 
 
-@pytest.fixture
-def released(world: World) -> World:
-    world.watchers.release()
-    return world
-
-
 def many(count: int) -> list[str]:
     return [f"topic-{number}" for number in range(count)]
 
 
-def test_topics_that_are_new_to_a_watcher_are_news_once(released: World) -> None:
-    watcher = released.watch("a", "b")
-    assert released.news(watcher) == ["a", "b"]
-    released.follow(watcher, "a", "b", "c")
-    assert released.news(watcher) == ["c"]
-
-
-def test_many_changes_of_a_topic_wait_as_one(released: World) -> None:
-    watcher, other = released.watch("a", "b"), released.watch("c")
-    released.news(watcher)
-    released.news(other)
-    for _ in range(1000):
-        released.publish("b", "a", "unwatched")
-    assert released.news(watcher) == ["b", "a"]
-    assert released.news(other) == []
-
-
-def test_a_topic_that_is_no_longer_watched_is_no_news(released: World) -> None:
-    watcher = released.watch("a", "b")
-    released.follow(watcher, "b")
-    released.publish("a")
-    assert released.news(watcher) == ["b"]
-    released.remove(watcher)
-    released.publish("b")
-    assert released.news(watcher) == []
-    assert released.watchers.watched == 0
-
-
-def test_news_adds_up_until_it_is_released(world: World) -> None:
+def test_topics_that_are_new_to_a_watcher_are_news_once(world: World) -> None:
     watcher = world.watch("a", "b")
+    assert world.news(watcher) == ["a", "b"]
+    world.follow(watcher, "a", "b", "c")
+    assert world.news(watcher) == ["c"]
+
+
+def test_many_changes_of_a_topic_wait_as_one(world: World) -> None:
+    watcher, other = world.watch("a", "b"), world.watch("c")
+    world.news(watcher)
+    world.news(other)
+    for _ in range(1000):
+        world.publish("b", "a", "unwatched")
+    assert world.news(watcher) == ["b", "a"]
+    assert world.news(other) == []
+
+
+def test_a_topic_that_is_no_longer_watched_is_no_news(world: World) -> None:
+    watcher = world.watch("a", "b")
+    world.follow(watcher, "b")
     world.publish("a")
+    assert world.news(watcher) == ["b"]
+    world.watchers.remove(watcher)
+    world.publish("b")
     assert world.news(watcher) == []
-    world.watchers.release()
-    assert sorted(world.news(watcher)) == ["a", "b"]
+    assert world.watchers.watched == 0
 
 
 # ---- Many of them ---------------------------------------------------------------------------------
 
 
-def test_whoever_reads_slowly_is_told_of_everything_and_takes_no_memory(released: World) -> None:
-    topics = many(3 * MOST_NEWS)
-    watcher = released.watch(*topics)
+def test_whoever_reads_slowly_is_told_of_everything_in_turn(world: World) -> None:
+    topics = many(3_000)
+    watcher = world.watch(*topics)
     told: set[str] = set()
-    for _ in range(len(topics) // 50):
-        released.publish(*topics)
-        assert len(watcher._news) <= MOST_NEWS
-        assert len(watcher._round) <= len(topics)
-        for _ in range(200):
-            topic = watcher.take()
-            assert topic is not None
-            told.add(topic)
-    # Everything changes all the time, and still what is watched last gets its turn.
+    for _ in range(len(topics) // 200):  # everything changes all the time
+        world.publish(*topics)
+        assert len(watcher._news) == len(topics)
+        told.update(world._runner.run(watcher.take()) for _ in range(200))
     assert told == set(topics)
-    released.publish(*topics)
-    assert set(released.news(watcher)) == set(topics)
 
 
-def test_changes_of_many_topics_reach_those_who_watch_many(released: World) -> None:
+def test_changes_of_many_topics_reach_those_who_watch_many(world: World) -> None:
     topics = many(2_500)
-    watchers = [released.watch(*topics[:2_000], f"own-{number}") for number in range(20)]
+    watchers = [world.watch(*topics[:2_000], f"own-{number}") for number in range(20)]
     for watcher in watchers:
-        released.news(watcher)
-    released.publish(*topics, "own-7")
+        world.news(watcher)
+    world.publish(*topics, "own-7")
     for number, watcher in enumerate(watchers):
-        assert set(released.news(watcher)) >= {*topics[:2_000], *(["own-7"] if number == 7 else [])}
+        assert set(world.news(watcher)) >= {*topics[:2_000], *(["own-7"] if number == 7 else [])}
 
 
-def test_others_go_on_while_much_is_watched_and_changed(released: World) -> None:
+def test_others_go_on_while_much_is_watched_and_changed(world: World) -> None:
     """Ten clients watch 10,000 topics, which change, and leave; meanwhile other work gets its turn many times."""
 
     async def count_turns() -> int:
         topics = many(10_000)
         watchers = [Watcher() for _ in range(10)]
         for watcher in watchers:
-            released.watchers.add(watcher)
+            world.watchers.add(watcher)
         request = WatchRoutesRequest(topics=topics)
         turns = 0
 
@@ -156,42 +127,42 @@ def test_others_go_on_while_much_is_watched_and_changed(released: World) -> None
                 turns += 1
 
         counting = asyncio.create_task(count())
-        await asyncio.gather(*(released.watchers.follow(watcher, request) for watcher in watchers))
-        released.watchers.publish(topics)
+        await asyncio.gather(*(world.watchers.follow(watcher, request) for watcher in watchers))
+        world.watchers.publish(topics)
         for watcher in watchers:
-            released.watchers.remove(watcher)
-        await released.settled()
+            world.watchers.remove(watcher)
+        await world.settled()
         counting.cancel()
         return turns
 
-    assert released._runner.run(count_turns()) >= 20
+    assert world._runner.run(count_turns()) >= 20
 
 
-def test_one_client_watches_no_more_than_one_may(released: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_client_watches_no_more_than_one_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WATCHED_BY_ONE", 10)
-    watcher = released.watch(*many(10))
+    watcher = world.watch(*many(10))
     with pytest.raises(InvalidArgument, match="more than 10 topics"):
-        released.follow(watcher, *many(11))
-    assert released.watchers.watched == 10
+        world.follow(watcher, *many(11))
+    assert world.watchers.watched == 10
 
 
-def test_all_together_watch_no_more_than_all_may(released: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_together_watch_no_more_than_all_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WATCHED_BY_ALL", 25)
     monkeypatch.setattr(module, "MAX_WATCHERS", 3)
-    first, second = released.watch(*many(10)), released.watch(*many(10))
+    first, second = world.watch(*many(10)), world.watch(*many(10))
     third = Watcher()
-    released.watchers.add(third)
+    world.watchers.add(third)
     with pytest.raises(SystemBusy, match="the limit is 25"):
-        released.follow(third, *many(6))
+        world.follow(third, *many(6))
     with pytest.raises(SystemBusy, match="3 clients"):
-        released.watchers.add(Watcher())
-    released.follow(first, *many(15))  # whoever has a place keeps it, and what is left is for all
-    released.remove(second)
-    released.follow(third, *many(10))
-    assert released.watchers.watched == 25
+        world.watchers.add(Watcher())
+    world.follow(first, *many(15))  # whoever has a place keeps it, and what is left is for all
+    world.watchers.remove(second)
+    world.follow(third, *many(10))
+    assert world.watchers.watched == 25
 
 
-def test_a_name_that_is_none_is_refused(released: World) -> None:
-    watcher = released.watch("a")
+def test_a_name_that_is_none_is_refused(world: World) -> None:
+    watcher = world.watch("a")
     with pytest.raises(InvalidArgument, match="illegal topic name"):
-        released.follow(watcher, "a", "b/c")
+        world.follow(watcher, "a", "b/c")
