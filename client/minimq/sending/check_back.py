@@ -121,8 +121,13 @@ class CheckBack:
         self._is_closed = True
         if self._streams is not None:
             self._streams.close()
+        self._client.connection.call_soon(self._cancel)
 
     # ---- on the event loop of the connection ---------------------------------------------------------
+
+    def _cancel(self) -> None:
+        for task in self._answers:
+            task.cancel()
 
     def _start(self) -> None:
         if not self._is_closed:

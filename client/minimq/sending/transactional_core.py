@@ -70,9 +70,7 @@ class TransactionalCore:
         #: Until when brokers are not the first choice.
         self._avoid: dict[str, float] = {}
         self._append_streams = AppendStreams(self._client.connection)
-        # What follows belongs to the event loop.
-        self._end_streams: dict[str, EndStream] = {}
-        self._ending: set[asyncio.Task[halves_pb2.EndHalfResult]] = set()
+        self._end_streams: dict[str, EndStream] = {}  # of the event loop
         self._checks = CheckBack(self._client, group, self._batcher.producer_id, ask, self._end)
 
     # ---- transactions -------------------------------------------------------------------------------
@@ -203,7 +201,10 @@ class TransactionalCore:
     # ---- on the event loop of the connection -----------------------------------------------------------
 
     async def _store(self, transaction: HalfTransaction, batches: Sequence[_HalfBatch]) -> None:
-        await asyncio.gather(*(self._stage(transaction, batch) for batch in batches))
+        if len(batches) == 1:  # which takes no task of its own
+            await self._stage(transaction, batches[0])
+        else:
+            await asyncio.gather(*(self._stage(transaction, batch) for batch in batches))
 
     async def _stage(self, transaction: HalfTransaction, batch: _HalfBatch) -> None:
         route = self._client.routes.known(batch.queue.topic)
@@ -219,16 +220,13 @@ class TransactionalCore:
         await at_master(master, attempt, self._options.send_timeout_s)
 
     async def _end(self, topic: str, broker_name: str, request: halves_pb2.EndHalfRequest) -> halves_pb2.EndHalfResult:
-        """Have a transaction ended; it goes on if whoever waits for that is interrupted."""
+        """Have a transaction ended."""
 
         async def attempt(address: str) -> halves_pb2.EndHalfResult:
             return await answer_of(partial(self._end_stream(address).end, request))
 
         master = RoutedMaster(self._client, topic, broker_name)
-        ending = asyncio.create_task(at_master(master, attempt, self._options.send_timeout_s))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        return await asyncio.shield(ending)
+        return await at_master(master, attempt, self._options.send_timeout_s)
 
     def _end_stream(self, address: str) -> EndStream:
         stream = self._end_streams.get(address)
@@ -237,8 +235,6 @@ class TransactionalCore:
         return stream
 
     def _close_streams(self) -> None:
-        for ending in self._ending:
-            ending.cancel()
         for stream in self._end_streams.values():
             stream.close()
 
