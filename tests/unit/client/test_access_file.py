@@ -287,7 +287,6 @@ def test_a_rule_that_would_decide_nothing_is_refused_with_the_one_to_write(folde
     for given, instead in (
         (("--read", "%DLQ%billing"), "'deny read group billing'"),
         (("--write", "%RETRY%billing"), "'deny read group billing'"),
-        (("--transaction", "%DLQ%billing"), "'deny read group billing'"),
     ):
         refused = run("user", "deny", "alice", *given, "--secrets", folder, status=2).output
         assert "decides nothing" in refused
