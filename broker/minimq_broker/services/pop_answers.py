@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from minimq_broker.services.pop_reader import DeliveredRuns, PopReader
+from minimq_common.large_fields import field_head
 from minimq_common.rpc import to_failure
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.stream_writer import AnswerStream
@@ -63,15 +65,21 @@ class PopAnswers(AnswerStream):
 
     def take(self) -> bytes:
         """Return the waiting results, up to the size of a response."""
-        response, size, taken = broker_pb2.PopResponse(), 0, 0
-        for answer in self._answers:
-            if size >= _RESPONSE_BYTES:
-                break
-            if isinstance(answer, DeliveredRuns):
-                size += self._reader.write(answer, response.results.add(id=answer.take_id))
-            else:
-                response.results.append(answer)
-            taken += 1
+        parts: list[bytes | memoryview] = []
+        size = taken = 0
+        with ExitStack() as lent:  # batches are copied once, from the file into the response
+            for answer in self._answers:
+                if size >= _RESPONSE_BYTES:
+                    break
+                if isinstance(answer, DeliveredRuns):
+                    result = self._reader.encode(answer, lent)
+                else:
+                    result = [answer.SerializeToString()]
+                result_size = sum(map(len, result))
+                parts += field_head(broker_pb2.PopResponse.RESULTS_FIELD_NUMBER, result_size), *result
+                size += result_size
+                taken += 1
+            data = b"".join(parts)
         del self._answers[:taken]
         self.expected -= taken
-        return response.SerializeToString()
+        return data

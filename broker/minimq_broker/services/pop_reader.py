@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +15,13 @@ from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.pop_runs import Run
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.batch_fields import batch_parts, fill_batch
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.store.message_store import StoredBatch
+from minimq_broker.store.rows import ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.protocol_bounds import SET_ASIDE_MS
 from minimq_common.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
@@ -57,15 +61,15 @@ class PopReader:
         #: The batch that was handed out of last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def write(self, delivered: DeliveredRuns, result: broker_pb2.PopResult) -> int:
-        """Write the result of a take, and return the bytes of its batches: they are copied once, into the response."""
-        key = delivered.key
+    def encode(self, delivered: DeliveredRuns, lent: ExitStack) -> list[bytes | memoryview]:
+        """Return the parts of the encoded result of a take, valid until `lent` is closed: large batches are views."""
+        key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
-            read, batches = self._read(queue, delivered)
+            read, batches = self._read(queue, delivered, lent)
         except MiniMQError as error:
             result.failure.CopyFrom(to_failure(error))
-            return 0
+            return [result.SerializeToString()]
         counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
         counters.messages_out += sum(run.count for run in read)
         counters.bytes_out += size
@@ -77,16 +81,14 @@ class PopReader:
         popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
         for run in read:
             popped.runs.add(first=run.first, count=run.count, tries=run.tries, lost=run.lost)
-        for batch in batches:
-            popped.batches.add(
-                base_offset=batch.base_offset,
-                store_timestamp_ms=batch.stored_ms,
-                position=batch.position,
-                batch=batch.data,
-                count=batch.count,
-                due_ms=batch.due_ms,
-            )
-        return size
+        if size < len(batches) * LARGE_BYTES:
+            for batch in batches:
+                fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
+            return [result.SerializeToString()]
+        # A message that comes again as a field is merged with the former.
+        parts = [*batch_parts(broker_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
+        more = field_head(broker_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
+        return [result.SerializeToString(), more, *parts]
 
     def give_back(self, delivered: DeliveredRuns) -> None:
         """Release messages that were delivered to a client that is gone: it was no try."""
@@ -96,7 +98,7 @@ class PopReader:
         if spans:
             self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
 
-    def _read(self, queue: QueueKey, delivered: DeliveredRuns) -> tuple[list[Run], list[StoredBatch]]:
+    def _read(self, queue: QueueKey, delivered: DeliveredRuns, lent: ExitStack) -> tuple[list[Run], list[StoredBatch]]:
         room = min(delivered.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
@@ -108,7 +110,7 @@ class PopReader:
                 at = min(run.end, _end(batches[-1]))
             while at < run.end and room > 0 and failure is None:
                 try:
-                    found = self._found(queue, at, run.end, room, delivered.have)
+                    found = self._found(queue, at, ReadLimits(run.end - at, room, lent=lent), delivered.have)
                 except MiniMQError as error:
                     stored_from = self._engine.store.bounds(queue)[0]
                     if at >= stored_from:
@@ -131,14 +133,12 @@ class PopReader:
         self._give_back(delivered, left)
         return read, batches
 
-    def _found(
-        self, queue: QueueKey, offset: int, end: int, max_bytes: int, have: frozenset[int]
-    ) -> Sequence[StoredBatch]:
+    def _found(self, queue: QueueKey, offset: int, limits: ReadLimits, have: frozenset[int]) -> Sequence[StoredBatch]:
         place = self._places.get(queue)
         if place is not None and place.base_offset <= offset < _end(place) and place.position in have:
             return [place]
         try:
-            found = self._engine.store.read(queue, offset, end - offset, max_bytes)
+            found, _ = self._engine.store.search(queue, offset, limits)
         except (lmdb.Error, struct.error) as error:
             raise CorruptEntry(f"it cannot be read ({error})") from error
         if not found or found[0].base_offset > offset:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from functools import partial
 
 import grpc.aio
@@ -13,6 +14,7 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.batch_fields import batch_parts, fill_batch
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
@@ -26,7 +28,7 @@ from minimq_common.errors import (
     SystemBusy,
     TopicRecreated,
 )
-from minimq_common.large_fields import LARGE_BYTES, field_head
+from minimq_common.large_fields import LARGE_BYTES
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_common.security.caller import current_caller
@@ -93,27 +95,9 @@ class PullService:
 def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int) -> bytes:
     if size < len(batches) * LARGE_BYTES:
         for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
-            frame.batches.add(
-                base_offset=batch.base_offset,
-                store_timestamp_ms=batch.stored_ms,
-                position=batch.position,
-                batch=batch.data,
-                count=batch.count,
-                due_ms=batch.due_ms,
-            )
+            fill_batch(frame.batches.add(), batch).batch = bytes(batch.data)
         return frame.SerializeToString()
-    parts = [frame.SerializeToString()]
-    for batch in batches:
-        around = broker_pb2.StoredBatch(
-            base_offset=batch.base_offset,
-            store_timestamp_ms=batch.stored_ms,
-            position=batch.position,
-            count=batch.count,
-            due_ms=batch.due_ms,
-        ).SerializeToString()
-        head = around + field_head(broker_pb2.StoredBatch.BATCH_FIELD_NUMBER, len(batch.data))
-        parts += field_head(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, len(head) + len(batch.data)), head, batch.data
-    return b"".join(parts)
+    return b"".join([frame.SerializeToString(), *batch_parts(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, batches)])
 
 
 def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Task[None]) -> None:
@@ -251,8 +235,12 @@ class _Pull:
         return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
+        with ExitStack() as lent:  # batches are copied once, from the file into the frame
+            return self._read_frame(queue, first, end, cuts, lent)
+
+    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, lent: ExitStack) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
-        limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS)
+        limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, lent=lent)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
         if self._engine.store.log.cuts != cuts:  # messages deleted meanwhile must not count as skipped
             return None

@@ -40,7 +40,8 @@ class StoredBatch:
     stored_ms: int
     position: int
     count: int
-    data: bytes
+    #: A view where the read was told to lend it.
+    data: bytes | memoryview
     due_ms: int = 0
 
 

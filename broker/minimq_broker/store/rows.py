@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -93,6 +94,8 @@ class ReadLimits:
     max_rows: int = 1 << 62
     #: Tells of the bytes of a batch whether it is wanted.
     may_hold: Callable[[memoryview], bool] = _anything
+    #: Batches are not copied: they are views of the file that are valid until this is closed.
+    lent: ExitStack | None = None
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
         """Return the remaining limits after a part was read from an offset on; None when a bound is reached."""
@@ -100,7 +103,9 @@ class ReadLimits:
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
         return (
-            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold) if min(messages, size, rows) > 0 else None
+            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold, self.lent)
+            if min(messages, size, rows) > 0
+            else None
         )
 
 
@@ -111,7 +116,7 @@ NONE_DUE: Mapping[int, int] = MappingProxyType({})
 class ReadResult(NamedTuple):
     """The result of a read."""
 
-    found: list[tuple[Row, bytes]]
+    found: list[tuple[Row, bytes | memoryview]]
     #: Where to go on: after everything that was examined.
     next_offset: int
     rows: int

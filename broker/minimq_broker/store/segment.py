@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import lmdb
@@ -224,13 +225,14 @@ class Segment(SegmentFile):
 
         Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
         """
-        found: list[tuple[Row, bytes]] = []
+        found: list[tuple[Row, bytes | memoryview]] = []
         due_ms: dict[int, int] = {}
         next_offset, rows = offset, 0
         messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
         last, begins_at = offset, -1
+        lent = limits.lent
         try:
-            with self._reading() as txn:
+            with self._reading() if lent is None else nullcontext(lent.enter_context(self._reading())) as txn:
                 for last, key, value in self._values_from(txn, queue, offset):
                     check_row(key, value)
                     base = last - count_in(value) + 1
@@ -246,7 +248,7 @@ class Segment(SegmentFile):
                         if limits.may_hold(batch):
                             if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.DUE:
                                 due_ms[row.position] = due_key_of(entry, row.position).due_ms
-                            found.append((row, bytes(batch)))
+                            found.append((row, bytes(batch) if lent is None else batch))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1
