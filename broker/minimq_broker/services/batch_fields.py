@@ -16,7 +16,7 @@ def fill_batch(wire: broker_pb2.StoredBatch, batch: StoredBatch) -> broker_pb2.S
     return wire
 
 
-def batch_parts(number: int, batches: Iterable[StoredBatch]) -> Iterator[bytes | memoryview]:
+def batch_parts(number: int, batches: Iterable[StoredBatch]) -> Iterator[bytes]:
     """Yield what batches are on the wire as fields of that number, without a copy of their bytes."""
     for batch in batches:
         around = fill_batch(broker_pb2.StoredBatch(), batch).SerializeToString()

@@ -65,7 +65,7 @@ class PopAnswers(AnswerStream):
 
     def take(self) -> bytes:
         """Return the waiting results, up to the size of a response."""
-        parts: list[bytes | memoryview] = []
+        parts: list[bytes] = []
         size = taken = 0
         with ExitStack() as lent:  # batches are copied once, from the file into the response
             for answer in self._answers:

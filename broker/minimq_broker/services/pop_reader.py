@@ -61,7 +61,7 @@ class PopReader:
         #: The batch that was handed out of last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def encode(self, delivered: DeliveredRuns, lent: ExitStack) -> list[bytes | memoryview]:
+    def encode(self, delivered: DeliveredRuns, lent: ExitStack) -> list[bytes]:
         """Return the parts of the encoded result of a take, valid until `lent` is closed: large batches are views."""
         key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)

@@ -110,7 +110,7 @@ class LogReader:
     def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
         offset = max(offset, self.floors.get(queue, 0))
-        found: list[tuple[Row, bytes | memoryview]] = []
+        found: list[tuple[Row, bytes]] = []
         due_ms: dict[int, int] = {}
         rows = 0
         left: ReadLimits | None = limits

@@ -40,8 +40,8 @@ class StoredBatch:
     stored_ms: int
     position: int
     count: int
-    #: A view where the read was told to lend it.
-    data: bytes | memoryview
+    #: With `ReadLimits.lent` a view of the file.
+    data: bytes
     due_ms: int = 0
 
 

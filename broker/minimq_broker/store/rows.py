@@ -116,7 +116,7 @@ NONE_DUE: Mapping[int, int] = MappingProxyType({})
 class ReadResult(NamedTuple):
     """The result of a read."""
 
-    found: list[tuple[Row, bytes | memoryview]]
+    found: list[tuple[Row, bytes]]
     #: Where to go on: after everything that was examined.
     next_offset: int
     rows: int

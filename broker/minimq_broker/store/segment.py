@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import lmdb
 
@@ -225,7 +226,7 @@ class Segment(SegmentFile):
 
         Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
         """
-        found: list[tuple[Row, bytes | memoryview]] = []
+        found: list[tuple[Row, bytes]] = []
         due_ms: dict[int, int] = {}
         next_offset, rows = offset, 0
         messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
@@ -248,7 +249,7 @@ class Segment(SegmentFile):
                         if limits.may_hold(batch):
                             if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.DUE:
                                 due_ms[row.position] = due_key_of(entry, row.position).due_ms
-                            found.append((row, bytes(batch) if lent is None else batch))
+                            found.append((row, bytes(batch) if lent is None else cast("bytes", batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1
