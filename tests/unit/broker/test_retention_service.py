@@ -7,6 +7,7 @@ import itertools
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -329,6 +330,11 @@ async def one(request: broker_pb2.PullRequest) -> AsyncIterator[broker_pb2.PullR
     yield request
 
 
+def read(reader: PopReader, delivered: DeliveredRuns) -> broker_pb2.PopResult:
+    with ExitStack() as lent:
+        return broker_pb2.PopResult.FromString(b"".join(reader.encode(delivered, lent)))
+
+
 def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(tmp_path: Path) -> None:
     async def test(kept: Kept) -> None:
         await kept.send(12)
@@ -341,15 +347,13 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
         await kept.until(lambda: 1 < kept.engine.store.bounds(kept.key)[0] < 12)
         await kept.looked()
         first, _ = kept.engine.store.bounds(kept.key)
-        result = broker_pb2.PopResult()
-        reader.write(hand_out, result)
+        result = read(reader, hand_out)
         assert [(run.first, run.count) for run in result.popped.runs] == [(first, 12 - first)]
         assert given_back == [Settle(7, [(0, 1), (1, first)], PopOutcome.RETURN)]
 
         kept.clock.now_ms = kept.engine.state.end(kept.key).stored_ms + 1000
         await kept.until(lambda: kept.engine.store.bounds(kept.key) == (12, 12))
-        result = broker_pb2.PopResult()
-        reader.write(hand_out, result)
+        result = read(reader, hand_out)
         assert not result.popped.runs
         assert not result.HasField("failure")
         assert given_back[1:] == [Settle(7, [(0, 1), (1, 12)], PopOutcome.RETURN)]
