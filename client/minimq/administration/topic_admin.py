@@ -7,11 +7,15 @@ from typing import Final, Protocol
 
 from minimq.administration.compaction import Compaction, check_compaction, compaction_to_wire
 from minimq.administration.failures import raise_failures
-from minimq.administration.queue_counts import check_queue_counts
 from minimq.administration.resize import Resize
 from minimq.administration.topic_describer import TopicDescriber
-from minimq.administration.topic_retention import check_retention_bytes, retention_to_wire
-from minimq.administration.topic_wire import say_exists, topic_settings
+from minimq.administration.topic_settings import (
+    check_queue_counts,
+    check_retention_bytes,
+    retention_to_wire,
+    say_exists,
+    topic_settings,
+)
 from minimq.arguments import check_permission
 from minimq.routes.away import check_route
 from minimq_common.errors import (

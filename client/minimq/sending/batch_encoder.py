@@ -1,15 +1,15 @@
-"""Encodes messages and records as numbered batches."""
+"""Makes numbered batches of messages and records: which travel together, and how they are encoded."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from minimq.sending.pending_batch import BatchNumber, Records
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.batch_builder import BatchBuilder
-from minimq_common.model import Message
+from minimq_common.model import Message, MessageQueue
 from minimq_common.single_batch import encode_single
 
 
@@ -48,3 +48,38 @@ class BatchEncoder:
     def encode_records(self, records: Records, born_ms: int | list[int], number: BatchNumber) -> bytes:
         """Return encoded records. Raises `InvalidArgument`."""
         return records.build(born_ms, self.producer_id, *number)
+
+
+class Part(NamedTuple):
+    """The messages that make one batch: their queue, message group, and indices."""
+
+    queue: MessageQueue
+    message_group: str | None
+    indices: list[int]
+
+
+class Batcher:
+    """Makes the batches of one producer."""
+
+    def __init__(self, options: ProducerOptions, encoder: BatchEncoder) -> None:
+        self._most, self._most_bytes = options.batch_messages, options.batch_bytes
+        self._encoder = encoder
+        self.producer_id = encoder.producer_id
+
+    def parts(self, items: Sequence[NewMessage], queues: Sequence[MessageQueue]) -> list[Part]:
+        """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
+        parts: list[Part] = []
+        filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
+        for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+            group = item.message.message_group
+            part, size = filling.get((queue, group), (None, 0))
+            if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
+                part, size = Part(queue, group, []), 0
+                parts.append(part)
+            part.indices.append(index)
+            filling[queue, group] = part, size + item.size
+        return parts
+
+    def encode(self, part: Part, items: Sequence[NewMessage], number: BatchNumber) -> bytes:
+        """Return a batch. Raises any error that a modified message can cause."""
+        return self._encoder.encode_messages([items[index] for index in part.indices], part.message_group, number)

@@ -17,8 +17,7 @@ from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_steps import LoopStep, Steps
 from minimq.sending.append_streams import AppendStreams
-from minimq.sending.batch_encoder import BatchEncoder
-from minimq.sending.batcher import Batcher
+from minimq.sending.batch_encoder import BatchEncoder, Batcher
 from minimq.sending.check_back import AskUser, CheckBack
 from minimq.sending.half_transaction import HalfTransaction
 from minimq.sending.interceptor import SendInterceptor

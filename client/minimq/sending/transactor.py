@@ -9,17 +9,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_steps import LoopStep, Steps
 from minimq.sending.atomic_stream import AtomicStream
-from minimq.sending.batch_encoder import BatchEncoder
-from minimq.sending.batcher import Batcher, Part
+from minimq.sending.batch_encoder import BatchEncoder, Batcher, Part
 from minimq.sending.key_queues import check_body
 from minimq.sending.pending_batch import BatchNumber
-from minimq.sending.placed_transaction import EncodedPart, PlacedTransaction, transaction_receipts
 from minimq.sending.placement import (
     QueuesAt,
     TransactionMessage,
@@ -30,9 +28,9 @@ from minimq.sending.placement import (
     queues_at,
 )
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import SendReceipt
+from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.selectors import Selector
-from minimq.sending.transaction_counters import TransactionCounters
+from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.transaction_input import TransactionInput
 from minimq_common.errors import (
     Closed,
@@ -57,6 +55,43 @@ _IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
 _AGAIN_S = 0.2
 
 
+class TransactionCounters:
+    """Counts the transactions of one producer. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = NO_TRANSACTIONS
+
+    def add(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
+        """Count transactions that have ended."""
+        with self._lock:
+            more = (committed, rolled_back, failed, messages)
+            self._totals = TransactionTotals(*map(int.__add__, self._totals, more))
+
+    @property
+    def totals(self) -> TransactionTotals:
+        """All so far."""
+        return self._totals
+
+
+class _EncodedPart(NamedTuple):
+    """A batch of a transaction, encoded under its number."""
+
+    part: Part
+    data: bytes
+    sequence: int
+    begins_at: int | None = None
+
+
+class _PlacedTransaction(NamedTuple):
+    """A transaction on its way to one broker."""
+
+    broker_name: str
+    topic: str
+    parts: Sequence[_EncodedPart]
+    others: bool
+
+
 class _Elsewhere(Exception):
     """A broker has refused a transaction, and another one may take it."""
 
@@ -73,7 +108,7 @@ class _Absent(Exception):
 class _Append:
     """The tries of one transaction at one broker, and whether it may be stored there."""
 
-    def __init__(self, placed: PlacedTransaction, source: TransactionInput[Any] | None, deadline: float) -> None:
+    def __init__(self, placed: _PlacedTransaction, source: TransactionInput[Any] | None, deadline: float) -> None:
         self.placed, self.source, self.deadline = placed, source, deadline
         self.is_sent = False
         self._in_doubt = False
@@ -155,7 +190,7 @@ class Transactor:
             try:
                 append = _Append(placed, source if consumed is not None else None, deadline)
                 answers = yield LoopStep(self._client, partial(self._append, append))
-                return transaction_receipts(messages, placed, answers, self._batcher.producer_id)
+                return _receipts(messages, placed, answers, self._batcher.producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
@@ -163,7 +198,7 @@ class Transactor:
 
     def _place(
         self, messages: Sequence[TransactionMessage], consumed: MessageQueue | None, avoid: Collection[str]
-    ) -> PlacedTransaction:
+    ) -> _PlacedTransaction:
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
         routes = {
             topic: self._find(topic, make=topic not in fifo)
@@ -196,7 +231,7 @@ class Transactor:
                 f"{MAX_ATOMIC_BATCHES:,}: divide it"
             )
         others = len(names) > 1 and len({*names} - {*avoid}) > 1
-        return PlacedTransaction(
+        return _PlacedTransaction(
             name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others
         )
 
@@ -218,7 +253,7 @@ class Transactor:
         address = route.master_of(broker_name)
         return address is None or self._client.connection.health.is_silent(address)
 
-    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
+    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[_EncodedPart]:
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -227,7 +262,7 @@ class Transactor:
             oldest = next(iter(self._open), first)
         try:
             encoded = [
-                EncodedPart(
+                _EncodedPart(
                     part,
                     self._batcher.encode(part, messages, BatchNumber(number, number - oldest)),
                     number,
@@ -246,7 +281,7 @@ class Transactor:
             raise
         return encoded
 
-    def _settled(self, placed: PlacedTransaction) -> None:
+    def _settled(self, placed: _PlacedTransaction) -> None:
         if placed.parts:
             self._forget(placed.parts[0].sequence)
 
@@ -305,3 +340,28 @@ class Transactor:
 def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
     return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
+
+
+def _receipts(
+    messages: Sequence[TransactionMessage],
+    placed: _PlacedTransaction,
+    answers: Sequence[broker_pb2.AppendResult],
+    producer_id: int,
+) -> list[SendReceipt]:
+    """Return a receipt for each message."""
+    found: dict[int, SendReceipt] = {}
+    for each, answer in zip(placed.parts, answers, strict=True):
+        part = each.part
+        queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
+        status = SendStatus(answer.status)
+        batch = BatchReceipt(
+            queue,
+            answer.base_offset,
+            answer.store_timestamp_ms,
+            len(part.indices),
+            producer_id,
+            each.sequence,
+            status,
+        )
+        found |= {index: SendReceipt(batch, place) for place, index in enumerate(part.indices)}
+    return [found[index] for index in range(len(messages))]

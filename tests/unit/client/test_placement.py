@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.batch_encoder import BatchEncoder
-from minimq.sending.batcher import Batcher
+from minimq.sending.batch_encoder import BatchEncoder, Batcher
 from minimq.sending.placement import TransactionMessage, bound_queue, brokers_of, healthy
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument, TopicNotFound
