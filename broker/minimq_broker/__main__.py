@@ -21,7 +21,7 @@ from minimq_broker.store.crash_note import leave_notes
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.segment import Segment
 from minimq_common import daemon
-from minimq_common.allocator import keep_freed_memory, share_freed_memory
+from minimq_common.allocator import keep_freed_memory, bound_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address
 from minimq_common.options import from_command_line
@@ -44,7 +44,7 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     context.obj = options
     if context.invoked_subcommand is None:
         keep_freed_memory()
-        share_freed_memory()
+        bound_freed_memory()
         leave_notes(options.data_dir)
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 

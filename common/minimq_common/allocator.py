@@ -1,15 +1,22 @@
-"""Keeping freed memory where large frames pass, once for all threads."""
+"""Freed memory: kept where large frames pass, and returned by servers that have too much of it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 #: glibc adds to a block what it needs itself, and does not learn from more than 32 MiB.
 _BLOCK_BYTES = 31 << 20
 #: The number of an option of glibc's mallopt, from malloc.h.
 _M_ARENA_MAX = -8
+#: A server with more memory than that, which only a flood needs, returns what is freed.
+_MUCH_PAGES = (320 << 20) // os.sysconf("SC_PAGE_SIZE")
+_CHECK_INTERVAL_S = 0.25
 
 
 def keep_freed_memory() -> None:
@@ -21,11 +28,21 @@ def keep_freed_memory() -> None:
     bytes(_BLOCK_BYTES)
 
 
-def share_freed_memory() -> None:
-    """Let the threads of a server use what others have freed, unless its environment configures glibc.
+def bound_freed_memory() -> None:
+    """Have the threads of a server share freed memory, and return it once there is much, where glibc is the allocator.
 
-    Each thread of gRPC has a heap of its own otherwise: a flood that is held to 600 MiB takes three times that.
+    Each thread of gRPC has a heap of its own otherwise, and of a flood of large requests gigabytes stay.
     """
-    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        with contextlib.suppress(AttributeError, OSError):  # another allocator
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    with contextlib.suppress(AttributeError, OSError):  # another allocator, or system
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(_M_ARENA_MAX, 2)
+        threading.Thread(target=_return_freed, args=(glibc.malloc_trim,), name="freed-memory", daemon=True).start()
+
+
+def _return_freed(trim: Callable[[int], object]) -> None:
+    statm = Path("/proc/self/statm")
+    while statm.exists():
+        time.sleep(_CHECK_INTERVAL_S)
+        fields = statm.read_bytes().split()
+        if int(fields[1]) - int(fields[2]) > _MUCH_PAGES:  # without the pages of files
+            trim(0)
