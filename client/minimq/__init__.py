@@ -79,10 +79,10 @@ if TYPE_CHECKING:
     from minimq.receiving.consumer_options import ConsumerOptions
     from minimq.receiving.interceptor import ReceiveInterceptor
     from minimq.receiving.listener import ConsumeResult, RetryLater
-    from minimq.receiving.offset_reset import OffsetReset
     from minimq.receiving.popped import PoppedMessage
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.push_consumer import PushConsumer
+    from minimq.receiving.queue_decisions import OffsetReset
     from minimq.receiving.received import ReceivedMessage
     from minimq.receiving.simple_consumer import SimpleConsumer
     from minimq.sending.interceptor import SendInterceptor
@@ -110,7 +110,7 @@ else:
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",
         "MiniMQError": "minimq_common.errors",
-        "OffsetReset": "minimq.receiving.offset_reset",
+        "OffsetReset": "minimq.receiving.queue_decisions",
         "Permission": "minimq_common.model",
         "PoppedMessage": "minimq.receiving.popped",
         "Producer": "minimq.sending.producer",

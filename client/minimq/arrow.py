@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from minimq.connection.cluster import Cluster
 from minimq.receiving.arrow.columns import ArrowColumns
-from minimq.receiving.arrow.newest import newest_of_each_key
-from minimq.receiving.arrow.plan import Bound, QueueRange, planned
+from minimq.receiving.arrow.plan import Bound, QueueRange, newest_of_each_key, planned
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.sending.arrow.bulk_rows import divided

@@ -30,8 +30,8 @@ from minimq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from minimq.receiving.pop_stream import PopStream, SettleKey, Span
-from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.pop_stream import PopStream, SettleKey
+from minimq.receiving.popped import PoppedMessage, Span
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
 from support.hand_out_hold import HandOutHold

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.rebalance import allocate_group
-from minimq.receiving.assignment import SharedTopics, shared_topics
-from minimq.receiving.member_schedule import Heartbeats, RebalanceSchedule
+from minimq.receiving.assignment import Heartbeats, RebalanceSchedule, SharedTopics, shared_topics
 from minimq.receiving.member_state import (
     Ask,
     Begin,

@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 from minimq import ConsumeResult, MessageQueue
-from minimq.receiving import listener_tasks, message_dispatcher
+from minimq.receiving import listener_calls, message_dispatcher
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptors
 from minimq.receiving.listener import AsyncListenerAdapter, ListenerCalls
@@ -177,7 +177,7 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
 ) -> None:
     loop, chance = VirtualLoop(), random.Random(SEED)
     clocks = Clocks(loop)
-    for module in (message_dispatcher, listener_tasks, pop_clock):
+    for module in (message_dispatcher, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

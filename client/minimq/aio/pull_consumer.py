@@ -11,13 +11,12 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import Found
-from minimq.receiving.consumer_face import ConsumerFace
+from minimq.receiving.consumer import ConsumerFace, Found
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import TaskWaits
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
@@ -129,7 +128,7 @@ class PullConsumer(ConsumerFace):
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
     ) -> pa.Table:
         """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.receiving.arrow.polled import PolledColumns  # noqa: PLC0415 - needs pyarrow
+        from minimq.receiving.arrow.columns import PolledColumns  # noqa: PLC0415 - needs pyarrow
 
         made = PolledColumns(columns)
         return made.table(await self.poll(timeout, max_messages))

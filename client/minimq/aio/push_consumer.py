@@ -10,7 +10,7 @@ from typing import Self, TypeVar, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer_face import ConsumerFace
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.listener import AsyncListener

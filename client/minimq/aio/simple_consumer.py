@@ -10,13 +10,12 @@ from typing import Any, Self, TypeVar, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
+from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.popped_input import PoppedInput
-from minimq.receiving.receipts import Receivables, each_of
+from minimq.receiving.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
+from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument
@@ -110,7 +109,7 @@ class SimpleConsumer:
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._settle("ack", messages, self._reader.acknowledge)
+        await self._settle("ack", messages, lambda given: self._reader.settle(given, self._reader.done))
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
@@ -121,15 +120,17 @@ class SimpleConsumer:
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.SimpleConsumer.release`."""
-        await self._settle("release", messages, lambda given: self._reader.release(given, delay_s))
+        await self._settle("release", messages, lambda given: self._reader.settle(given, self._reader.freed(delay_s)))
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
-        await self._settle("extend", messages, lambda given: self._reader.extend(given, invisible_s))
+        await self._settle(
+            "extend", messages, lambda given: self._reader.settle(given, self._reader.extended(invisible_s))
+        )
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
-        await self._settle("reject", messages, lambda given: self._reader.reject(given, reason))
+        await self._settle("reject", messages, lambda given: self._run(lambda: self._reader.reject(given, reason)))
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""
@@ -149,11 +150,11 @@ class SimpleConsumer:
         self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]
     ) -> None:
         if not self._interceptors:
-            await self._run(lambda: settle(messages))
+            await settle(messages)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            await self._run(lambda: settle(given))
+            await settle(given)
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

@@ -1,4 +1,4 @@
-"""The share of a member: the topics that are divided together, the members that share them, and its queues: pure.
+"""The share of a member: when it is computed, which queues it has, and in which topics its group has begun: pure.
 
 Usually all members subscribe to the same topics. Then all queues are divided together, by the list of the deciding
 broker, the first by name of those that carry one of the topics.
@@ -77,3 +77,129 @@ def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[Message
         return allocate_group(strategy, view.group, view.client_id, queues, view.members, view.owners)
     except Exception as error:  # the strategy may be the user's own
         raise InvalidArgument(f"allocation strategy {strategy.name!r} failed: {error!r}") from error
+
+
+class RebalanceSchedule:
+    """The times at which a member looks at the allocation: at once after a change, but not for every one of many."""
+
+    def __init__(self, *, gap_s: float, interval_s: float, now: float) -> None:
+        self._gap_s = gap_s
+        self._interval_s = interval_s
+        self._earliest = now
+        self._due = now
+        self._full_at = now + interval_s
+        self.count = 0
+
+    def want(self, at: float) -> None:
+        """Ask for a round at that time, or before."""
+        self._due = min(self._due, at)
+
+    @property
+    def due_at(self) -> float:
+        """The time of the next round."""
+        return max(self._due, self._earliest)
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether a round is to begin."""
+        return now >= self.due_at
+
+    def begin(self, now: float) -> bool:
+        """Begin a round; return whether it is one that is made though nothing may have happened."""
+        self.count += 1
+        full = now >= self._full_at
+        if full:
+            self._full_at = now + self._interval_s
+        self._due = self._full_at
+        self._earliest = now + self._gap_s
+        return full
+
+
+class Heartbeats:
+    """The heartbeats of one session, and the answers that tell how long ago the broker was known to be there.
+
+    A broker answers each heartbeat with its number. The time of an answer is that of the heartbeat it names, so an
+    answer that got lost makes none of the later ones look older than it is.
+    """
+
+    def __init__(self) -> None:
+        self.answered_at = 0.0
+        self._number = 0
+        #: When those without an answer were sent, by number, in their order.
+        self._sent: dict[int, float] = {}
+
+    def begin(self, now: float) -> None:
+        """Start over with a new session; `answered_at` counts once there is an answer."""
+        self._sent.clear()
+        self.answered_at = now
+
+    def send(self, now: float) -> int:
+        """Return the number of a heartbeat that is sent now."""
+        self._number += 1
+        self._sent[self._number] = now
+        return self._number
+
+    def answered(self, number: int) -> None:
+        """Take an answer to a heartbeat, 0 from a broker that does not name it: then it is one to the oldest."""
+        number = number or next(iter(self._sent), 0)
+        if number in self._sent:
+            self.answered_at = self._sent[number]
+            self._sent = {later: at for later, at in self._sent.items() if later > number}
+
+
+#: Seconds to wait for brokers that are away.
+AWAY_TIMEOUT_S = 5.0
+#: Longer ago than anything was sent.
+EVER_MS = 1 << 50
+
+
+class InitialOffsets:
+    """The times since when a group reads its topics, in seconds on any clock that does not go back.
+
+    Where a group begins is decided once for each topic, by each broker for its own queues: one to which the topic
+    comes later has to know that the group reads it already, and since when. What was sent there after that is not
+    passed over, whatever the rule for new groups says. Members carry that from broker to broker. So a member asks
+    for no queue of a topic until it knows that the group has begun there, or all brokers that carry the topic have
+    reported that it has not.
+
+    A broker that is away may know what the others do not. It is waited for only so long; then the others begin with
+    all that they have, which repeats what may have been read but loses nothing.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        #: The brokers that have reported where the group has begun.
+        self._reported: set[str] = set()
+        #: Until when topics wait for brokers that have not.
+        self._wait_until: dict[str, float] = {}
+        self._unknown: set[str] = set()
+
+    def reported(self, broker: str, begun: Mapping[str, float]) -> None:
+        """Note in which topics a group has begun at a broker, and since when at the latest."""
+        self._reported.add(broker)
+        for topic, since in begun.items():
+            self.began(topic, since)
+
+    def began(self, topic: str, since: float) -> None:
+        """Note that the group has read a topic since then, or longer."""
+        self._since[topic] = min(since, self._since.get(topic, since))
+        self._unknown.discard(topic)
+
+    def undecided(self, carriers: Mapping[str, Collection[str]], now: float) -> set[str]:
+        """Return the topics of whose queues none is to be asked for yet."""
+        waiting: set[str] = set()
+        for topic, brokers in carriers.items():
+            if topic in self._since or self._reported.issuperset(brokers):
+                self._wait_until.pop(topic, None)
+                self._unknown.discard(topic)
+            elif now < self._wait_until.setdefault(topic, now + AWAY_TIMEOUT_S):
+                waiting.add(topic)
+            else:
+                self._unknown.add(topic)
+        return waiting
+
+    def ago_ms(self, topic: str, now: float) -> int | None:
+        """Return for how long the group has read a topic; None when it has not begun."""
+        if topic in self._unknown:
+            return EVER_MS
+        since = self._since.get(topic)
+        return None if since is None else max(round((now - since) * 1000), 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlace
 from minimq.connection.stream import Stream
-from minimq.receiving.member_schedule import Heartbeats
+from minimq.receiving.assignment import Heartbeats
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, NotAuthenticated, TransportError
 from minimq_common.outage_log import OutageLog

@@ -1,4 +1,4 @@
-"""The base of both consumers: subscriptions, the group member and the fetcher."""
+"""The base of both consumers: subscriptions, the group member and the fetcher; and the facts that their faces tell."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receiving.broadcast_reader import BroadcastReader
+from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.lone_readers import BroadcastReader
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.offset_stores import OffsetLookup
-from minimq.receiving.queue_decisions import QueueEvent
+from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
 from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
@@ -395,3 +394,60 @@ class Consumer:
             self._member.close()
         self._fetcher.close()
         self._client.close()
+
+
+class ReaderFacts(Protocol):
+    """The facts of whoever does the work of a consumer; `ConsumerFace` says what they are."""
+
+    @property
+    def group(self) -> str: ...  # noqa: D102
+
+    @property
+    def client_id(self) -> str: ...  # noqa: D102
+
+    @property
+    def assignment(self) -> list[MessageQueue]: ...  # noqa: D102
+
+    @property
+    def missed_messages(self) -> int: ...  # noqa: D102
+
+    @property
+    def filtered_messages(self) -> int: ...  # noqa: D102
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None: ...  # noqa: D102
+
+
+class ConsumerFace:
+    """The facts of the consumer that has the work done. Base of what users have."""
+
+    _reader: ReaderFacts
+
+    @property
+    def group(self) -> str:
+        """The consumer group; empty for a reader that has none, and so neither leases nor commits."""
+        return self._reader.group
+
+    @property
+    def client_id(self) -> str:
+        """Name of this consumer among all clients."""
+        return self._reader.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this consumer's now, sorted."""
+        return self._reader.assignment
+
+    @property
+    def missed_messages(self) -> int:
+        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        return self._reader.missed_messages
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that were read but filtered out."""
+        return self._reader.filtered_messages
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:  # noqa: D102 - below
+        self._reader.state_saved(queues)
+
+    state_saved.__doc__ = Consumer.state_saved.__doc__

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
-from minimq.arguments import check_plain_function
+from minimq.arguments import check_between, check_count, check_plain_function
 from minimq.options import START_TIMEOUT_S, check_above_zero
-from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.queue_decisions import OffsetReset
+from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
-from minimq_common.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
+from minimq_common.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
 from minimq_common.security.credentials import CredentialsArgument
 
 #: Ten seconds to two hours, as in RocketMQ.
@@ -206,3 +207,42 @@ def _are_delays(value: object) -> bool:
         and len(value) > 0
         and all(type(delay) in (int, float) and 0 < delay < math.inf for delay in value)
     )
+
+
+#: Enough that requests cost little beside messages, and few enough that others get some.
+PREFETCH_MESSAGES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleOptions:
+    """The arguments that a simple consumer was made with.
+
+    Attributes:
+        invisible_s: invisible duration: seconds for which a message that is received is in no other hand.
+        max_tries: deliveries of a message, the first one included, after which it is a dead letter.
+        start: where a new group begins.
+        free_on_close: let others have what is not settled as soon as the consumer closes or dies.
+        request_timeout_s: seconds for which a settle is tried, and that a broker may take to answer.
+        prefetch_messages: maximum number of messages to take before they are asked for; 0 for none.
+        credentials: as of `Cluster`.
+    """
+
+    invisible_s: float = 30.0
+    max_tries: int = 16
+    start: Start = "earliest"
+    free_on_close: bool = True
+    request_timeout_s: float = 10.0
+    prefetch_messages: int = PREFETCH_MESSAGES
+    credentials: CredentialsArgument | None = None
+
+    def __post_init__(self) -> None:
+        invisible_ms(self.invisible_s)
+        check_count("max_tries", self.max_tries)
+        check_between("prefetch_messages", self.prefetch_messages, 0, MAX_TAKEN)
+        check_above_zero(self, but=("prefetch_messages",))
+        start_position(self.start)
+
+    @property
+    def prefetch_limit(self) -> int:
+        """The number of messages to take ahead at most: 0 if those of a process that ends were lost for a long time."""
+        return self.prefetch_messages if self.free_on_close and self.max_tries > 1 else 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
-from minimq.receiving.receipts import Receipts, united
+from minimq.receiving.popped import Receipts, united
 from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import Closed, MiniMQError
 

@@ -19,14 +19,20 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlace, ReadPlaces
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving import session_requests
-from minimq.receiving.assignment import GroupView, SharedTopics, carriers_of, own_share, shared_topics
+from minimq.receiving.assignment import (
+    GroupView,
+    InitialOffsets,
+    RebalanceSchedule,
+    SharedTopics,
+    carriers_of,
+    own_share,
+    shared_topics,
+)
 from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
-from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.loop_worker import LoopWorker
-from minimq.receiving.member_schedule import RebalanceSchedule
 from minimq.receiving.member_state import (
     Ask,
     Begin,

@@ -11,8 +11,7 @@ from typing import Any
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.lane_queues import LaneQueues
+from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions
 from minimq.receiving.listener import (
     QUIET_CLOSE_S,
     WAITS_FOR_CALLS,
@@ -23,13 +22,10 @@ from minimq.receiving.listener import (
     Verdict,
     check_may_start,
 )
-from minimq.receiving.listener_tasks import ListenerTasks
-from minimq.receiving.listener_threads import ListenerThreads
+from minimq.receiving.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.popped_delivery import PoppedDelivery, deliveries
-from minimq.receiving.popped_outcomes import PoppedOutcomes, most_tries
+from minimq.receiving.popped_outcomes import LaneQueues, PoppedDelivery, PoppedOutcomes, deliveries, most_tries
 from minimq.receiving.redelivery import CANCELLED
-from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.receiving.popped import OpenedBatches
+from minimq.receiving.popped import OpenedBatches, Span, merged
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
-
-Span = tuple[int, int]
 
 
 class SettleKey(NamedTuple):
@@ -29,11 +27,24 @@ class SettleKey(NamedTuple):
     duration_ms: int
 
 
+class SettleAnswer(Protocol):
+    """Takes the answer to a settle: the messages that were redelivered, or an error. A future is one."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits for it any more."""
+
+    def set_result(self, result: list[Span], /) -> None:
+        """Take the messages that were redelivered."""
+
+    def set_exception(self, exception: MiniMQError, /) -> None:
+        """Take the error."""
+
+
 class _Waiter(NamedTuple):
-    """A caller that settles messages, and is told which of them were redelivered."""
+    """A caller that settles messages."""
 
     spans: Sequence[Span]
-    answer: asyncio.Future[list[Span]]
+    answer: SettleAnswer
 
 
 class PopStream:
@@ -111,6 +122,12 @@ class PopStream:
             self._loop.call_soon(self._flush)  # once all who are about to settle something have said so
         return await answer
 
+    def begin_settle(self, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
+        """Settle messages without a wait; the stream is there."""
+        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
+        if not self._settling and not self._is_flushing:
+            self._flush()
+
     def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
         """Return messages for which nobody here waits any more. Does not wait."""
         if popped.runs and not self.ended:
@@ -164,7 +181,7 @@ class PopStream:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        while not self.ended and (settles := self._next_settles()):
+        while (self._waiting or self._suspects) and not self.ended and (settles := self._next_settles()):
             self._send(settles)
 
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
@@ -242,31 +259,21 @@ class PopStream:
         waiters = [waiter for part in self._waiting.values() for waiter in part]
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
         waiters += [waiter for _, part in self._suspects for waiter in part]
-        answers: list[asyncio.Future[list[Span]] | asyncio.Future[broker_pb2.PoppedMessages]]
+        answers: list[SettleAnswer | asyncio.Future[broker_pb2.PoppedMessages]]
         answers = [*self._takes.values(), *(waiter.answer for waiter in waiters)]
         self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
         self._suspects.clear()
         for answer in answers:
             if not answer.done():
                 answer.set_exception(self._error)
-                answer.exception()  # seen, if nobody waits
+                if isinstance(answer, asyncio.Future):
+                    answer.exception()  # seen, if nobody waits
         self._on_end(self)
 
 
 def _look_at(answer: asyncio.Future[list[Span]]) -> None:
     if not answer.cancelled():
         answer.exception()
-
-
-def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in order, merged where they touch or overlap."""
-    found: list[Span] = []
-    for first, end in sorted(spans):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((first, end))
-    return found
 
 
 def _common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:

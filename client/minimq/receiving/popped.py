@@ -1,16 +1,68 @@
-"""Messages of work queues, and the batches in which they come."""
+"""Messages of work queues, the batches in which they come, and the receipts by which they are settled."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 
-from minimq.receiving.receipt_handle import ReceiptHandle
+import msgspec
+
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq_common.errors import InternalError, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, Unavailable
+from minimq_common.handle_text import from_text, to_text
 from minimq_common.model import MessageQueue
 from minimq_common.protocol_bounds import MAX_HAVE
+
+#: Characters of a text that an error shows.
+_SHOWN = 40
+
+
+#: The first offset, and the one behind the last.
+Span = tuple[int, int]
+
+
+class _Parts(msgspec.Struct, frozen=True, array_like=True):
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+    epoch: int
+
+
+class ReceiptHandle(NamedTuple):
+    """One delivery of one message.
+
+    Attributes:
+        group: the consumer group.
+        queue: the queue of the message.
+        offset: its offset there.
+        epoch: of the delivery.
+    """
+
+    group: str
+    queue: MessageQueue
+    offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        queue = self.queue
+        return to_text(_Parts(self.group, queue.topic, queue.broker_name, queue.queue_id, self.offset, self.epoch))
+
+    @classmethod
+    def parse(cls, text: str) -> ReceiptHandle:
+        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
+        try:
+            parts = from_text(text, _Parts)
+        except ValueError:
+            raise InvalidArgument(
+                f"{text[:_SHOWN]!r} is no receipt handle, or a part of one: give it as the `handle` of the message was"
+            ) from None
+        queue = MessageQueue(parts.topic, parts.broker_name, parts.queue_id)
+        return cls(parts.group, queue, parts.offset, parts.epoch)
+
 
 #: Bytes of the batches that are kept because further messages of them may come.
 _MOST_BYTES = 32 << 20
@@ -111,3 +163,68 @@ def gaps(first: int, end: int, messages: Sequence[PoppedMessage]) -> list[tuple[
     """Return the spans of offsets from `first` to before `end` that compaction has left without a message."""
     offsets = [first - 1, *[message.queue_offset for message in messages], end]
     return [(before + 1, after) for before, after in pairwise(offsets) if before + 1 < after]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, merged where they touch or overlap."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
+
+
+#: A message that was received, or its handle as text; or some of them.
+Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
+
+#: Spans of offsets by queue and epoch.
+Receipts = dict[tuple[MessageQueue, int], list[Span]]
+
+
+def receipts_of(what: Receivables, group: str) -> Receipts:
+    """Return the receipts of messages. Raises `InvalidArgument` if a value is no message or handle of the group."""
+    found: Receipts = {}
+    for receipt, count in _runs(each_of(what)):
+        if receipt.group != group:
+            raise InvalidArgument(
+                f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {group!r}"
+            )
+        found.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + count))
+    return found
+
+
+def each_of(what: object) -> Iterable[Any]:
+    """Return the values of an iterable, or the value if it is none, in an iterable."""
+    return what if isinstance(what, Iterable) and not isinstance(what, str | bytes) else [what]
+
+
+def united(parts: Iterable[Receipts]) -> Receipts:
+    """Return the receipts of all parts together."""
+    found: Receipts = {}
+    for part in parts:
+        for key, spans in part.items():
+            found.setdefault(key, []).extend(spans)
+    return found
+
+
+def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
+    first: PoppedMessage | None = None
+    following = 0
+    for item in items:
+        if isinstance(item, PoppedMessage):
+            if first is not None:
+                if item.index == following and item.batch is first.batch and item.epoch == first.epoch:
+                    following += 1
+                    continue
+                yield first.receipt, following - first.index
+            first, following = item, item.index + 1
+        elif isinstance(item, str):
+            yield ReceiptHandle.parse(item), 1
+        else:
+            raise InvalidArgument(
+                f"{type(item).__name__} cannot be settled: give a message that was received, or its handle"
+            )
+    if first is not None:
+        yield first.receipt, following - first.index

@@ -1,20 +1,127 @@
-"""The outcomes of listener calls for work queues: messages are acknowledged, retried, or become dead letters."""
+"""The calls of a listener for messages of a work queue: in turn, and acknowledged, retried, or made dead letters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
 
 from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions, invisible_ms
+from minimq.receiving.delivery_outcomes import Failed
 from minimq.receiving.listener import Verdict
 from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.popped_delivery import PoppedDelivery
 from minimq.receiving.redelivery import level_of
-from minimq.receiving.retry_worker import Failed
 from minimq.receiving.simple_reader import SimpleReader
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import HandleExpired, MiniMQError
+from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+
+class PoppedDelivery:
+    """A call of the listener, from its messages until they are settled."""
+
+    def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
+        self.messages = messages
+        self.kept = messages
+        self.kept_at = now
+        self.began_at: float | None = None
+        self.is_being_kept = False
+        self.is_answered = False
+        self.is_lost = False
+        self.hangs = False
+        self._claim = threading.Lock()
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Queue of the messages."""
+        return self.messages[0].queue
+
+    @property
+    def lane(self) -> int:
+        """Hash of the message group of the messages; 0 if their topic is not FIFO."""
+        return self.messages[0].lane
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of their delivery by the broker."""
+        return self.messages[0].epoch
+
+    def cut(self, count: int) -> Sequence[PoppedMessage]:
+        """Keep the first messages, and return the others."""
+        rest, self.messages = self.messages[count:], self.messages[:count]
+        self.kept = self.messages
+        return rest
+
+    def claim(self) -> bool:
+        """Return True to the first caller, who either calls the listener or returns the messages. Thread-safe."""
+        return self._claim.acquire(blocking=False)
+
+
+def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+    """Yield the calls of the listener for messages.
+
+    A message that was tried before has a call of its own, so that it does not make others fail. Those of a FIFO
+    topic stay in order within their message group.
+    """
+    if messages and messages[0].lane:
+        yield from _in_order(messages, batch_size, now)
+        return
+    fresh = [message for message in messages if message.tries == 1]
+    for first in range(0, len(fresh), batch_size):
+        yield PoppedDelivery(fresh[first : first + batch_size], now)
+    for message in messages:
+        if message.tries > 1:
+            yield PoppedDelivery([message], now)
+
+
+def _in_order(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+    by_lane: dict[int, list[PoppedMessage]] = {}
+    for message in messages:
+        by_lane.setdefault(message.lane, []).append(message)
+    for lane in by_lane.values():
+        part: list[PoppedMessage] = []
+        for message in lane:
+            if part and (len(part) == batch_size or message.tries > 1 or part[-1].tries > 1):
+                yield PoppedDelivery(part, now)
+                part = []
+            part.append(message)
+        yield PoppedDelivery(part, now)
+
+
+class LaneQueues:
+    """The deliveries of each lane, of which one may be at work and the others wait. Not thread-safe."""
+
+    def __init__(self) -> None:
+        #: By queue and lane, the deliveries that wait for the one at work.
+        self._waiting: dict[tuple[MessageQueue, int], deque[PoppedDelivery]] = {}
+
+    def add(self, delivery: PoppedDelivery) -> bool:
+        """Add a delivery; return whether it may begin now. Otherwise `following` returns it when its turn has come."""
+        waiting = self._waiting.get((delivery.queue, delivery.lane))
+        if waiting is not None:
+            waiting.append(delivery)
+        elif delivery.lane:
+            self._waiting[delivery.queue, delivery.lane] = deque()
+        return waiting is None
+
+    def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
+        """Remove and return the deliveries that wait for one and came from the broker together with it."""
+        waiting = self._waiting[delivery.queue, delivery.lane]
+        found = [each for each in waiting if each.epoch == delivery.epoch]
+        self._waiting[delivery.queue, delivery.lane] = deque(each for each in waiting if each not in found)
+        return found
+
+    def following(self, delivery: PoppedDelivery, among: Container[PoppedDelivery]) -> PoppedDelivery | None:
+        """Return the delivery whose turn has come; None if none waits."""
+        waiting = self._waiting[delivery.queue, delivery.lane]
+        while waiting:
+            if (found := waiting.popleft()) in among:
+                return found
+        del self._waiting[delivery.queue, delivery.lane]
+        return None
+
 
 log = client_logger(__name__)
 

@@ -11,12 +11,12 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer_face import ConsumerFace
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.pull_input import PullInput
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import BlockingWaits, complete
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
@@ -201,7 +201,7 @@ class PullConsumer(ConsumerFace):
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
             MiniMQError: what `poll` raises.
         """
-        from minimq.receiving.arrow.polled import PolledColumns  # noqa: PLC0415 - needs pyarrow
+        from minimq.receiving.arrow.columns import PolledColumns  # noqa: PLC0415 - needs pyarrow
 
         made = PolledColumns(columns)
         return made.table(self.poll(timeout, max_messages))

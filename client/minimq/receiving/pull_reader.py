@@ -14,11 +14,11 @@ from minimq.connection.cluster import Cluster
 from minimq.connection.loop_call import as_coroutine
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.assigned_queues import AssignedQueues
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.pull_input import PullInput
+from minimq.receiving.lone_readers import AssignedQueues
+from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import Waits
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.client_log import client_logger

@@ -11,8 +11,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.stream import CorrelatedStream, Part
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, Pull
+from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import MiniMQError

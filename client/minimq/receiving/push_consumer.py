@@ -12,8 +12,7 @@ from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import check_text
-from minimq.receiving.consumer_face import ConsumerFace
+from minimq.receiving.consumer import ConsumerFace, check_text
 from minimq.receiving.consumer_options import (
     ConsumerChanges,
     ConsumerOptions,

@@ -1,4 +1,4 @@
-"""The options, the states and the events of a `QueueReader`, and the decisions that it returns: pure values."""
+"""The values of a `QueueReader`: its options, states and decisions, and what it records as read: pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,62 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Literal, NamedTuple
 
-from minimq.receiving.offset_reset import OffsetReset
+from minimq.receiving.member_state import Grant
 from minimq.receiving.received import EncodedBatch
-from minimq_common.errors import DamagedMessages, MiniMQError
+from minimq_common.errors import DamagedMessages, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_common.words import count_of
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """A consumer goes on at another offset, because the one that it was to read next is not stored.
+
+    Attributes:
+        queue: where.
+        wanted: the offset that it was to read next.
+        offset: where it goes on.
+        min_offset: first offset that was stored then.
+        max_offset: the offset that the next message was to get then; with a new master when its term began.
+        sought: the consumer was sent to `wanted` by a seek, and has read nothing since.
+    """
+
+    queue: MessageQueue
+    wanted: int
+    offset: int
+    min_offset: int
+    max_offset: int
+    sought: bool = False
+
+    @property
+    def deleted(self) -> int:
+        """Number of messages that were deleted before this consumer could read them."""
+        return max(self.min_offset - self.wanted, 0)
+
+    @property
+    def missed(self) -> int:
+        """Number of messages that this consumer passes over: the deleted ones, and with "latest" all others."""
+        return max(self.offset - self.wanted, 0)
+
+    @property
+    def is_back(self) -> bool:
+        """True if the queue ends before what was to be read.
+
+        Its log was cut, and goes on with other messages; or a seek went beyond its end.
+        """
+        return self.offset < self.wanted
+
+    def __str__(self) -> str:
+        """Say what happened in a sentence."""
+        where = f"offset {self.wanted} of queue {self.queue}"
+        if self.is_back and self.sought:
+            return f"{where} was sought, but the queue ends at {self.max_offset}: going on at {self.offset}"
+        if self.is_back:
+            return f"{where} was taken back, since the queue lost its last messages: going on at {self.offset}"
+        rest = self.missed - self.deleted
+        others = f" and {rest} passed over" if rest else ""
+        gone = f"{count_of(self.deleted, 'message')} {'is' if self.deleted == 1 else 'are'} gone"
+        return f"{where} is not stored any more: {gone}{others}, going on at {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +216,45 @@ class QueueEvent(Enum):
 
     GAINED = "gained"
     LOST = "lost"
+
+
+class CommitState:
+    """The latest commit of one queue. Times are seconds on any clock that does not go back."""
+
+    def __init__(self, recommit_s: float, known: int | None = None) -> None:
+        self.known = known
+        self.is_sought = False
+        self.is_unsaved = False
+        self.was_refused_as_deleted = False
+        self.alone = (-1, 0, 0)
+        self._recommit_s = recommit_s
+        self._offset: int | None = None
+        self._at = 0.0
+
+    def renewed(self, offset: int) -> None:
+        """Count nothing as recorded by this consumer: the lease is another one."""
+        self.known = offset
+        self._offset = None
+        self.was_refused_as_deleted = False
+
+    def is_recorded(self, offset: int, now: float) -> bool:
+        """Tell whether an offset was recorded lately."""
+        return self._offset == offset and now - self._at < self._recommit_s
+
+    def begin(self, queue: MessageQueue, offset: int, lease: Grant, term: int) -> Commit:
+        """Return a commit; a seek that comes meanwhile is for the next one."""
+        alone = self.alone[1:] if self.alone[0] == offset else ()
+        commit = Commit(queue, offset, lease.epoch, lease.topic_id, self.is_sought, lease.address, term, *alone)
+        self.is_sought = False
+        return commit
+
+    def end(self, commit: Commit, position: int, now: float, failure: MiniMQError | None) -> None:
+        """Take note of what became of a commit that was begun at that time, while the reader is at a position."""
+        if failure is not None:
+            self._offset = self.known = None  # the broker may have it all the same
+            self.is_sought |= commit.sought
+            self.was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
+        else:
+            self._offset = self.known = commit.offset
+            self._at = now
+            self.is_unsaved &= commit.offset < position

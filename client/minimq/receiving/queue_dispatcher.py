@@ -15,7 +15,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.delivery_outcomes import DeliveryOutcomes
-from minimq.receiving.in_flight import Delivery, InFlightDeliveries, Suspects
+from minimq.receiving.in_flight import Delivery, InFlightDeliveries, InFlightLimits, Suspects
 from minimq.receiving.listener import (
     QUIET_CLOSE_S,
     WAITS_FOR_CALLS,
@@ -26,11 +26,9 @@ from minimq.receiving.listener import (
     Verdict,
     check_may_start,
 )
-from minimq.receiving.listener_tasks import ListenerTasks
-from minimq.receiving.listener_threads import ListenerThreads
+from minimq.receiving.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.process_queue import InFlightLimits
+from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.redelivery import CANCELLED, DIED, TIMED_OUT, delay_ms, from_copy, tried_again
 from minimq.receiving.waits import complete

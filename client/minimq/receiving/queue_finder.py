@@ -11,7 +11,7 @@ from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlace, ReadPlaces
-from minimq.receiving.offset_stores import BrokerOffsets
+from minimq.receiving.commits import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable

@@ -17,10 +17,19 @@ from __future__ import annotations
 
 import math
 
-from minimq.receiving.commit_state import CommitState
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
+from minimq.receiving.queue_decisions import (
+    Cancel,
+    Commit,
+    CommitState,
+    Decision,
+    FetchOptions,
+    Frame,
+    LeaseOver,
+    OffsetReset,
+    Pull,
+    ReaderState,
+)
 from minimq.receiving.read_ahead import HandOver, ReadAhead
 from minimq.receiving.received import EncodedBatch
 from minimq_common.epochs import granter

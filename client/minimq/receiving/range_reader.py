@@ -18,8 +18,8 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.read_places import ReadPlaces
 from minimq.options import check_above_zero
+from minimq.receiving.commits import queue_bounds
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_stores import queue_bounds
 from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
+from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
 from minimq_common.member_list import MemberList
 from minimq_common.model import MessageQueue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -10,13 +10,12 @@ from typing import Any, Self, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
+from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.popped_input import PoppedInput
-from minimq.receiving.receipts import Receivables, each_of
+from minimq.receiving.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.simple_reader import SimpleReader
+from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
@@ -169,7 +168,7 @@ class SimpleConsumer:
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._settle("ack", messages, self._reader.acknowledge)
+        self._settle("ack", messages, lambda given: self._reader.settle_and_wait(given, self._reader.done))
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -191,7 +190,9 @@ class SimpleConsumer:
         Raises:
             MiniMQError: as of `ack`.
         """
-        self._settle("release", messages, lambda given: self._reader.release(given, delay_s))
+        self._settle(
+            "release", messages, lambda given: self._reader.settle_and_wait(given, self._reader.freed(delay_s))
+        )
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages.
@@ -204,7 +205,9 @@ class SimpleConsumer:
             HandleExpired: some of them were redelivered or settled.
             MiniMQError: as of `ack`.
         """
-        self._settle("extend", messages, lambda given: self._reader.extend(given, invisible_s))
+        self._settle(
+            "extend", messages, lambda given: self._reader.settle_and_wait(given, self._reader.extended(invisible_s))
+        )
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them, so that they are not retried.
@@ -218,17 +221,15 @@ class SimpleConsumer:
             Unavailable: some were not sent; they are redelivered after their invisible duration.
             MiniMQError: as of `ack`.
         """
-        self._settle("reject", messages, lambda given: self._reader.reject(given, reason))
+        self._settle("reject", messages, lambda given: self._client.wait(lambda: self._reader.reject(given, reason)))
 
-    def _settle(
-        self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]
-    ) -> None:
+    def _settle(self, operation: Operation, messages: object, settle: Callable[[Any], None]) -> None:
         if not self._interceptors:
-            self._client.wait(lambda: settle(messages))
+            settle(messages)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            self._client.wait(lambda: settle(given))
+            settle(given)
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""

@@ -6,27 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 from minimq.arguments import check_count, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_thread import CLOSED
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
-from minimq.receiving.consumer_options import invisible_ms
+from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
+from minimq.receiving.delivery_outcomes import Failed, RetrySender
 from minimq.receiving.gathered_acks import GatheredAcks
-from minimq.receiving.pop_places import PopPlace
-from minimq.receiving.pop_stream import PopStream, SettleKey, Span, merged
-from minimq.receiving.popped import OpenedBatch, PoppedMessage, gaps
+from minimq.receiving.pop_stream import PopStream, SettleKey
+from minimq.receiving.popped import OpenedBatch, PoppedMessage, Receivables, Span, gaps, merged, receipts_of
 from minimq.receiving.prefetch import HELD_S, Prefetch
-from minimq.receiving.receipts import Receivables, receipts_of
 from minimq.receiving.received import EncodedBatch
 from minimq.receiving.redelivery import REJECTED, TRIES_USED_UP, check_reason
-from minimq.receiving.retry_worker import Failed, RetrySender
 from minimq.receiving.settler import Settler
-from minimq.receiving.simple_options import SimpleOptions
-from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
+from minimq.receiving.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
 from minimq.transport.home_process import HomeProcess
@@ -56,8 +55,17 @@ _LONGEST_WAIT_S = 20.0
 _CLOSE_S = 5.0
 #: More than any number of deliveries.
 _ANY_TRIES = 1 << 31
+#: Seconds after which an answer of the event loop is overdue.
+_LATE_S = 5.0
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
+
+
+class Settlement(NamedTuple):
+    """What becomes of messages: the outcome, and a duration in ms."""
+
+    outcome: broker_pb2.PopOutcome.ValueType
+    duration_ms: int
 
 
 class SimpleReader:
@@ -340,20 +348,58 @@ class SimpleReader:
 
     # ---- settling ----------------------------------------------------------------------------------
 
-    async def acknowledge(self, messages: Receivables) -> None:
-        """Acknowledge messages; see `SimpleConsumer.ack`."""
-        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_DONE, 0)
+    #: See `SimpleConsumer.ack`.
+    done = Settlement(broker_pb2.POP_OUTCOME_DONE, 0)
 
-    async def release(self, messages: Receivables, delay_s: float) -> None:
-        """Release failed messages; see `SimpleConsumer.release`."""
-        self.check()
-        delay_ms = invisible_ms(delay_s, "delay_s", 0)
-        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_FREE, delay_ms)
+    def freed(self, delay_s: float) -> Settlement:
+        """Return how failed messages are released; see `SimpleConsumer.release`."""
+        return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
 
-    async def extend(self, messages: Receivables, invisible_s: float | None) -> None:
-        """Restart the invisible duration of messages; see `SimpleConsumer.extend`."""
-        self.check()
-        await self.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
+    def extended(self, invisible_s: float | None) -> Settlement:
+        """Return how the invisible duration of messages is restarted; see `SimpleConsumer.extend`."""
+        return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
+
+    def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
+        """Settle messages; block until that is on disk."""
+        told: SimpleQueue[BaseException | None] = SimpleQueue()
+        if self._begin_settle(messages, how, told.put):
+            try:
+                error = told.get(timeout=self._options.request_timeout_s + _LATE_S)
+            except Empty:
+                raise Closed(CLOSED) from None
+            if error is not None:
+                raise error
+
+    async def settle(self, messages: Receivables, how: Settlement) -> None:
+        """Do as `settle_and_wait` in a task of another event loop."""
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[None] = loop.create_future()
+
+        def take(error: BaseException | None) -> None:
+            if settled.done():
+                return
+            if error is None:
+                settled.set_result(None)
+            else:
+                settled.set_exception(error)
+
+        def told(error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(take, error)
+
+        if self._begin_settle(messages, how, told):
+            await settled
+
+    def _begin_settle(
+        self, messages: Receivables, how: Settlement, told: Callable[[BaseException | None], object]
+    ) -> bool:
+        self.check_open()
+        receipts = receipts_of(messages, self.group)
+        connection = self.client.connection
+        connection.check_may_wait()
+        if receipts and not connection.call_soon(self.settler.begin, receipts, *how, told):
+            raise Closed(CLOSED)
+        return bool(receipts)
 
     def ack_soon(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread."""

@@ -11,9 +11,7 @@ import pytest
 
 from minimq.connection.connection import Connection
 from minimq.receiving.gathered_acks import GatheredAcks
-from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.receipt_handle import ReceiptHandle
-from minimq.receiving.receipts import Receipts, receipts_of
+from minimq.receiving.popped import PoppedMessage, ReceiptHandle, Receipts, receipts_of
 from minimq.receiving.received import ReceivedBatch
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.member_schedule import Heartbeats, RebalanceSchedule
+from minimq.receiving.assignment import Heartbeats, RebalanceSchedule
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.in_flight import InFlightDeliveries
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.process_queue import InFlightLimits
+from minimq.receiving.in_flight import InFlightDeliveries, InFlightLimits
+from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue
 from support.batches import encode, one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.prefetched import Pace, Prefetched
+from minimq.receiving.prefetch import Pace, Prefetched
 
 
 def messages(*numbers: int) -> list[PoppedMessage]:

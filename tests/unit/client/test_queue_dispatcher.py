@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from minimq import Message, MessageQueue
-from minimq.receiving.in_flight import InFlightDeliveries, Suspects
-from minimq.receiving.process_queue import InFlightLimits
+from minimq.receiving.in_flight import InFlightDeliveries, InFlightLimits, Suspects
 from minimq.receiving.queue_dispatcher import QueueDispatcher
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch_builder import BatchBuilder

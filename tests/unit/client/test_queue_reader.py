@@ -8,8 +8,17 @@ from collections.abc import Sequence
 import pytest
 
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, Pull, ReaderState
+from minimq.receiving.queue_decisions import (
+    Cancel,
+    Commit,
+    Decision,
+    FetchOptions,
+    Frame,
+    LeaseOver,
+    OffsetReset,
+    Pull,
+    ReaderState,
+)
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import (

@@ -9,8 +9,7 @@ from random import Random
 import pytest
 
 from minimq.receiving.member_state import Grant
-from minimq.receiving.offset_reset import OffsetReset
-from minimq.receiving.queue_decisions import Cancel, Decision, FetchOptions, Frame, Pull
+from minimq.receiving.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import OffsetOutOfRange, Unavailable

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from minimq import Message, MessageQueue, ReceivedMessage
-from minimq.receiving.in_flight import Delivery, InFlightDeliveries
-from minimq.receiving.process_queue import InFlightLimits
+from minimq.receiving.delivery_outcomes import Failed, RetryWorker
+from minimq.receiving.in_flight import Delivery, InFlightDeliveries, InFlightLimits
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq.receiving.retry_worker import Failed, RetryWorker
 from minimq_common.batch_builder import BatchBuilder
 from support.waiting import wait_until
 

@@ -7,9 +7,9 @@ import pytest
 from minimq.filtering.message_filter import MessageFilter
 from minimq.rebalance import allocation
 from minimq.receiving import session_requests
+from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer import check_subscriptions, new_client_id
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.initial_offsets import InitialOffsets
 from minimq.receiving.member_state import Ask, GiveBack, Saved
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from minimq.errors import GroupConflict
-from minimq.receiving import pop_places, takes_in_turn
-from minimq.receiving.pop_places import PopPlace
+from minimq.receiving import takes_in_turn
 from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.takes_in_turn import TakeRequest, TakeResult, TakesInTurn
+from minimq.receiving.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from support.on_loop import on_loop
 
 PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]
@@ -38,12 +37,12 @@ async def test_messages_go_to_others_when_another_broker_refuses_at_the_same_mom
 
 @on_loop
 async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pop_places, takes_in_turn):
+    for module in (takes_in_turn, takes_in_turn):
         monkeypatch.setattr(module, "QUICK_S", 0.05)
 
     async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         if place.broker_name == "d":  # has all messages, and too much to do
-            await asyncio.sleep(2.5 * pop_places.QUICK_S)
+            await asyncio.sleep(2.5 * takes_in_turn.QUICK_S)
             return TakeResult([cast(PoppedMessage, place)], 1)
         return TakeResult([])
 
@@ -56,8 +55,8 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
     loop = asyncio.get_running_loop()
     found = list[PoppedMessage]()
     for _ in range(6):
-        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + pop_places.QUICK_S / 2))[0].messages
+        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + takes_in_turn.QUICK_S / 2))[0].messages
     assert len(found) >= 3
-    assert pop_places._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * pop_places.QUICK_S
+    assert takes_in_turn._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
     takes._places.answered(PLACES[3], 0.0)
-    assert takes._places.patience_s(PLACES[3]) == pop_places.QUICK_S
+    assert takes._places.patience_s(PLACES[3]) == takes_in_turn.QUICK_S

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.receiving.arrow.gathering import MERGED_BYTES, MERGED_RECORDS, gathered
+from minimq.receiving.arrow.schema import MERGED_BYTES, MERGED_RECORDS, chosen_columns, gathered
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage
 from minimq.sending.arrow.sections import fixed_array, variable_array
 from minimq_common.batch import MAX_METADATA_BYTES, SEPARATOR, RecordBatch, Section, message_id
@@ -405,3 +405,14 @@ def _counting(count: int, step: int) -> pa.Array:
 @lru_cache(maxsize=4)
 def _blank_ids(count: int) -> pa.Array:
     return pa.array([f"{index:0{_ID_LENGTH}x}" for index in range(count)], pa.string())
+
+
+class PolledColumns:
+    """Makes tables of what polls return."""
+
+    def __init__(self, columns: Iterable[str] | None) -> None:
+        self._columns = ArrowColumns(chosen_columns(columns))
+
+    def table(self, messages: Sequence[ReceivedMessage]) -> pa.Table:
+        """Return messages of one queue, in their order. Bodies stay in the batches that they came in."""
+        return pa.Table.from_batches(self._columns.of_messages(messages), self._columns.schema)

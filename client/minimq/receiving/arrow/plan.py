@@ -1,11 +1,14 @@
-"""The ranges of queues that one read consists of."""
+"""The ranges of queues that a table is read from, and the newest message of each key."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from minimq.connection.cluster import Cluster
 from minimq.receiving.queue_finder import Findings, FoundQueue, QueueFinder
@@ -105,3 +108,36 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
             raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")
         if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
             raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")
+
+
+#: Rows that have come since the last look at which are the newest; memory is that of so many, or of twice the table.
+_FEWEST_ROWS: Final = 1 << 20
+
+
+def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Return of each key the last row, in the order of these rows; of a key whose last row is a tombstone none.
+
+    Args:
+        batches: with the columns `keys` and `body`. All rows with one key come in the order in which they were sent.
+        schema: of the batches.
+    """
+    table, waiting, rows = pa.Table.from_batches([], schema), list[pa.RecordBatch](), 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= max(_FEWEST_ROWS, table.num_rows):
+            table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting)]))
+            waiting, rows = [], 0
+    table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting, schema)]))
+    return table.filter(pc.greater(pc.binary_length(table["body"]), 0))
+
+
+def _newest(table: pa.Table) -> pa.Table:
+    if table.num_rows == 0:
+        return table
+    keyed = pc.greater(pc.list_value_length(table["keys"]), 0)
+    if not pc.all(keyed).as_py():  # a message that was sent before the topic was compacted
+        table = table.filter(keyed)
+    numbered = pa.table({"key": pc.list_element(table["keys"], 0), "row": pa.array(range(table.num_rows), pa.int64())})
+    last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
+    return table.take(last.take(pc.sort_indices(last)))

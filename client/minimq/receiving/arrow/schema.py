@@ -1,8 +1,8 @@
-"""The columns of a message in Arrow's types."""
+"""The columns of messages in Arrow, and tables of small batches put together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -44,3 +44,38 @@ def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
         if names.count(name) > 1:
             raise InvalidArgument(f"column {name!r} is chosen twice")
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+
+
+#: How many records, and how many bytes, are put together at most.
+MERGED_RECORDS: Final = 4096
+MERGED_BYTES: Final = 1 << 20
+#: Arrow batches with fewer rows and fewer bytes than this are put together: it costs as much to copy so many bytes.
+ENOUGH_ROWS: Final = 1024
+ENOUGH_BYTES: Final = 256 << 10
+
+
+def gathered(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of Arrow batches in their order, those of small ones together."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        is_enough = piece.num_rows >= ENOUGH_ROWS or piece.nbytes >= ENOUGH_BYTES
+        if not is_enough:
+            waiting.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows < MERGED_RECORDS and size < MERGED_BYTES:
+                continue
+        if waiting:
+            yield _together(waiting, schema)
+            waiting, rows, size = [], 0, 0
+        if is_enough:
+            yield piece
+    if waiting:
+        yield _together(waiting, schema)
+
+
+def _together(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    [whole] = pa.Table.from_batches(parts, schema).combine_chunks().to_batches()
+    return whole
