@@ -27,17 +27,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
-from minimq.rebalance.averagely import Averagely
-from minimq.rebalance.averagely_by_circle import AveragelyByCircle
-from minimq.rebalance.by_config import ByConfig
-from minimq.rebalance.consistent_hash import ConsistentHash
-from minimq.rebalance.designated import Designated
-from minimq.rebalance.group_allocation import allocate_everyone, allocate_group, name_of, uses_owners
-from minimq.rebalance.machine_room import MachineRoom
-from minimq.rebalance.machine_room_nearby import MachineRoomNearby
-from minimq.rebalance.metaq import MetaQ, MetaQConsistentHash
 from minimq.rebalance.sticky import Sticky
-from minimq.rebalance.strategy import AllocationStrategy, OwnerAwareStrategy
+from minimq.rebalance.strategies import (
+    Averagely,
+    AveragelyByCircle,
+    ByConfig,
+    ConsistentHash,
+    Designated,
+    MachineRoom,
+    MachineRoomNearby,
+    MetaQ,
+    MetaQConsistentHash,
+)
+from minimq.rebalance.strategy import (
+    AllocationStrategy,
+    OwnerAwareStrategy,
+    allocate_everyone,
+    allocate_group,
+    name_of,
+    uses_owners,
+)
 from minimq_common.errors import InvalidArgument
 
 _STRATEGIES: Mapping[str, Callable[..., AllocationStrategy]] = {
