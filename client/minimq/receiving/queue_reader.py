@@ -116,14 +116,20 @@ class QueueReader:
     @property
     def position(self) -> int:
         """Offset behind what the user has finished."""
-        handed = self._handed
-        return self._ahead.position if handed is None or not self.is_current(handed) else handed.position
+        handed = self._unfinished()
+        return self._ahead.position if handed is None else handed.position
 
     @property
     def next_offset(self) -> int:
         """Offset of the message that the user gets next."""
+        handed = self._unfinished()
+        return self._ahead.position if handed is None else handed.next_offset
+
+    def _unfinished(self) -> HandOver | None:
         handed = self._handed
-        return self._ahead.position if handed is None or not self.is_current(handed) else handed.next_offset
+        if handed is None or handed.moves != self.moves or (handed.is_over and not handed.is_cut):
+            return None
+        return handed
 
     @property
     def passed_over(self) -> int:

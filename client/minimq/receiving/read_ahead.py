@@ -38,6 +38,7 @@ class HandOver:
         "first",
         "given",
         "in_hand",
+        "is_cut",
         "messages",
         "moves",
         "queue",
@@ -61,6 +62,8 @@ class HandOver:
         self.given = 0
         #: The user has not finished the last of these, as in a loop.
         self.in_hand = False
+        #: Damage was found behind its messages.
+        self.is_cut = False
 
     @property
     def is_over(self) -> bool:
@@ -95,6 +98,7 @@ class HandOver:
             except (CorruptBatch, InvalidArgument):
                 if not batches:
                     raise
+                self.is_cut = True
                 break  # those before it come first
             batches.append(batch)
             found = found + messages if found else messages

@@ -101,6 +101,7 @@ def test_small_batches_are_handed_out_together() -> None:
 def test_what_is_ahead_of_a_damaged_batch_comes_first_and_a_seek_leads_past_it() -> None:
     reader = fetched(0, stored(0, 3), damaged(3, 3), stored(6, 3))
     assert offsets(reader) == [0, 1, 2]
+    assert reader.position == 3, "a commit must not pass over what is damaged"
     with pytest.raises(CorruptBatch, match="seek to 6"):
         take(reader, 9, 0.0)
     assert (reader.position, has_any(reader, 0.0), reader.tick(9.0)) == (3, False, [])
