@@ -14,7 +14,7 @@ from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_reader import SimpleReader
+from minimq.receiving.simple_reader import Reception, SimpleReader
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -80,7 +80,7 @@ class SimpleConsumer:
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
     ) -> list[PoppedMessage]:
         """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
-        found: list[PoppedMessage] = []
+        found = Reception()
         try:
             if self._interceptors:
                 with self._interceptors.receive() as call:
@@ -89,13 +89,11 @@ class SimpleConsumer:
             else:
                 await self._receive(max_messages, invisible_s, timeout, found)
         except BaseException:  # such as a cancellation, which may come when the messages are here
-            self._reader.let_go(found)
+            self._reader.abandon(found)
             raise
         return found
 
-    async def _receive(
-        self, max_messages: int, invisible_s: float | None, timeout: float, found: list[PoppedMessage]
-    ) -> None:
+    async def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
         if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
             await asyncio.sleep(0)  # other tasks have their turn
         else:

@@ -26,7 +26,7 @@ from minimq.receiving.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.popped import PoppedMessage
 from minimq.receiving.popped_outcomes import LaneQueues, PoppedDelivery, PoppedOutcomes, deliveries, most_tries
 from minimq.receiving.redelivery import CANCELLED
-from minimq.receiving.simple_reader import SimpleReader
+from minimq.receiving.simple_reader import Reception, SimpleReader
 from minimq.sending.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
@@ -224,7 +224,7 @@ class MessageDispatcher:
                     await self._changed.wait()
                     continue
                 asked_at = time.monotonic()
-                messages: list[PoppedMessage] = []
+                messages = Reception()
                 await self._reader.receive(room, None, self._options.wait_s, messages)
                 self._outage.worked("consumer: takes messages again group=%s", self.group)
                 if messages and self._stood_still_since(asked_at):

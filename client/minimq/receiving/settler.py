@@ -175,12 +175,13 @@ class Settler:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int,
         until: float | None = None,
+        failure: MiniMQError | None = None,
     ) -> None:
-        """Settle messages, and wait until that is on disk."""
+        """Settle messages, and wait until that is on disk; a first try may have failed."""
         self._check()
         until = self._deadline() if until is None else until
         parts = [
-            self._settle_part(queue, epoch, merged(spans), outcome, duration_ms, until)
+            self._settle_part(queue, epoch, merged(spans), outcome, duration_ms, until, failure)
             for (queue, epoch), spans in receipts.items()
         ]
         outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
@@ -221,9 +222,10 @@ class Settler:
         duration_ms: int,
         until: float,
         told: Callable[[BaseException | None], object],
+        failure: MiniMQError | None = None,
     ) -> None:
-        """Do as `begin`, in a task that tries again until a time of the loop."""
-        task = asyncio.create_task(self.settle_all(receipts, outcome, duration_ms, until))
+        """Do as `begin`, in a task that tries again until a time of the loop; a first try may have failed."""
+        task = asyncio.create_task(self.settle_all(receipts, outcome, duration_ms, until, failure))
         self._tasks.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
@@ -279,12 +281,20 @@ class Settler:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int,
         until: float,
+        failure: MiniMQError | None,
     ) -> list[str]:
-        loop = asyncio.get_running_loop()
         key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
         routes = self._client.connection.routes
         refusal: MiniMQError | None = None
         while True:
+            if failure is not None:
+                if failure.refresh_route:
+                    routes.refresh_soon(queue.topic)
+                pause_s = max(_AGAIN_S, failure.retry_after_s)
+                if not failure.retriable or asyncio.get_running_loop().time() + pause_s >= until:
+                    raise failure
+                refusal = failure if failure.answered else refusal
+                await asyncio.sleep(pause_s)
             try:
                 async with asyncio.timeout_at(until):
                     route = self._client.routes.known(queue.topic) or await routes.route(queue.topic)
@@ -293,20 +303,14 @@ class Settler:
                         raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
                     return self._handles(queue, epoch, await self.stream(address).settle(key, spans))
             except MiniMQError as error:
-                if error.refresh_route:
-                    routes.refresh_soon(queue.topic)
-                pause_s = max(_AGAIN_S, error.retry_after_s)
-                if not error.retriable or loop.time() + pause_s >= until:
-                    raise
-                refusal = error if error.answered else refusal
+                failure = error
             except TimeoutError:
-                limit_s, undecided = self._timeout_s, _UNDECIDED.format(queue)
-                if refusal is not None:  # it has the cause and the remedy
-                    raise refusal.with_message(
-                        f"{refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
-                    ) from None
-                raise self.no_answer(queue) from None
-            await asyncio.sleep(pause_s)
+                if refusal is None:
+                    raise self.no_answer(queue) from None
+                raise refusal.with_message(  # it has the cause and the remedy
+                    f"{refusal.message}; the last try had no answer when {self._timeout_s:g} s were over: "
+                    f"{_UNDECIDED.format(queue)}"
+                ) from None
 
 
 class _FirstTry:
@@ -337,7 +341,7 @@ class _FirstTry:
     def set_exception(self, error: MiniMQError, /) -> None:
         self._end()
         if error.retriable:
-            self._settler.begin_slowly(self.receipts, self.outcome, self.duration_ms, self._until, self.told)
+            self._settler.begin_slowly(self.receipts, self.outcome, self.duration_ms, self._until, self.told, error)
         else:
             self.told(error)
 

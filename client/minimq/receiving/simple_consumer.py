@@ -14,7 +14,7 @@ from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_reader import SimpleReader
+from minimq.receiving.simple_reader import Reception, SimpleReader
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -127,7 +127,7 @@ class SimpleConsumer:
             InvalidArgument: there is no subscription, or a number is invalid.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
-        found: list[PoppedMessage] = []
+        found = Reception()
         try:
             if self._interceptors:
                 with self._interceptors.receive() as call:
@@ -137,12 +137,10 @@ class SimpleConsumer:
                 self._receive(max_messages, invisible_s, timeout, found)
             return found
         except BaseException:  # such as Ctrl-C, which may arrive after the messages
-            self._reader.let_go(found)
+            self._reader.abandon(found)
             raise
 
-    def _receive(
-        self, max_messages: int, invisible_s: float | None, timeout: float, found: list[PoppedMessage]
-    ) -> None:
+    def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
         if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
             self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 

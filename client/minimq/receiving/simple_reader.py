@@ -68,6 +68,13 @@ class Settlement(NamedTuple):
     duration_ms: int
 
 
+class Reception(list[PoppedMessage]):
+    """The messages of one `receive`, on their way to its caller."""
+
+    #: The caller was interrupted: whatever comes goes to others. Belongs to the event loop.
+    is_abandoned = False
+
+
 class SimpleReader:
     """Takes messages and settles them. Coroutines run on the event loop of `client.connection`."""
 
@@ -139,10 +146,13 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
-    async def receive(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: list[PoppedMessage]
-    ) -> None:
+    async def receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
         """Receive messages, those of one queue; see `SimpleConsumer.receive`."""
+        await self._receive(max_messages, invisible_s, timeout_s, into)
+        if into.is_abandoned:
+            self._give_back_soon(into)
+
+    async def _receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
         self.check()
         check_count("max_messages", max_messages)
         if not self._filters:
@@ -172,7 +182,7 @@ class SimpleReader:
                 await asyncio.sleep(min(_AGAIN_S, max(0.0, until - loop.time())))
 
     def receive_prefetched(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: list[PoppedMessage]
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception
     ) -> bool:
         """Receive what was prefetched, on any thread; return False if `receive` has to be asked."""
         self.check_open()
@@ -188,8 +198,16 @@ class SimpleReader:
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
+    def abandon(self, messages: Reception) -> None:
+        """Return the messages of an interrupted `receive`, also those that come later. On any thread."""
+        self.client.connection.call_soon(self._abandon, messages)
+
+    def _abandon(self, messages: Reception) -> None:
+        messages.is_abandoned = True
+        self._give_back_soon([*messages])
+
     def let_go(self, messages: list[PoppedMessage]) -> None:
-        """Return the messages of a `receive` whose caller was interrupted. On any thread."""
+        """Return messages that nobody has looked at. On any thread."""
         self.client.connection.call_soon(self._give_back_soon, messages)
 
     def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
