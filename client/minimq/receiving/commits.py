@@ -1,4 +1,4 @@
-"""How far a consumer is: recorded at brokers, tried again for a while, reported when lost, and looked up."""
+"""The progress of a consumer: recorded at brokers, tried again for a while, reported when lost, and looked up."""
 
 from __future__ import annotations
 

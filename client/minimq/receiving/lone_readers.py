@@ -1,4 +1,4 @@
-"""What takes the place of a group member: reading assigned queues, or all queues of topics."""
+"""Stand-ins of a group member: reading assigned queues, or all queues of topics."""
 
 from __future__ import annotations
 

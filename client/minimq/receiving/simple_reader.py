@@ -62,7 +62,7 @@ _AGAIN_S = 0.1
 
 
 class Settlement(NamedTuple):
-    """What becomes of messages: the outcome, and a duration in ms."""
+    """The outcome of messages, and a duration in ms."""
 
     outcome: broker_pb2.PopOutcome.ValueType
     duration_ms: int
