@@ -201,7 +201,7 @@ def commits_of_nothing(attacker: Attacker) -> None:
 def joins_of_nothing(attacker: Attacker) -> None:
     """Members that hold as many queues without a name as there is room for."""
     number = broker_pb2.JoinGroup.DESCRIPTOR.fields_by_name["held"].number
-    held = bytes((number << 3 | 2, 0)) * (MIB - 64)
+    held = bytes((number << 3 | 2, 0)) * (MIB // 2 - 64)
 
     def join(index: int) -> Iterator[bytes]:
         plain = broker_pb2.JoinGroup(group=f"nothing-{index}", topics=[TOPIC], allocation="averagely")

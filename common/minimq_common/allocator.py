@@ -17,6 +17,8 @@ _M_ARENA_MAX = -8
 #: A server with more memory than that, which only a flood needs, returns what is freed.
 _MUCH_PAGES = (320 << 20) // os.sysconf("SC_PAGE_SIZE")
 _CHECK_INTERVAL_S = 0.25
+#: Other threads wait for that, so they get so many times as long in between.
+_REST = 3
 
 
 def keep_freed_memory() -> None:
@@ -41,8 +43,11 @@ def bound_freed_memory() -> None:
 
 def _return_freed(trim: Callable[[int], object]) -> None:
     statm = Path("/proc/self/statm")
+    took_s = 0.0
     while statm.exists():
-        time.sleep(_CHECK_INTERVAL_S)
+        time.sleep(max(_CHECK_INTERVAL_S, _REST * took_s))
         fields = statm.read_bytes().split()
+        began = time.monotonic()
         if int(fields[1]) - int(fields[2]) > _MUCH_PAGES:  # without the pages of files
             trim(0)
+        took_s = time.monotonic() - began

@@ -51,7 +51,7 @@ FIRST_REQUEST_S = 10.0
 #: batches. Larger ones are not decoded.
 MAX_REQUEST_BYTES = 1 << 20
 MAX_DECISION_BYTES = 4 << 20
-MAX_STREAM_REQUEST_BYTES = 2 << 20
+MAX_STREAM_REQUEST_BYTES = 1 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
 
