@@ -1,6 +1,6 @@
 """Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send`.
 
-Usage: python bench/send_calls.py [--by-name]; the latter lists the functions that the broker's threads call.
+Usage: python bench/send_calls.py [--by-name]; the latter lists the functions that each side calls.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ def main() -> None:
         print(f"{side}: {sum(n for code, n in counts.items() if _is_own(code)) / _SENDS:.1f} calls of own code")
     print(f"broker: {rounds / _SENDS:.1f} iterations of its loop")
     if "--by-name" in sys.argv:
-        for code, n in calls["broker"].most_common():
-            if _is_own(code) and n > _SENDS // 2:
-                print(f"{n / _SENDS:7.1f} {code.co_filename.removeprefix(_ROOT)} {code.co_qualname}")
+        for side, counts in calls.items():
+            for code, n in counts.most_common():
+                if _is_own(code) and n > _SENDS // 2:
+                    print(f"{side} {n / _SENDS:7.1f} {code.co_filename.removeprefix(_ROOT)} {code.co_qualname}")
 
 
 async def _stop(nameserver: NameServer, broker: Broker) -> None:

@@ -29,9 +29,8 @@ MESSAGES = 1800
 INTERRUPTS = 1000
 WORKED = 400
 PATIENCE_S = 20.0
-#: Where a send goes on once it has room in the buffer, and the functions by which it is added to what waits.
-SENDERS = ("/record_accumulator.py", "/destination_queues.py")
-ADDING = {"new_number", "join", "add_message", "add_batch"}
+#: Where a send is handed over to the event loop.
+SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/connection/loop_thread.py")
 
 
 needs_sound_locks = pytest.mark.skipif(
@@ -135,9 +134,11 @@ def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object
 
 
 @pytest.mark.parametrize("send", ["send_async", "send_records"])
-def test_sends_that_are_interrupted_keep_no_room_in_the_buffer(cluster: LocalCluster, topic: str, send: str) -> None:
+def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_else_keeps_room(
+    cluster: LocalCluster, topic: str, send: str
+) -> None:
     """Interrupt wherever the interpreter looks for signals: when a function begins, and when a call ends."""
-    with Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+    with Producer(cluster.nameserver, send_timeout_s=600.0) as producer:
         producer.send(Message(topic, b"the route is known"))
         hand_in = hand_in_by(send, producer, topic)
         points = 0
@@ -149,40 +150,21 @@ def test_sends_that_are_interrupted_keep_no_room_in_the_buffer(cluster: LocalClu
         assert points > 3
 
 
-@pytest.mark.parametrize("send", ["send_async", "send_records"])
-def test_what_an_interrupted_send_has_taken_is_sent_at_once(cluster: LocalCluster, topic: str, send: str) -> None:
-    """Interrupt between the end of waiting and the first step of the try, at the points as above."""
-    with Producer(cluster.nameserver, send_timeout_s=600.0) as producer:
-        producer.send(Message(topic, b"the route is known"))
-        hand_in = hand_in_by(send, producer, topic)
-        points = 0
-        while interrupted_at(points, hand_in, is_taken):
-            points += 1
-            producer.flush(PATIENCE_S)
-        assert points > 3
-
-
-def is_adding(frame: FrameType, event: str) -> bool:
-    """Tell whether a point is one at which a message or batch is added to what waits."""
-    return event != "return" and frame.f_code.co_filename.endswith(SENDERS) and bool(ADDING & callers(frame))
-
-
-def is_taken(frame: FrameType, event: str) -> bool:
-    """Tell whether a point is one at which a thread has taken a batch, and has not begun to send it."""
-    if event == "return" and frame.f_code.co_name in ("drain", "add_message"):
-        return frame.f_code.co_filename.endswith("/record_accumulator.py")
-    return event == "call" and frame.f_code.co_name in ("_carry_out", "_transmit", "_encode", "_append", "begin_try")
+def is_handing_over(frame: FrameType, event: str) -> bool:
+    """Tell whether a point is one at which Ctrl-C can come while a message or batch is handed over."""
+    code = frame.f_code
+    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS) and code.co_name != "_reserve"
 
 
 def interrupted_at(
-    point: int, call: Callable[[], object], is_point: Callable[[FrameType, str], bool] = is_adding
+    point: int, call: Callable[[], object], is_point: Callable[[FrameType, str], bool] = is_handing_over
 ) -> bool:
     """Make a call, and raise KeyboardInterrupt at one of the points in the sender; return whether it came so far."""
     seen = 0
 
     def look(frame: FrameType, event: str, _: object) -> None:
         nonlocal seen
-        if event in ("call", "return", "c_return") and is_point(frame, event):
+        if is_point(frame, event):
             seen += 1
             if seen == point + 1:
                 sys.setprofile(None)
@@ -196,12 +178,3 @@ def interrupted_at(
     finally:
         sys.setprofile(None)
     return False
-
-
-def callers(frame: FrameType | None) -> set[str]:
-    """Return the names of the functions that a frame is in."""
-    names = set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names

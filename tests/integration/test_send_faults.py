@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import NoneType
@@ -16,7 +16,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from minimq.connection.connection import Connection
 from minimq.receiving.pulls import open_pulls
-from minimq.sending.sender import Sender
+from minimq.sending.record_accumulator import Action, RecordAccumulator
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
@@ -49,6 +49,11 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
     return [message.body for message in read_all(cluster.nameserver, "t")]
 
 
+def is_under_way(producer: Producer) -> bool:
+    """Tell whether a request of a producer has no answer yet."""
+    return bool(producer._core._sender._accumulator._in_flight)
+
+
 # ---- messages that change -----------------------------------------------------------------------
 
 
@@ -63,6 +68,7 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
         producer.send(Message("t", b"0"))
         broker.pause()
         first = producer.send_async(Message("t", b"1"), queue=queue)  # takes the whole window
+        wait_until(lambda: is_under_way(producer))
         keys: list[object] = ["k"]
         spoiled = producer.send_async(Message("t", b"2", keys=keys), queue=queue)  # type: ignore[arg-type]
         beside = producer.send_async(Message("t", b"3"), queue=queue)
@@ -86,7 +92,9 @@ def test_a_changed_message_that_never_left_does_not_hinder_closing(single: Local
     producer.send(Message("t", b"0"))
     broker.pause()
     keys: list[str] = []
-    futures = [producer.send_async(Message("t", b"1")), producer.send_async(Message("t", b"2", keys=keys))]
+    futures = [producer.send_async(Message("t", b"1"))]
+    wait_until(lambda: is_under_way(producer))
+    futures.append(producer.send_async(Message("t", b"2", keys=keys)))
     keys.append("a\0b")
     with pytest.raises(SendFailed, match="2 messages were not acknowledged"):
         producer.close(0.1)
@@ -222,26 +230,26 @@ def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
 def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     single: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tick = Sender._tick
+    pass_time = RecordAccumulator.time_passed
     looks = 0
     failed = threading.Event()
 
-    def fail_once(sender: Sender, now: float) -> bool:
+    def fail_once(accumulator: RecordAccumulator, now: float) -> Sequence[Action]:
         nonlocal looks
         looks += 1
         if looks == 1:
             failed.set()
             raise RuntimeError("once")
-        return tick(sender, now)
+        return pass_time(accumulator, now)
 
-    monkeypatch.setattr(Sender, "_tick", fail_once)
+    monkeypatch.setattr(RecordAccumulator, "time_passed", fail_once)
     [broker] = single.brokers
     with Producer(single.nameserver, send_timeout_s=0.5) as producer:
         producer.send(Message("t", b"x"))
-        assert failed.wait(PATIENCE_S)
         broker.pause()
         with pytest.raises(SendFailed, match="did not answer in"):  # which only the timer finds out
             producer.send(Message("t", b"x"))
+        assert failed.is_set()
         broker.resume()
     assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
 

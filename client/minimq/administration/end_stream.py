@@ -53,8 +53,7 @@ class EndStream(CorrelatedStream[halves_pb2.EndHalvesRequest, halves_pb2.EndHalf
 
     def _respond(self, response: halves_pb2.EndHalfResponse) -> None:
         for result in response.results:
-            with self._lock:
-                answer = self._receivers.pop(result.request_id, None)
+            answer = self._receivers.pop(result.request_id, None)
             if answer is not None:
                 failure = from_failure(result.failure) if result.HasField("failure") else None
                 answer(None if failure is not None else result, failure)

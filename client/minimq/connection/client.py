@@ -306,6 +306,7 @@ class RouteCache:
 
     def _found(self, route: TopicRoute) -> TopicRoute:
         if route.topic not in self._used and not self._client.connection.is_forked:
+            check_no_signal()  # what it has interrupted may be about to use the topic
             self._use(route.topic)
         return route
 

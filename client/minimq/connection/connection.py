@@ -64,6 +64,19 @@ class Connection:
         """Have a function called on the event loop; return False if that is closed, and it never will be."""
         return self._loop.call_soon(callback, *arguments)
 
+    @property
+    def is_loop_thread(self) -> bool:
+        """True on the thread of the event loop."""
+        return self._loop.is_mine
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Have a function called when the event loop ends, on it, or in `close` if it never began."""
+        self._loop.at_end(callback)
+
+    def not_at_end(self, callback: Callable[[], object]) -> None:
+        """Do not call a function at the end."""
+        self._loop.not_at_end(callback)
+
     def broker_stub(self, address: str) -> BrokerAsyncStub:
         """Return the stub of a broker, for streams; on the event loop only."""
         return self._broker_channels.stub(address)

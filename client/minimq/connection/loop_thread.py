@@ -32,11 +32,13 @@ class LoopThread:
         self._name = name
         self._finish = finish
         self._process = HomeProcess("client")
-        self._lock = threading.Lock()  # protects all below; held while work is handed to the loop
+        #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ident = 0
         self._closed = False
+        self._at_end: list[Callable[[], object]] = []
 
     @property
     def is_forked(self) -> bool:
@@ -49,9 +51,14 @@ class LoopThread:
         if self._closed:
             raise Closed(CLOSED)
 
+    @property
+    def is_mine(self) -> bool:
+        """True on the thread of the loop."""
+        return threading.get_ident() == self._ident
+
     def check_may_wait(self) -> None:
         """Raise `RuntimeError` on the thread of the loop."""
-        if threading.current_thread() is self._thread:
+        if self.is_mine:
             raise RuntimeError("the thread of a connection must not wait for itself")
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -69,14 +76,28 @@ class LoopThread:
         """Have a function called on the loop; return False if that is closed, and it never will be."""
         if self._process.is_forked:
             return False
-        if self._loop is not None and threading.get_ident() == self._ident:  # which need not be woken
+        if self.is_mine and self._loop is not None:  # which need not be woken
             self._loop.call_soon(callback, *arguments)
             return True
         with self._lock:
             if self._closed:
                 return False
-            self._started().call_soon_threadsafe(callback, *arguments)
+            (self._loop or self._started()).call_soon_threadsafe(callback, *arguments)
             return True
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Have a function called once nothing new begins on the loop: on it, or by `close` if it never began."""
+        with self._lock:
+            if not self._closed:
+                self._at_end.append(callback)
+                return
+        callback()
+
+    def not_at_end(self, callback: Callable[[], object]) -> None:
+        """Do not call a function at the end."""
+        with self._lock:
+            if callback in self._at_end:
+                self._at_end.remove(callback)
 
     def close(self) -> None:
         """Cancel what runs on the loop, end it, and wait for the thread. Idempotent; does nothing in a fork."""
@@ -87,6 +108,8 @@ class LoopThread:
                 self._closed = True
                 if self._loop is not None:
                     self._loop.call_soon_threadsafe(self._loop.stop)
+                else:
+                    self._call_at_end()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -98,13 +121,16 @@ class LoopThread:
                 loop = _Loop()
             loop.set_exception_handler(_log_failure)
             thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+            self._loop, self._thread = loop, thread  # first: a signal handler may use them
             try:
                 thread.start()
-                self._loop, self._thread, self._ident = loop, thread, thread.ident or 0
+                self._ident = thread.ident or 0
             except Exception:  # the thread never began: the next use tries again
+                self._loop = self._thread = None
                 loop.close()
                 raise
             except BaseException:  # such as Ctrl-C, after which the thread may run; then it closes the loop
+                self._loop = self._thread = None
                 loop.call_soon_threadsafe(loop.stop)
                 raise
         return self._loop
@@ -120,7 +146,16 @@ class LoopThread:
             loop.close()
             connection_closed(self)
 
+    def _call_at_end(self) -> None:
+        while self._at_end:
+            try:
+                self._at_end.pop()()
+            except Exception:
+                log.exception("client: the end of a connection was not taken in")
+
     async def _end(self) -> None:
+        if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
+            self._call_at_end()
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()

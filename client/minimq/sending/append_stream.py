@@ -86,8 +86,7 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
     def _respond(self, response: broker_pb2.AppendResponse) -> None:
         self._takes_joined = response.takes_joined
         for result in response.results:
-            with self._lock:
-                answer = self._receivers.pop(result.request_id, None)
+            answer = self._receivers.pop(result.request_id, None)
             if answer is None:
                 continue
             if result.HasField("failure"):

@@ -37,11 +37,6 @@ class AppendStreams:
             if self._by_address.get(address) is stream:
                 del self._by_address[address]
 
-    def wake(self) -> None:
-        """Send what threads have added that were interrupted; on the event loop only."""
-        for stream in self._all():
-            stream.wake()
-
     def close(self) -> None:
         """End all streams, and open none any more."""
         with self._lock:

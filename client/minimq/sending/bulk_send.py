@@ -14,7 +14,7 @@ from typing import Any
 
 from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
 from minimq.sending.key_queues import takes_only_tombstones
-from minimq.sending.pending_batch import BufferShare, Completion, UserCall
+from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
@@ -270,23 +270,24 @@ class BulkSend:
 
     def _send(self, destination: Destination, batch: _OpenBatch) -> None:
         number = self._batches = self._batches + 1
-        with self._lock:
-            self._under_way.add(number)
+        topic, queue, message_group, _ = destination
+        sent = RecordsBatch(
+            topic,
+            queue,
+            count=len(batch.records),
+            share=batch.share,
+            completion=self._completion(number, batch.slots),
+            message_group=message_group,
+            due=batch.due,
+            traceparent=batch.traceparent,
+        )
         try:
-            topic, queue, message_group, _ = destination
-            completion = self._completion(number, batch.slots)
-            self._sender.send_batch(
-                topic,
-                queue,
-                batch.records,
-                batch.share,
-                completion,
-                message_group=message_group,
-                due=batch.due,
-                traceparent=batch.traceparent,
-            )
-        except BaseException:  # Ctrl-C may have interrupted before the sender knew the batch: there may be no outcome
-            self._ended(number)
+            with self._lock:
+                self._under_way.add(number)
+            self._sender.send_batch(sent, batch.records)
+        except BaseException:  # the records make no batch, or Ctrl-C
+            if self._sender.take_back(sent):
+                self._ended(number)
             raise
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:

@@ -21,7 +21,7 @@ class ChosenQueues:
         self._queues = SelectorQueues()
         self._by_message_group = by_message_group()
         self._by_key = by_key()
-        self._lock = threading.Lock()  # protects these
+        self._lock = threading.RLock()  # protects these; a signal handler may take it once more
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
         """Return the queues of a topic among which selectors choose."""

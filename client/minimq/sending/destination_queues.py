@@ -60,28 +60,19 @@ class DestinationQueues:
 
     # ---- joining --------------------------------------------------------------------------------
 
-    def join(self, item: PendingMessage) -> bool:
-        """Add a message to the open batch of its destination; return whether there is one.
-
-        Nothing else changes: the message is sent with that batch.
-        """
+    def add_message(self, item: PendingMessage) -> None:
+        """Queue a message behind everything for the same destination; it joins the last batch if that is open."""
         message = item.message
         due_bucket = None if item.due is None else item.due.bucket
         key = (message.topic, item.queue, None, message.message_group, due_bucket)  # equal to a `_Key`
         destination = self._destinations.get(key)  # type: ignore[call-overload]
-        if destination is None or not destination.batches:
-            return False
-        last = destination.batches[-1]
-        if last.number is not None:
-            return False
-        last.messages.append(item)
-        return True
-
-    def add_message(self, item: PendingMessage) -> None:
-        """Queue a message that joins no batch behind everything for the same destination."""
-        topic, queue, message_group = item.message.topic, item.queue, item.message.message_group
-        destination = self._to(_Key(topic, queue, None, message_group, item.due_bucket))
-        destination.batches.append(PendingBatch(topic, queue, (item,), message_group, item.due_bucket))
+        if destination is not None and destination.batches and (last := destination.batches[-1]).number is None:
+            last.messages.append(item)
+            return
+        if destination is None:
+            destination = self._to(_Key(*key))
+        batch = PendingBatch(message.topic, item.queue, (item,), message.message_group, due_bucket)
+        destination.batches.append(batch)
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
@@ -98,9 +89,8 @@ class DestinationQueues:
         return (message.topic, item.queue, None, message.message_group, item.due_bucket) not in self._destinations
 
     def pass_by(self, batch: PendingBatch) -> None:
-        """Record that a batch is sent without having waited."""
-        if batch.queue is not None:
-            self._to(_own_key(batch)).under_way = batch
+        """Record that a batch for a chosen queue is sent without having waited."""
+        self._to(_own_key(batch)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:
         """Queue a sent batch for a retry: at a time, or as soon as there is a target."""
@@ -154,12 +144,11 @@ class DestinationQueues:
         return None
 
     def completed(self, batch: PendingBatch) -> None:
-        """Record the outcome of a batch: if it was in flight, the next one for its chosen queue may be sent."""
-        if batch.queue is not None:
-            destination = self._destinations.get(_own_key(batch))
-            if destination is not None and destination.under_way is batch:
-                destination.under_way = None
-                self._update(destination)
+        """Record the outcome of a batch for a chosen queue: if it was in flight, the next one may be sent."""
+        destination = self._destinations.get(_own_key(batch))
+        if destination is not None and destination.under_way is batch:
+            destination.under_way = None
+            self._update(destination)
 
     def take_older(self, topic: str, broker: str | None, than: float) -> list[PendingBatch]:
         """Remove and return everything accepted up to a time that waits for a broker, or for any broker of a topic."""
@@ -182,19 +171,10 @@ class DestinationQueues:
             self._update(destination)
         return found
 
-    def repair(self) -> None:
-        """Recompute what may be sent, after Ctrl-C in a call."""
-        for destination in [*self._destinations.values()]:
-            self._update(destination)
-
-    def all(self) -> list[PendingBatch]:
-        """Return everything that waits, in any order."""
-        waiting = [batch for destination in self._destinations.values() for batch in destination.batches]
-        return waiting + [batch for _, _, batch in self._retries]
-
     def clear(self) -> list[PendingBatch]:
         """Remove and return everything, in any order."""
-        left = self.all()
+        left = [batch for destination in self._destinations.values() for batch in destination.batches]
+        left += [batch for _, _, batch in self._retries]
         self._destinations.clear()
         self._ready.clear()
         self._retries.clear()

@@ -110,13 +110,8 @@ class PendingMessage(msgspec.Struct, eq=False):
     born_ms: int = 0
     #: The same by the monotonic clock.
     handed_in: float = 0.0
-    #: Bytes of memory that it uses besides its content.
-    beside: int = 0
-
-    @property
-    def memory(self) -> int:
-        """Bytes that it uses in the buffer."""
-        return self.size + self.beside
+    #: Bytes that it uses in the buffer.
+    memory: int = 0
 
     @property
     def due_bucket(self) -> DueBucket | None:
@@ -127,7 +122,7 @@ class PendingMessage(msgspec.Struct, eq=False):
 class PendingBatch:
     """Messages for one destination that are sent together.
 
-    It belongs to the `RecordAccumulator`; during a try, to the sender.
+    It belongs to the event loop once it is handed over.
     """
 
     __slots__ = (
@@ -138,6 +133,7 @@ class PendingBatch:
         "done",
         "due_bucket",
         "expires",
+        "is_handed_over",
         "lookups",
         "message_group",
         "messages",
@@ -146,7 +142,6 @@ class PendingBatch:
         "queue",
         "stream",
         "target",
-        "thread",
         "topic",
         "transaction",
         "tries",
@@ -174,11 +169,11 @@ class PendingBatch:
         self.target: Target | None = None
         self.began = math.inf
         self.expires = math.inf
-        self.thread = 0
         self.stream: object = None
         self.lookups = 0
         self.part = 0
         self.done = False
+        self.is_handed_over = False
 
     @property
     def count(self) -> int:
@@ -265,7 +260,7 @@ class PendingBatch:
 
 
 class RecordsBatch(PendingBatch):
-    """Records for one destination that were encoded when they were accepted."""
+    """Records for one destination, which are numbered and encoded before they are handed over."""
 
     __slots__ = ("completion", "count", "due", "handed_in", "share", "traceparent")
 
@@ -280,11 +275,8 @@ class RecordsBatch(PendingBatch):
         topic: str,
         queue: MessageQueue | None,
         *,
-        data: bytes,
         count: int,
         share: BufferShare,
-        number: BatchNumber,
-        handed_in: float,
         completion: Completion,
         transaction: Transaction | None = None,
         message_group: str | None = None,
@@ -292,9 +284,8 @@ class RecordsBatch(PendingBatch):
         traceparent: str = "",
     ) -> None:
         super().__init__(topic, queue, (), message_group, None if due is None else due.bucket)
-        self.data, self.count, self.share, self.due = data, count, share, due
-        self.number, self.transaction = number, transaction
-        self.handed_in, self.completion, self.traceparent = handed_in, completion, traceparent
+        self.count, self.share, self.due, self.transaction = count, share, due, transaction
+        self.completion, self.traceparent = completion, traceparent
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
         """Deliver the outcome to the caller; return the remaining calls."""

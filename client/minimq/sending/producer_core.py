@@ -24,7 +24,15 @@ from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
-from minimq.sending.pending_batch import BufferShare, Outcome, PendingMessage, Records, beside_content, messages_were
+from minimq.sending.pending_batch import (
+    BufferShare,
+    Outcome,
+    PendingMessage,
+    Records,
+    RecordsBatch,
+    beside_content,
+    messages_were,
+)
 from minimq.sending.placement import TransactionMessage
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -65,7 +73,7 @@ class ProducerCore:
         self._auto_create = AutoCreate(self._client)
         self._chosen = ChosenQueues()
         self._routes.on_change(self._chosen.route_changed)
-        self._sender = Sender(self._routes, self._client.connection, options)
+        self._sender = Sender(self._client, options)
         self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
@@ -108,7 +116,7 @@ class ProducerCore:
         if self._interceptors:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to))
             return
-        self._process.check()
+        self._process.check_fork()
         self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to))
 
     def prepare(
@@ -120,7 +128,7 @@ class ProducerCore:
         reply_to: str | None = None,
     ) -> PendingMessage:
         """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known."""
-        self._process.check()
+        self._process.check_fork()
         if not self._interceptors:
             return self._prepare(message, queue, selector, outcome, reply_to)
         message = self._interceptors.before_send(message)
@@ -156,7 +164,7 @@ class ProducerCore:
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
-        return PendingMessage(message, queue, size, outcome, due, beside=beside_content(message))
+        return PendingMessage(message, queue, size, outcome, due, memory=size + beside_content(message))
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.
@@ -273,7 +281,14 @@ class ProducerCore:
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
         size = records.size
         share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
-        self._sender.send_batch(topic, queue, records, share, future.complete, transaction=transaction)
+        batch = RecordsBatch(
+            topic, queue, count=len(records), share=share, completion=future.complete, transaction=transaction
+        )
+        try:
+            self._sender.send_batch(batch, records)
+        except BaseException:  # the records make no batch, or Ctrl-C
+            self._sender.take_back(batch)
+            raise
         return future
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
@@ -303,6 +318,7 @@ class ProducerCore:
             known = None
         if known is not None and self._chosen.are_complete(known):
             return known
+        check_no_signal()  # what it has interrupted may be about to find the topic
         check_topic(topic)
         return self._routes.with_retries(
             lambda left_s: self._find_or_make(topic, left_s, make=make), min(timeout_s, self._options.send_timeout_s)

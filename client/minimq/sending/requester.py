@@ -20,6 +20,7 @@ from minimq.sending.pending_batch import Outcome
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.transport.client_log import client_logger
+from minimq.transport.home_process import check_no_signal
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
@@ -153,6 +154,7 @@ class Requester:
         return awaited.result()
 
     def _new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
+        check_no_signal()  # what it has interrupted may be at the same requests
         check_message_type(message)
         self.check(message, timeout_s)
         deadline = time.monotonic() + timeout_s

@@ -1,64 +1,128 @@
-"""The bounded buffer of a producer: all that was handed in and has no outcome yet."""
+"""The bounded buffer of a producer, by which callers hand over to the event loop."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage
+from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import BufferFull, Closed
+
+_CLOSED = "the producer is closed"
 
 
 class SendBuffer:
-    """Counts messages and bytes from their reservation to their outcome. Thread-safe.
+    """What callers share with the loop: room, the numbers of batches, and what was handed over. Thread-safe.
 
-    Each reservation has a ticket, one more than that of the one before.
+    Messages and bytes count from their reservation to their outcome. Each reservation has a ticket, one more than that
+    of the one before. Where an item is handed over, nothing else is called while the lock is held: Ctrl-C comes before
+    that, or behind it, and a signal handler that sends finds everything in order.
     """
 
-    def __init__(self, limit_bytes: int, *, block_when_full: bool, lock: threading.Lock | None = None) -> None:
+    def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
         self._limit_bytes = limit_bytes
         self._block_when_full = block_when_full
-        #: Protects everything below.
-        self._lock = lock or threading.Lock()
+        #: Protects everything below. A signal handler may take it once more.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
         #: Called once when there is more room, or the buffer was closed.
         self._calls: list[Callable[[], object]] = []
         self._closed = False
+        self._is_over = False
         self._next = 0
         #: Topic and number of messages by ticket, the oldest first.
         self._alive: dict[int, tuple[str, int]] = {}
         self.bytes = 0
         self.messages = 0
+        self._next_sequence = 0
+        #: Numbers that may still be sent again: a set that keeps its order, so that the first is the oldest.
+        self._open_numbers: dict[int, None] = {}
+        #: What the loop has not taken yet.
+        self.handed: deque[PendingMessage | PendingBatch] = deque()
+
+    # ---- handing over ---------------------------------------------------------------------------
+
+    def add(self, item: PendingMessage, *, wait: bool) -> bool:
+        """Hand over a message for which there is room, perhaps after waiting; return False if there is none."""
+        topic, size, handed = item.message.topic, item.memory, self.handed
+        while True:
+            with self._lock:
+                if self.bytes + size <= self._limit_bytes or not self.bytes or self._closed:
+                    if self._closed:
+                        raise Closed(_CLOSED)
+                    ticket = item.ticket = self._next
+                    self._next = ticket + 1
+                    self._alive[ticket] = topic, 1
+                    self.bytes += size
+                    self.messages += 1
+                    handed.append(item)
+                    return True
+                if not wait:
+                    return False
+                self._wait_for_room(size)
+
+    def hand_over(self, batch: PendingBatch) -> None:
+        """Hand over a batch that has its room and its number."""
+        with self._lock:
+            if self._is_over:
+                raise Closed("the producer was closed before the message was acknowledged")
+            batch.is_handed_over = True
+            self.handed.append(batch)
+
+    def end(self) -> None:
+        """Let nobody hand over any more: nobody would take it. Idempotent."""
+        self.close()
+        with self._lock:
+            self._is_over = True
+
+    def number(self, batch: PendingBatch) -> None:
+        """Give a batch the next number."""
+        with self._lock:
+            sequence = self._next_sequence
+            number = BatchNumber(sequence, sequence - next(iter(self._open_numbers), sequence))
+            # After the last call: Ctrl-C comes before the number is open, or once the batch has it.
+            self._next_sequence = sequence + 1
+            self._open_numbers[sequence] = None
+            batch.number = number
+
+    def close_number(self, batch: PendingBatch) -> None:
+        """Note that a batch will not be sent again: it is stored, or was given up. Idempotent."""
+        if batch.number is not None:
+            with self._lock:
+                self._open_numbers.pop(batch.number.sequence, None)
+
+    # ---- room -----------------------------------------------------------------------------------
 
     def reserve(self, topic: str, count: int, size: int) -> int:
         """Take room for `count` messages of together `size` bytes; return the ticket."""
-        with self._lock:
-            ticket = self.reserve_locked(topic, count, size)
+        ticket = self._reserve(topic, count, size, wait=True)
         assert ticket is not None  # it has waited
         return ticket
 
     def try_reserve(self, topic: str, count: int, size: int) -> int | None:
         """Take room if there is room at once; return the ticket, or None. Raises `Closed`."""
-        with self._lock:
-            return self.reserve_locked(topic, count, size, wait=False)
+        return self._reserve(topic, count, size, wait=False)
 
-    def reserve_locked(self, topic: str, count: int, size: int, *, wait: bool = True) -> int | None:
-        """Take room as `reserve`, or as `try_reserve` without `wait`; the caller holds the lock."""
-        if self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
-            if not wait:
-                return None
-            self._wait_for_room(size)
-        if self._closed:
-            raise Closed("the producer is closed")
-        ticket = self._next
-        self._next = ticket + 1
-        self._alive[ticket] = topic, count
-        self.bytes += size
-        self.messages += count
-        return ticket
+    def _reserve(self, topic: str, count: int, size: int, *, wait: bool) -> int | None:
+        with self._lock:
+            if self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
+                if not wait:
+                    return None
+                self._wait_for_room(size)
+            if self._closed:
+                raise Closed(_CLOSED)
+            ticket = self._next
+            self._next = ticket + 1
+            self._alive[ticket] = topic, count
+            self.bytes += size
+            self.messages += count
+            return ticket
 
     def _wait_for_room(self, size: int) -> None:
+        check_no_signal()  # what it has interrupted may hold the room
         self._waiting += 1
         try:
             while self.bytes and self.bytes + size > self._limit_bytes and not self._closed:
@@ -93,26 +157,23 @@ class SendBuffer:
         A ticket counts as alive until all its messages have been given back.
         """
         with self._lock:
-            self.release_locked(tickets, size, counts)
-
-    def release_locked(self, tickets: Sequence[int], size: int, counts: Sequence[int] | None = None) -> None:
-        """Give back room as `release`; the caller holds the lock."""
-        self.bytes -= size
-        alive = self._alive
-        if counts is None:
-            self.messages -= sum([alive.pop(ticket)[1] for ticket in tickets])
-        else:
-            for ticket, count in zip(tickets, counts, strict=True):
-                topic, left = alive[ticket]
-                if count == left:
-                    del alive[ticket]
-                else:
-                    alive[ticket] = topic, left - count
-                self.messages -= count
-        if self._waiting:
-            self._changed.notify_all()
-        if self._calls:
-            self._call_all()
+            self.bytes -= size
+            alive = self._alive
+            if counts is None:
+                for ticket in tickets:
+                    self.messages -= alive.pop(ticket)[1]
+            else:
+                for ticket, count in zip(tickets, counts, strict=True):
+                    topic, left = alive[ticket]
+                    if count == left:
+                        del alive[ticket]
+                    else:
+                        alive[ticket] = topic, left - count
+                    self.messages -= count
+            if self._waiting:
+                self._changed.notify_all()
+            if self._calls:
+                self._call_all()
 
     def _call_all(self) -> None:
         calls, self._calls = self._calls, []

@@ -1,9 +1,9 @@
 """The part of sending that does I/O: it tells the `RecordAccumulator` what happens, and carries out what that decides.
 
-There is no sending thread. Whoever hands something in sends it if the window has room; otherwise it goes out when an
-answer makes room, on the event loop that brings the answer, together with all that has gathered meanwhile. So a lone
-message leaves at once, and a flood travels in large batches. Time is kept on the event loop as well, and only while
-something is on its way. Code of users is called on a thread of its own.
+All of it is on the event loop of the connection, but for the hand-over: a thread reserves room in the buffer, appends
+what it sends there, and wakes the loop unless that was done for others. The loop takes in all that it finds: a lone
+message leaves at once, and what gathers while requests are in flight travels in large batches. Ctrl-C in a caller
+abandons its wait; what was handed over is sent. Code of users is called on a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,29 +12,22 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from minimq.connection.client import RouteCache
-from minimq.connection.connection import Connection
+from minimq.connection.client import ClusterClient
 from minimq.sending.append_stream import AppendStream
-from minimq.sending.append_streams import AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.decisions import Transaction
-from minimq.sending.due_times import DueTime
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.pending_batch import (
-    BufferShare,
-    Completion,
     PendingBatch,
     PendingMessage,
     Records,
     RecordsBatch,
     Target,
+    UserCall,
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -44,7 +37,7 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.client_log import client_logger
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, SendFailed, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -55,164 +48,128 @@ client_logger("minimq.sending.pending_batch")
 _TICK_S = 0.1
 #: How long the end of the callbacks is waited for.
 _JOIN_S = 5.0
+#: A larger message is encoded by its caller: that would take the loop too long.
+_LARGE_BYTES = 1 << 17
 _STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
-    """Sends batches and messages. Thread-safe."""
+    """Sends messages and batches. `send_message`, `send_batch`, `statistics` and `close` are thread-safe."""
 
-    def __init__(self, routes: RouteCache, connection: Connection, options: ProducerOptions) -> None:
+    def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
         keep_freed_memory()  # batches of 1 MiB pass through
-        self._routes = routes
-        self._connection = connection
+        self._client = client
+        self._routes = client.routes
+        self._call_soon = client.connection.call_soon
         self._encoder = BatchEncoder(options)
-        #: Protects the accumulator and the buffer. Never held while a batch is encoded or completed.
-        self._lock = threading.Lock()
-        self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full, lock=self._lock)
-        self._accumulator = RecordAccumulator(QueueSelector(routes, options, random.Random()), options)
-        self._streams = AppendStreams(connection)
+        self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
+        #: How often the loop has begun to take in, and for which of these times it was woken.
+        self._takes = 0
+        self._woken = -1
+        self._accumulator = RecordAccumulator(
+            QueueSelector(client.routes, options, random.Random()),
+            options,
+            self.buffer.number,
+            self.buffer.close_number,
+        )
+        self._streams: dict[str, AppendStream] = {}
         self._outages = BrokerOutages()
-        self._closed = False
-        #: What is still to be failed because the producer closes.
-        self._left: deque[Action] = deque()
         self.callbacks = CallbackThread("minimq-producer-callbacks")
-        #: The loop looks at what is late. Set under the lock, after the loop was woken: Ctrl-C may come in between.
-        self._keeps_time = False
-        self._timer: asyncio.Task[None] | None = None  # of the loop
-        self._probe = FaultProbe(connection, self._to_probe, self._probed, options.probe_interval_s)
+        self._timer: asyncio.TimerHandle | None = None
+        self._probe = FaultProbe(client.connection, self._to_probe, self._probed, options.probe_interval_s)
+        self._ended = threading.Event()
+        client.connection.at_end(self._end)
 
-    # ---- handing in -----------------------------------------------------------------------------
+    # ---- handing over, by any thread ------------------------------------------------------------
 
     def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a checked message; return False when there is no room for it and the caller does not wait."""
-        thread = threading.get_ident()
+        item.born_ms = time.time_ns() // 1_000_000
+        item.handed_in = time.monotonic()
         try:
-            with self._lock:
-                ticket = self.buffer.reserve_locked(item.message.topic, 1, item.memory, wait=wait)
-                if ticket is None:
+            if item.size < _LARGE_BYTES:
+                if not self.buffer.add(item, wait=wait):
                     return False
-                try:
-                    item.ticket = ticket
-                    item.born_ms = time.time_ns() // 1_000_000
-                    item.handed_in = now = time.monotonic()
-                    if not self._keeps_time:
-                        self._keep_time_locked()
-                    if self._accumulator.join(item):
-                        return True
-                    batch = self._accumulator.add_message(item, now, thread)
-                except BaseException:  # the producer was closed, or Ctrl-C
-                    self._accumulator.repair(thread)
-                    if not self._accumulator.has_message(item):
-                        self.buffer.release_locked((ticket,), item.memory)
-                    raise
-            if batch is not None:
-                self._transmit(batch)
-            if batch is None or self._accumulator.is_waiting:
-                self._drain()
+            elif not self._encode_and_add(item, wait=wait):
+                return False
+            takes = self._takes
+            if self._woken != takes:
+                self._call_soon(self._take_in)
+                self._woken = takes
         except MiniMQError:
             raise
-        except BaseException:  # Ctrl-C
-            self._hand_over(thread)
+        except BaseException:  # Ctrl-C, which may have come after the message was added
+            self._call_soon(self._take_in)
             raise
         return True
 
-    def send_batch(  # noqa: PLR0913 - each is a fact of its own
-        self,
-        topic: str,
-        queue: MessageQueue | None,
-        records: Records,
-        share: BufferShare,
-        completion: Completion,
-        *,
-        transaction: Transaction | None = None,
-        message_group: str | None = None,
-        due: DueTime | None = None,
-        traceparent: str = "",
-    ) -> None:
-        """Send the records of one topic, which have a share of the buffer, as one batch."""
-        thread = threading.get_ident()
-        number = batch = None
+    def _encode_and_add(self, item: PendingMessage, *, wait: bool) -> bool:
+        topic = item.message.topic
+        ticket = (
+            self.buffer.try_reserve(topic, 1, item.memory) if not wait else self.buffer.reserve(topic, 1, item.memory)
+        )
+        if ticket is None:
+            return False
+        item.ticket = ticket
+        batch = PendingBatch(topic, item.queue, (item,), item.message.message_group, item.due_bucket)
         try:
-            with self._lock:
-                number = self._accumulator.new_number()
-            batch = RecordsBatch(
-                topic,
-                queue,
-                data=self._encoder.encode_records(records, time.time_ns() // 1_000_000, number),
-                count=len(records),
-                share=share,
-                number=number,
-                handed_in=time.monotonic(),
-                completion=completion,
-                transaction=transaction,
-                message_group=message_group,
-                due=due,
-                traceparent=traceparent,
-            )
-            with self._lock:
-                if not self._keeps_time:
-                    self._keep_time_locked()
-                actions = self._accumulator.add_batch(batch)
-            self._carry_out(actions)
-            self._drain()
-        except BaseException:  # the records make none, or Ctrl-C
-            self._hand_over(thread)
-            with self._lock:
-                is_added = batch is not None and (batch.done or self._accumulator.has_batch(batch))
-                if number is not None and not is_added:
-                    self._accumulator.close_number(number)
-            if not is_added:
-                self.buffer.release(*share)
-                completion(None, None)
+            self.buffer.number(batch)
+            batch.data = self._encode(batch)
+            self.buffer.hand_over(batch)
+        except BaseException:  # a message that was changed since it was checked, or Ctrl-C
+            self.take_back(batch)
             raise
+        return True
 
-    def _hand_over(self, thread: int) -> None:
-        with self._lock:
-            self._accumulator.repair(thread)
-        self._connection.call_soon(self._drain)
+    def send_batch(self, batch: RecordsBatch, records: Records) -> None:
+        """Send records, which have a share of the buffer; if this raises, `take_back` is to be called."""
+        batch.handed_in = time.monotonic()
+        self.buffer.number(batch)
+        assert batch.number is not None
+        batch.data = self._encoder.encode_records(records, time.time_ns() // 1_000_000, batch.number)
+        self.buffer.hand_over(batch)
+        self._call_soon(self._take_in)
+
+    def take_back(self, batch: PendingBatch) -> bool:
+        """Give back the room and the number of a batch that was not handed over; return whether it was not."""
+        if batch.is_handed_over:  # Ctrl-C came between that and the waking of the loop
+            self._call_soon(self._take_in)
+            return False
+        self.buffer.close_number(batch)
+        self.buffer.release(*batch.share)
+        return True
 
     def close(self) -> None:
         """End all streams, fail what is left, and end the callbacks. A call that was interrupted can be made again."""
-        with self._lock:
-            self._closed = True
-        self._fail_left()
-        self._streams.close()
-        self._connection.call_soon(self._probe.end)
+        self._call_soon(self._end)  # unless the loop has ended, and with it the rest
+        self._ended.wait()
+        self._client.connection.not_at_end(self._end)
         self.callbacks.close(_JOIN_S)  # one may never end
-
-    def _fail_left(self) -> None:
-        with self._lock:
-            self._left += self._accumulator.close()
-        with suppress(IndexError):  # none is left, or another thread has taken the last one
-            while True:
-                self._carry_out((self._left.popleft(),))
-
-    # ---- brokers to avoid -----------------------------------------------------------------------
-
-    def _to_probe(self) -> Mapping[str, str] | None:
-        with self._lock:
-            return None if self._closed else self._accumulator.to_probe(time.monotonic())
-
-    def _probed(self, broker: str, reached: bool) -> None:
-        with self._lock:
-            self._accumulator.probed(broker, time.monotonic(), reached=reached)
-        if reached:
-            self._drain()
 
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
-        with self._lock:
-            return self._accumulator.statistics((self.buffer.messages, self.buffer.bytes), time.monotonic())
+        return self._accumulator.statistics((self.buffer.messages, self.buffer.bytes), time.monotonic())
 
-    # ---- carrying out ---------------------------------------------------------------------------
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        self._takes += 1
+        handed = self.buffer.handed
+        count = len(handed)
+        now = time.monotonic()
+        for _ in range(count):
+            item = handed.popleft()
+            if isinstance(item, PendingBatch):
+                self._accumulator.add_batch(item)
+            elif (batch := self._accumulator.add_message(item, now, is_lone=count == 1)) is not None:
+                self._transmit(batch)
+        if self._accumulator.is_waiting:
+            self._drain()
+        if self._timer is None and count:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _drain(self) -> None:
-        thread = threading.get_ident()
-        while True:
-            with self._lock:
-                actions = self._accumulator.drain(time.monotonic(), thread)
-            if actions is None:
-                return
+        while (actions := self._accumulator.drain(time.monotonic())) is not None:
             self._carry_out(actions)
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
@@ -220,8 +177,8 @@ class Sender:
             match action:
                 case Send(batch):
                     self._transmit(batch)
-                case Complete(batch, receipt, error):
-                    self._complete(batch, receipt, error)
+                case Complete(batch, error):
+                    self._complete(batch, None, error)
                 case FindRoute(topic, is_gone):
                     if is_gone:
                         self._routes.forget(topic)
@@ -230,60 +187,42 @@ class Sender:
                     self._abandon(action)
 
     def _transmit(self, batch: PendingBatch) -> None:
-        try:
-            if batch.data is None and not self._encode(batch):
+        if batch.data is None:
+            try:
+                batch.data = self._encode(batch)
+            except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
+                # Each was checked when it was handed in, so one was changed since.
+                text = error.message if isinstance(error, MiniMQError) else repr(error)
+                reason = (
+                    f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
+                )
+                self._carry_out(self._accumulator.give_up(batch, InvalidArgument(reason)))
                 return
-            error = self._append(batch)
-        except Exception as fault:  # such as that of a signal handler: nobody else knows of what has left its queue
-            self._drop(batch, SendFailed(f"the send was interrupted: {fault!r}"))
-            raise
-        if error is not None:
-            self._failed(batch, batch.attempts, error)
-
-    def _encode(self, batch: PendingBatch) -> bool:
-        try:
-            assert batch.number is not None
-            batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
-        except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
-            # Each was checked when it was handed in, so one was changed since.
-            text = error.message if isinstance(error, MiniMQError) else repr(error)
-            reason = f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
-            self._drop(batch, InvalidArgument(reason))
-            return False
-        return True
-
-    def _drop(self, batch: PendingBatch, error: MiniMQError) -> None:
-        with self._lock:
-            actions = self._accumulator.unsendable(batch, error)
-        self._carry_out(actions)
-
-    def _append(self, batch: PendingBatch) -> MiniMQError | None:
         assert batch.target is not None
-        assert batch.data is not None
         queue, address = batch.target
-        answer = partial(self._answered, batch, batch.attempts)
-        with self._lock:
-            if not self._accumulator.begin_try(batch, time.monotonic()):
-                return None
         try:
-            batch.stream = stream = self._streams.to(address)
+            stream = self._streams.get(address)
+            if stream is None or stream.failure is not None:
+                stream = self._streams[address] = AppendStream(self._client.connection, address)
+            batch.stream = stream
             route = self._routes.known(batch.topic)
             key_queues = route.key_queues if route else 0
+            answer = partial(self._answered, batch, batch.attempts)
             stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
         except MiniMQError as error:
-            return error
-        except RuntimeError as error:  # no thread can be started
-            return Unavailable(f"no stream to broker {address}: {error}")
-        return None
+            self._failed(batch, batch.attempts, error)
+
+    def _encode(self, batch: PendingBatch) -> bytes:
+        assert batch.number is not None
+        return self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
 
     def _abandon(self, action: Abandon) -> None:
         self._not_stored(action.target, action.error)
         address = action.target.address
         assert isinstance(action.stream, AppendStream)
-        self._streams.forget(address, action.stream)
+        if self._streams.get(address) is action.stream:
+            del self._streams[address]
         action.stream.fail(Unavailable(f"broker {address} left an earlier request without an answer"))
-
-    # ---- outcomes -------------------------------------------------------------------------------
 
     def _answered(
         self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
@@ -295,10 +234,8 @@ class Sender:
                 self._failed(batch, attempt, error)
         except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
-            with self._lock:
-                reason = InternalError(f"the producer failed over an answer: {fault!r}")
-                actions = self._accumulator.give_up(batch, reason)
-            self._carry_out(actions)
+            reason = InternalError(f"the producer failed over an answer: {fault!r}")
+            self._carry_out(self._accumulator.give_up(batch, reason))
         if self._accumulator.is_waiting:
             self._drain()
 
@@ -319,16 +256,13 @@ class Sender:
             result.due_ms,
             result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
         )
-        with self._lock:
-            actions = self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic())
-        if actions is not None:
+        if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
             self._outages.answered(queue.broker_name, address)
-            self._carry_out(actions)
+            self._complete(batch, receipt, None)
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
         assert batch.target is not None
-        with self._lock:
-            actions = self._accumulator.failed(batch, attempt, error, time.monotonic())
+        actions = self._accumulator.failed(batch, attempt, error, time.monotonic())
         if actions is not None:
             self._not_stored(batch.target, error)
             self._carry_out(actions)
@@ -337,57 +271,52 @@ class Sender:
         queue, address = target
         self._outages.failed(queue.broker_name, address, error)
         if error.avoid_broker and not error.answered:
-            self._connection.call_soon(self._probe.begin)
+            self._probe.begin()
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        calls = None
+        calls: Sequence[UserCall] = ()
         try:
             calls = batch.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
-        finally:
-            if calls:
-                for call in calls:
-                    self.callbacks.run(call)
-                self.callbacks.run(partial(self.buffer.release, *batch.share))
-            else:
-                self.buffer.release(*batch.share)
+        if not calls:
+            self.buffer.release(*batch.share)
+            return
+        for call in calls:
+            self.callbacks.run(call)
+        self.callbacks.run(partial(self.buffer.release, *batch.share))
 
-    # ---- time -----------------------------------------------------------------------------------
-
-    def _keep_time_locked(self) -> None:
-        self._connection.call_soon(self._keep_time)
-        self._keeps_time = True
-
-    def _keep_time(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.create_task(self._look_at_times())
-            self._timer.add_done_callback(self._time_ended)  # which comes also if the loop ends before the first step
-
-    async def _look_at_times(self) -> None:
-        goes_on = True
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._timer = None
         try:
-            while goes_on:
-                await asyncio.sleep(_TICK_S)
-                try:
-                    goes_on = self._tick(time.monotonic())
-                except Exception:
-                    log.exception("producer: a look at what is late failed")
-        finally:
-            self._timer = None
+            if now >= self._accumulator.wake_at:
+                self._carry_out(self._accumulator.time_passed(now))
+            if self._accumulator.is_waiting:
+                self._drain()
+        except Exception:
+            log.exception("producer: a look at what is late failed")
+        if not self._accumulator.is_empty:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
-    def _time_ended(self, timer: asyncio.Task[None]) -> None:
-        if timer.cancelled():  # the connection was closed ahead of the producer: nobody would look any more
-            self._fail_left()
+    def _end(self) -> None:
+        """Fail what is left, and end the streams: the producer closes, or its loop ends."""
+        self.buffer.end()
+        self._take_in()
+        self._carry_out(self._accumulator.close())
+        for stream in self._streams.values():
+            stream.close()
+        self._probe.end()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended.set()
 
-    def _tick(self, now: float) -> bool:
-        with self._lock:
-            if self._closed or self._accumulator.is_empty:
-                self._keeps_time = False
-                return False
-            actions = self._accumulator.time_passed(now) if now >= self._accumulator.wake_at else ()
-        self._streams.wake()
-        self._carry_out(actions)
-        if self._accumulator.is_waiting:
+    # ---- brokers to avoid -----------------------------------------------------------------------
+
+    def _to_probe(self) -> Mapping[str, str] | None:
+        return self._accumulator.to_probe(time.monotonic())
+
+    def _probed(self, broker: str, reached: bool) -> None:
+        self._accumulator.probed(broker, time.monotonic(), reached=reached)
+        if reached:
             self._drain()
-        return True

@@ -124,6 +124,7 @@ class TransactionalCore:
         queue: MessageQueue | None,
         selector: Selector | None,
     ) -> list[_HalfBatch]:
+        self._core.check_process()
         transaction.check_open()
         places: dict[tuple[str, str | None, MessageQueue | None], MessageQueue] = {}
         items: list[PendingMessage] = []

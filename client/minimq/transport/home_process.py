@@ -121,8 +121,12 @@ class HomeProcess:
         return self._process != _pid
 
     def check(self) -> None:
-        """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`."""
+        """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`, before a call that waits for others."""
         check_no_signal()
+        self.check_fork()
+
+    def check_fork(self) -> None:
+        """Raise `Closed` in a fork."""
         if self._process != _pid:
             raise Closed(
                 f"the {self._what} was made in process {self._process}, and this is its fork {_pid}: start "

@@ -17,6 +17,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
+from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import (
     Closed,
     InvalidArgument,
@@ -30,8 +31,6 @@ from minimq_common.model import BrokerData, Message, MessageQueue, Permission, Q
 from support.chance import SEED
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
-#: The thread that sends.
-THREAD = 1
 NOBODYS = MessageQueue("t", "c", 0)
 
 
@@ -76,7 +75,13 @@ class Play:
         settings = {"window": 2, "batch_messages": 4, "batch_bytes": 1000, "spread_messages": 4} | options
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
-        self.accumulator = RecordAccumulator(QueueSelector(self.routes, self.options, random.Random(7)), self.options)
+        self.numbers = SendBuffer(1 << 20, block_when_full=False)
+        self.accumulator = RecordAccumulator(
+            QueueSelector(self.routes, self.options, random.Random(7)),
+            self.options,
+            self.numbers.number,
+            self.numbers.close_number,
+        )
         self.now = 100.0
         self.under_way: list[Try] = []
         #: The numbers of messages in each batch that has left, by its sequence number.
@@ -97,11 +102,10 @@ class Play:
         told = self.told[number] = Told()
         item = PendingMessage(Message(topic, b"x"), queue, 1, told, due)
         item.ticket, item.born_ms, item.handed_in = number, 0, self.now
-        if not self.accumulator.join(item):
-            batch = self.accumulator.add_message(item, self.now, THREAD)
-            if batch is not None:
-                self.carry_out([Send(batch)])
-            self.drain()
+        batch = self.accumulator.add_message(item, self.now, is_lone=number % 2 == 0)
+        if batch is not None:
+            self.carry_out([Send(batch)])
+        self.drain()
         return number
 
     def records(self, queue: MessageQueue | None = None, count: int = 1, topic: str = "t") -> None:
@@ -115,14 +119,14 @@ class Play:
         batch = RecordsBatch(
             topic,
             queue,
-            data=b"encoded",
             count=count,
             share=BufferShare(numbers, 0),
-            number=self.accumulator.new_number(),
-            handed_in=self.now,
             completion=complete,
         )
-        self.carry_out(self.accumulator.add_batch(batch))
+        batch.handed_in = self.now
+        self.numbers.number(batch)
+        batch.data = b"encoded"
+        self.accumulator.add_batch(batch)
         self.drain()
 
     def answer(self, index: int = 0) -> None:
@@ -130,7 +134,8 @@ class Play:
         one = self.under_way.pop(index % len(self.under_way))
         queue, status = self.store(one)
         receipt = BatchReceipt(queue, 0, 0, one.batch.count, 1, one.sequence, status)
-        self.carry_out(self.accumulator.acknowledged(one.batch, one.attempt, receipt, self.now) or ())
+        if self.accumulator.acknowledged(one.batch, one.attempt, receipt, self.now):
+            one.batch.complete(receipt, None)
         self.drain()
 
     def store(self, one: Try) -> tuple[MessageQueue, SendStatus]:
@@ -173,7 +178,7 @@ class Play:
     # ---- actions --------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        while (actions := self.accumulator.drain(self.now, THREAD)) is not None:
+        while (actions := self.accumulator.drain(self.now)) is not None:
             self.carry_out(actions)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
@@ -181,8 +186,8 @@ class Play:
             match action:
                 case Send(batch):
                     self.send(batch)
-                case Complete(batch, receipt, error):
-                    batch.complete(receipt, error)
+                case Complete(batch, error):
+                    batch.complete(None, error)
                 case FindRoute() | Abandon():
                     self.others.append(action)
                     if isinstance(action, Abandon):
@@ -199,7 +204,6 @@ class Play:
         left = self.first_left.setdefault(one.sequence, self.now)
         batch.data = b"encoded"
         batch.stream = one.target.queue.broker_name
-        assert self.accumulator.begin_try(batch, self.now)
         deadline = max(left + self.options.send_timeout_s, self.now)  # it may have waited for room longer than that
         assert self.now < batch.expires <= deadline + 0.2
         self.under_way.append(one)
@@ -346,32 +350,43 @@ def test_a_full_batch_waits_for_its_next_try_as_it_is() -> None:
 # ---- numbers ------------------------------------------------------------------------------------
 
 
+def numbered(numbers: SendBuffer) -> PendingBatch:
+    batch = PendingBatch("t", None)
+    numbers.number(batch)
+    return batch
+
+
 def test_numbers_count_from_zero_and_tell_how_many_before_them_are_unsettled() -> None:
-    numbers = Play().accumulator
-    assert [numbers.new_number() for _ in range(3)] == [BatchNumber(0, 0), BatchNumber(1, 1), BatchNumber(2, 2)]
-    numbers.close_number(BatchNumber(1, 1))  # 0 may still be sent again, so nothing before 3 can be forgotten
-    assert numbers.new_number() == BatchNumber(3, 3)
-    numbers.close_number(BatchNumber(0, 0))
-    assert numbers.new_number() == BatchNumber(4, 2)
+    numbers = SendBuffer(1, block_when_full=False)
+    batches = [numbered(numbers) for _ in range(3)]
+    assert [batch.number for batch in batches] == [BatchNumber(0, 0), BatchNumber(1, 1), BatchNumber(2, 2)]
+    numbers.close_number(batches[1])  # 0 may still be sent again, so nothing before 3 can be forgotten
+    batches.append(numbered(numbers))
+    assert batches[3].number == BatchNumber(3, 3)
+    numbers.close_number(batches[0])
+    batches.append(numbered(numbers))
+    assert batches[4].number == BatchNumber(4, 2)
     for sequence in (2, 3, 4, 4):
-        numbers.close_number(BatchNumber(sequence, 0))
-    assert numbers.new_number() == BatchNumber(5, 0)
+        numbers.close_number(batches[sequence])
+    assert numbered(numbers).number == BatchNumber(5, 0)
 
 
 @given(st.lists(st.none() | st.integers(0, 20)))
 def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> None:
-    numbers = Play().accumulator
-    begun: list[BatchNumber] = []
+    numbers = SendBuffer(1, block_when_full=False)
+    begun: list[PendingBatch] = []
     open_: set[int] = set()
     for step in steps:
         if step is None:
-            number = numbers.new_number()
-            assert number.sequence == len(begun)
-            assert number.sequence - number.unsettled == min(open_, default=number.sequence)
-            begun.append(number)
-            open_.add(number.sequence)
-        else:
-            numbers.close_number(BatchNumber(step, 0))
+            batch = numbered(numbers)
+            assert batch.number is not None
+            sequence, unsettled = batch.number
+            assert sequence == len(begun)
+            assert sequence - unsettled == min(open_, default=sequence)
+            begun.append(batch)
+            open_.add(sequence)
+        elif step < len(begun):
+            numbers.close_number(begun[step])
             open_.discard(step)
 
 
@@ -396,7 +411,7 @@ def test_a_late_answer_to_an_earlier_try_is_no_outcome() -> None:
     [first] = play.under_way
     play.fail(Unavailable("gone"))
     receipt = BatchReceipt(QUEUES[0], 0, 0, 1, 1, first.sequence, SendStatus.SEND_OK)
-    assert play.accumulator.acknowledged(first.batch, first.attempt, receipt, play.now) is None
+    assert not play.accumulator.acknowledged(first.batch, first.attempt, receipt, play.now)
     assert play.accumulator.failed(first.batch, first.attempt, Unavailable("again"), play.now) is None
     assert not play.told[number].outcomes
 
@@ -484,48 +499,18 @@ def test_a_changed_route_brings_a_message_on_its_way() -> None:
     assert isinstance(play.outcome(number), SendReceipt)
 
 
-def test_what_was_not_sent_fails_alone_and_what_may_be_under_way_does_not() -> None:
+def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
     play = Play(window=1)
     item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    batch = play.accumulator.add_message(item, play.now, THREAD)
+    batch = play.accumulator.add_message(item, play.now, is_lone=True)
     assert batch is not None
-    play.carry_out(play.accumulator.unsendable(batch, InvalidArgument("it was changed")))
+    play.carry_out(play.accumulator.give_up(batch, InvalidArgument("it was changed")))
     assert [type(outcome) for outcome in told.outcomes] == [InvalidArgument]
     play.told[0] = told
     number = play.message(QUEUES[0])  # there is room again
-    [one] = play.under_way
-    assert not play.accumulator.unsendable(one.batch, SendFailed("interrupted"))
     play.answer()
     assert isinstance(play.outcome(number), SendReceipt)
-
-
-def test_what_nobody_sends_fails_in_the_end() -> None:
-    play = Play()
-    item = PendingMessage(Message("t", b"x"), None, 1, told := Told())
-    item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    batch = play.accumulator.add_message(item, play.now, THREAD)
-    assert batch is not None  # and the thread that was to send it stands still
-    play.pass_time(7.0)
-    assert [type(outcome) for outcome in told.outcomes] == [SendFailed]
-    assert not play.accumulator.begin_try(batch, play.now), "a message that was reported as failed is not sent"
-
-
-def test_what_a_thread_took_and_left_goes_out_again_and_what_another_one_has_does_not() -> None:
-    play = Play()
-    items = [PendingMessage(Message("t", b"x"), None, 1, Told()) for _ in range(2)]
-    taken = [play.accumulator.add_message(item, play.now, thread) for thread, item in enumerate(items)]
-    left, others = taken
-    assert left is not None
-    assert others is not None
-    number = left.number
-    play.accumulator.repair(0)
-    assert not play.accumulator.begin_try(left, play.now)
-    assert play.accumulator.begin_try(others, play.now)
-    assert play.accumulator.drain(play.now, THREAD) == (Send(left),)
-    assert play.accumulator.drain(play.now, THREAD) is None
-    assert left.number == number
-    assert play.accumulator.begin_try(left, play.now)
 
 
 def test_closing_fails_all_that_has_no_outcome() -> None:
@@ -535,8 +520,6 @@ def test_closing_fails_all_that_has_no_outcome() -> None:
     play.fail(SystemBusy("later", retry_after_s=0.5))
     play.carry_out(play.accumulator.close())
     assert all(isinstance(play.outcome(number), Closed) for number in play.told)
-    with pytest.raises(Closed):
-        play.message()
     assert play.accumulator.wake_at == math.inf
 
 
