@@ -140,6 +140,7 @@ class PendingBatch:
         "number",
         "part",
         "queue",
+        "sequence",
         "stream",
         "target",
         "topic",
@@ -161,6 +162,7 @@ class PendingBatch:
         self.due_bucket = due_bucket
         self.messages = deque(messages)
         self.data: bytes | None = None
+        self.sequence = -1
         self.number: BatchNumber | None = None
         self.transaction: Transaction | None = None
         self.deadline = math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.pending_batch import UserCall
@@ -58,13 +59,24 @@ class ReceiptFuture(Future[T], Generic[T]):
                 self._exception = error
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
                 return None
-        if not self.set_running_or_notify_cancel():
-            return None
-        if error is None and receipt is not None:
-            self.set_result(receipt)
-        else:
-            self.set_exception(error)
+        if not self._condition.acquire(blocking=False):  # whoever has it may be interrupted by a signal handler
+            return partial(self._set_and_call, receipt, error)
+        try:
+            self._set(receipt, error)
+        finally:
+            self._condition.release()
         return super()._invoke_callbacks if own.get("_done_callbacks") else None  # type: ignore[misc]
+
+    def _set(self, receipt: T | None, error: MiniMQError | None) -> None:
+        if self.set_running_or_notify_cancel():
+            if error is None and receipt is not None:
+                self.set_result(receipt)
+            else:
+                self.set_exception(error)
+
+    def _set_and_call(self, receipt: T | None, error: MiniMQError | None) -> None:
+        self._set(receipt, error)
+        super()._invoke_callbacks()  # type: ignore[misc]
 
     def _invoke_callbacks(self) -> None:
         if self.cancelled():

@@ -366,7 +366,7 @@ def test_numbers_count_from_zero_and_tell_how_many_before_them_are_unsettled() -
     numbers.close_number(batches[0])
     batches.append(numbered(numbers))
     assert batches[4].number == BatchNumber(4, 2)
-    for sequence in (2, 3, 4, 4):
+    for sequence in (2, 4, 3, 4):
         numbers.close_number(batches[sequence])
     assert numbered(numbers).number == BatchNumber(5, 0)
 

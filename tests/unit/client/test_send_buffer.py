@@ -90,7 +90,7 @@ def test_what_comes_later_is_not_waited_for() -> None:
     first = buffer.reserve("t", 1, 10)
     waiting = threading.Thread(target=buffer.wait, args=(PATIENCE_S,))
     waiting.start()
-    wait_until(lambda: buffer._waiting == 1)
+    wait_until(lambda: bool(buffer._waiters))
     buffer.reserve("t", 1, 10)
     buffer.release([first], 10)
     waiting.join(PATIENCE_S)
