@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
 
 import grpc.aio
 
@@ -47,6 +47,7 @@ class Connection:
         )
         self._broker_channels: Channels[BrokerAsyncStub] = Channels(_broker_stub, BROKER_OPTIONS, security)
         self._loop = LoopThread("minimq-cluster", self._end)
+        self.call_soon = self._loop.call_soon
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
         self.health = BrokerHealth(self._loop, self._broker_channels)
@@ -59,10 +60,6 @@ class Connection:
     def check_may_wait(self) -> None:
         """Raise `RuntimeError` on the thread of the event loop, which would wait for itself."""
         self._loop.check_may_wait()
-
-    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
-        """Have a function called on the event loop; return False if that is closed, and it never will be."""
-        return self._loop.call_soon(callback, *arguments)
 
     @property
     def is_loop_thread(self) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from minimq.transport.client_log import client_logger, handed_over
@@ -76,7 +77,7 @@ class LoopThread:
         """Have a function called on the loop; return False if that is closed, and it never will be."""
         if self._process.is_forked:
             return False
-        if self.is_mine and self._loop is not None:  # which need not be woken
+        if threading.get_ident() == self._ident and self._loop is not None:  # which need not be woken
             self._loop.call_soon(callback, *arguments)
             return True
         with self._lock:
@@ -174,9 +175,8 @@ class _Loop(asyncio.SelectorEventLoop):
     be the one that hears the report and hands it on, so a refusal would be an error of a loop that has no part in it.
     """
 
-    def time(self) -> float:
-        """Return the time. Called here, so that freezegun can ignore the call by the name of this module."""
-        return time.monotonic()
+    #: Return the time, which freezegun does not know to stop.
+    time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None

@@ -48,7 +48,7 @@ class Stream(Generic[Request, Response]):
         join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
         self._connection = connection
-        self._address = address
+        self.address = address
         self._method = method
         self._peer = f"broker {address}"
         self._on_response = on_response
@@ -70,9 +70,9 @@ class Stream(Generic[Request, Response]):
         None says that no further one will come; the broker ends the stream when all is answered.
         """
         if self._connection.is_loop_thread:
-            self._add(request)
+            self.add(request)
         else:
-            self._connection.call_soon(self._add, request)
+            self._connection.call_soon(self.add, request)
 
     def finish(self) -> None:
         """Say that no further request will come. Thread-safe."""
@@ -102,7 +102,8 @@ class Stream(Generic[Request, Response]):
         if self._running is not None:
             self._running.cancel()
 
-    def _add(self, request: Request | None) -> None:
+    def add(self, request: Request | None) -> None:
+        """Do as `send`, on the loop."""
         if self._is_over:
             return
         self._requests.append(request)
@@ -110,7 +111,7 @@ class Stream(Generic[Request, Response]):
             self._more.set_result(None)
 
     async def _run(self) -> MiniMQError | None:
-        stub = self._connection.broker_stub(self._address)
+        stub = self._connection.broker_stub(self.address)
         call = self._method(stub)(self._outgoing())
         try:
             async for response in call:
@@ -118,7 +119,7 @@ class Stream(Generic[Request, Response]):
                 self._on_response(response)
         except grpc.aio.AioRpcError as failure:
             error = from_rpc_error(failure, self._peer)
-            if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self._address, stub):
+            if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self.address, stub):
                 return Unavailable(
                     f"the credentials were replaced: {error.message}"
                 )  # another stream shows the new ones
@@ -127,7 +128,7 @@ class Stream(Generic[Request, Response]):
             return false_answer
         finally:
             self._requests.clear()
-            self._add(None)  # gRPC does not end the writer of a call that has ended
+            self.add(None)  # gRPC does not end the writer of a call that has ended
             call.cancel()
         return None
 

@@ -27,7 +27,7 @@ _MOST_JOINED_BYTES = 32 << 10
 
 
 class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse, broker_pb2.AppendResult]):
-    """Sends batches to one broker. Thread-safe; answers come on the event loop of the connection."""
+    """Sends batches to one broker, on the event loop of the connection."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         self._takes_joined = False  # until the broker says so
@@ -49,26 +49,26 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         `key_queues` are all queues of a compacted topic, among which that of the keys was chosen; 0 for other topics.
         `traceparent` is the context of a trace that is recorded, if the batch belongs to one.
         """
-
-        def request(request_id: int) -> tuple[bytes, ...]:
-            made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
-            if key_queues:
-                made.key_queues = key_queues
-            if traceparent:
-                made.traceparent = traceparent
-            if transaction is not None:
-                made.transaction.name = transaction.name
-                made.transaction.number = transaction.number
-                made.transaction.is_half = transaction.is_half
-            if due is not None:
-                made.delay.recallable = due.recallable
-                if due.bucket.is_delay:
-                    made.delay.delay_ms = due.left_ms(time.monotonic())
-                else:
-                    made.delay.due_ms = due.at_ms
-            return made.SerializeToString(), field_head(_BATCH, len(data)), data
-
-        self.request(request, answer)
+        if self.failure is not None:
+            raise self.failure
+        request_id = next(self._ids)
+        made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
+        if key_queues:
+            made.key_queues = key_queues
+        if traceparent:
+            made.traceparent = traceparent
+        if transaction is not None:
+            made.transaction.name = transaction.name
+            made.transaction.number = transaction.number
+            made.transaction.is_half = transaction.is_half
+        if due is not None:
+            made.delay.recallable = due.recallable
+            if due.bucket.is_delay:
+                made.delay.delay_ms = due.left_ms(time.monotonic())
+            else:
+                made.delay.due_ms = due.at_ms
+        self._receivers[request_id] = answer
+        self._stream.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
 
     def _join(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
         size = sum(map(len, request))

@@ -14,16 +14,16 @@ class BrokerOutages:
 
     def __init__(self) -> None:
         #: Brokers that do not answer, by name.
-        self._outages: dict[str, OutageLog] = {}
+        self.by_name: dict[str, OutageLog] = {}
 
     def failed(self, broker_name: str, address: str, error: MiniMQError) -> None:
         """Record a failed try."""
         if isinstance(error, TransportError):
-            outage = self._outages.setdefault(broker_name, OutageLog(log))
+            outage = self.by_name.setdefault(broker_name, OutageLog(log))
             message = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(message, broker_name, address, error, cause=error)
 
     def answered(self, broker_name: str, address: str) -> None:
         """Record an answer of a broker; this is free while all of them answer."""
-        if self._outages and (outage := self._outages.pop(broker_name, None)) is not None:
+        if self.by_name and (outage := self.by_name.pop(broker_name, None)) is not None:
             outage.worked("producer: broker answers broker=%s address=%s", broker_name, address)

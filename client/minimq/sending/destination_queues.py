@@ -52,10 +52,10 @@ class DestinationQueues:
     def __init__(self, selector: QueueSelector, options: ProducerOptions) -> None:
         self._selector = selector
         self._options = options
-        self._destinations: dict[_Key, _Destination] = {}
+        self.destinations: dict[_Key, _Destination] = {}
         #: Destinations with something to send, by required broker (None: any). They take turns, so that a flood for one
         #: destination does not delay the others.
-        self._ready: dict[str | None, dict[_Key, _Destination]] = {}
+        self.ready: dict[str | None, dict[_Key, _Destination]] = {}
         self._retries: list[tuple[float, int, PendingBatch]] = []
 
     # ---- joining --------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class DestinationQueues:
         message = item.message
         due_bucket = None if item.due is None else item.due.bucket
         key = (message.topic, item.queue, None, message.message_group, due_bucket)  # equal to a `_Key`
-        destination = self._destinations.get(key)  # type: ignore[call-overload]
+        destination = self.destinations.get(key)  # type: ignore[call-overload]
         if destination is not None and destination.batches and (last := destination.batches[-1]).number is None:
             last.messages.append(item)
             return
@@ -80,13 +80,6 @@ class DestinationQueues:
         destination = self._to(_own_key(batch))
         destination.batches.append(batch)
         self._update(destination)
-
-    def is_free(self, item: PendingMessage) -> bool:
-        """Return whether a message would neither overtake anything nor skip a turn."""
-        if self._ready:
-            return False
-        message = item.message
-        return (message.topic, item.queue, None, message.message_group, item.due_bucket) not in self._destinations
 
     def pass_by(self, batch: PendingBatch) -> None:
         """Record that a batch for a chosen queue is sent without having waited."""
@@ -115,14 +108,9 @@ class DestinationQueues:
     # ---- leaving --------------------------------------------------------------------------------
 
     @property
-    def is_ready(self) -> bool:
-        """True if something could be sent as soon as there is room."""
-        return bool(self._ready)
-
-    @property
     def is_empty(self) -> bool:
         """True if nothing waits."""
-        return not self._destinations and not self._retries
+        return not self.destinations and not self._retries
 
     @property
     def next_retry(self) -> float:
@@ -131,7 +119,7 @@ class DestinationQueues:
 
     def next(self, now: float) -> tuple[PendingBatch, Target | MiniMQError] | None:
         """Remove and return the next batch to send, with its target or error; None if everything has to wait."""
-        for broker, destinations in self._ready.items():
+        for broker, destinations in self.ready.items():
             if not self._selector.has_room(broker):
                 continue
             for destination in destinations.values():
@@ -145,7 +133,7 @@ class DestinationQueues:
 
     def completed(self, batch: PendingBatch) -> None:
         """Record the outcome of a batch for a chosen queue: if it was in flight, the next one may be sent."""
-        destination = self._destinations.get(_own_key(batch))
+        destination = self.destinations.get(_own_key(batch))
         if destination is not None and destination.under_way is batch:
             destination.under_way = None
             self._update(destination)
@@ -155,7 +143,7 @@ class DestinationQueues:
         found: list[PendingBatch] = []
         destinations = [
             destination
-            for destination in self._destinations.values()
+            for destination in self.destinations.values()
             if destination.broker == broker and (broker is not None or destination.key.topic == topic)
         ]
         for destination in destinations:
@@ -173,10 +161,10 @@ class DestinationQueues:
 
     def clear(self) -> list[PendingBatch]:
         """Remove and return everything, in any order."""
-        left = [batch for destination in self._destinations.values() for batch in destination.batches]
+        left = [batch for destination in self.destinations.values() for batch in destination.batches]
         left += [batch for _, _, batch in self._retries]
-        self._destinations.clear()
-        self._ready.clear()
+        self.destinations.clear()
+        self.ready.clear()
         self._retries.clear()
         return left
 
@@ -210,22 +198,22 @@ class DestinationQueues:
     # ---- turns ----------------------------------------------------------------------------------
 
     def _to(self, key: _Key) -> _Destination:
-        destination = self._destinations.get(key)
+        destination = self.destinations.get(key)
         if destination is None:
-            destination = self._destinations[key] = _Destination(key)
+            destination = self.destinations[key] = _Destination(key)
         return destination
 
     def _update(self, destination: _Destination) -> None:
         if destination.batches and destination.under_way is None:
-            self._ready.setdefault(destination.broker, {})[destination.key] = destination
+            self.ready.setdefault(destination.broker, {})[destination.key] = destination
             return
         self._rest(destination)
         if not destination.batches and destination.under_way is None:
-            self._destinations.pop(destination.key, None)
+            self.destinations.pop(destination.key, None)
 
     def _rest(self, destination: _Destination) -> None:
-        ready = self._ready.pop(destination.broker, None)
+        ready = self.ready.pop(destination.broker, None)
         if ready is not None:
             ready.pop(destination.key, None)
             if ready:
-                self._ready[destination.broker] = ready
+                self.ready[destination.broker] = ready

@@ -52,14 +52,17 @@ class FaultTable:
     def __init__(self) -> None:
         self._slow: dict[str, Exclusion] = {}
         self._unreachable: dict[str, Exclusion] = {}
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        """A number that changes with every change of an exclusion, but not with quick answers or time."""
-        return self._version
+        #: Changes with every change of an exclusion, but not with quick answers or time.
+        self.version = 0
 
     # ---- what happened --------------------------------------------------------------------------
+
+    def answered(self, broker_name: str, latency_s: float, now: float) -> None:
+        """Record that a broker has answered a request after `latency_s` seconds."""
+        if self._unreachable:
+            self.reached(broker_name, now)
+        if latency_s >= _EXCLUSIONS[-1][0]:
+            self.measured(broker_name, latency_s, now)
 
     def measured(self, broker_name: str, latency_s: float, now: float) -> None:
         """Record a successful answer after `latency_s` seconds."""
@@ -76,7 +79,7 @@ class FaultTable:
         """Record an answered probe: the broker is no longer unreachable, but may stay slow."""
         part = self._unreachable.pop(broker_name, None)
         if part is not None and now < part.until:
-            self._version += 1
+            self.version += 1
 
     def unreached(self, broker_name: str, now: float) -> None:
         """Record an unanswered probe: from now on, the broker is excluded as long as after an error.
@@ -140,7 +143,7 @@ class FaultTable:
             since = now
             self._forget(now)
         parts[broker_name] = Exclusion(broker_name, since, until, reason, parts is self._unreachable)
-        self._version += 1
+        self.version += 1
 
     def _forget(self, now: float) -> None:
         for parts in (self._slow, self._unreachable):

@@ -130,6 +130,7 @@ class PendingBatch:
         "began",
         "data",
         "deadline",
+        "direction",
         "done",
         "due_bucket",
         "expires",
@@ -160,6 +161,8 @@ class PendingBatch:
         self.queue = queue
         self.message_group = message_group
         self.due_bucket = due_bucket
+        #: The unit of availability that it shares with others.
+        self.direction: Direction = (queue.broker_name, True) if queue is not None else (topic, False)
         self.messages = deque(messages)
         self.data: bytes | None = None
         self.sequence = -1
@@ -191,6 +194,8 @@ class PendingBatch:
     def share(self) -> BufferShare:
         """Its share of the buffer."""
         pending = self.messages
+        if len(pending) == 1:
+            return BufferShare((pending[0].ticket,), pending[0].memory)
         return BufferShare([item.ticket for item in pending], sum([item.memory for item in pending]))
 
     @property
@@ -203,11 +208,6 @@ class PendingBatch:
         """The context of its first message if the trace of that is recorded; empty otherwise."""
         properties = self.messages[0].message.properties
         return recorded_parent(properties) if properties else ""
-
-    @property
-    def direction(self) -> Direction:
-        """The unit of availability that it shares with others."""
-        return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
 
     @property
     def avoid(self) -> str | None:

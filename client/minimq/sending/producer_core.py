@@ -25,6 +25,7 @@ from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOut
 from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import (
+    PENDING_BYTES,
     BufferShare,
     Outcome,
     PendingMessage,
@@ -147,24 +148,30 @@ class ProducerCore:
         outcome: Outcome | None,
         reply_to: str | None,
     ) -> PendingMessage:
-        check_message_type(message)
+        if type(message) is not Message:
+            check_message_type(message)
         properties: object = message.properties
         if reply_to is not None and properties and isinstance(properties, Mapping):
             message, reply_to = with_property(message, REPLY_TO, reply_to), None
         size = plain_size(message, self._max_body_bytes)
         if size is None:
             size = check_message(message, self._max_body_bytes)
-        route = self._find(message.topic, make=message.message_group is None)
+        topic: object = message.topic
+        route = self._routes.known(topic) if type(topic) is str else None
+        if route is None or (key_queues := route.key_queues):
+            route = self._find(message.topic, make=message.message_group is None)
+            key_queues = route.key_queues
         if not message.body:
             check_body(message, route)
-        if selector is not None or queue is not None or message.message_group is not None or route.key_queues:
+        if selector is not None or queue is not None or message.message_group is not None or key_queues:
             queue = self.destination(message, queue, selector)
         if reply_to is not None:  # which need not be checked: that takes longer than all else
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
-        return PendingMessage(message, queue, size, outcome, due, memory=size + beside_content(message))
+        memory = size + (beside_content(message) if message.keys or message.properties else PENDING_BYTES)
+        return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
         """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.

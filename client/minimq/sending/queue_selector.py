@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -22,14 +21,21 @@ class KnownRoutes(Protocol):
         """Return the route of a topic if it is known, without asking anybody."""
 
 
-class _Writable(NamedTuple):
-    """The writable part of a route, which is looked through once."""
+class _Writable:
+    """The writable part of a route, which is looked through once, and whose turn it is."""
 
-    route: TopicRoute
-    queues: Sequence[MessageQueue]
-    known: frozenset[MessageQueue]
-    brokers: tuple[str, ...]
-    near: tuple[str, ...]
+    __slots__ = ("brokers", "near", "next", "route", "targets", "targets_by_queue")
+
+    def __init__(
+        self, route: TopicRoute, rooms: frozenset[str], begin: Callable[[int], int], after: int | None
+    ) -> None:
+        self.route = route
+        queues = route.write_queues()
+        self.targets = [Target(queue, route.master_of(queue.broker_name) or "") for queue in queues]
+        self.targets_by_queue = {target.queue: target for target in self.targets}
+        self.brokers = tuple(dict.fromkeys(queue.broker_name for queue in queues))
+        self.near = tuple(name for name in self.brokers if machine_room_of(name) in rooms)
+        self.next = after if after is not None else begin(len(queues)) if queues else 0
 
 
 class _Chosen(NamedTuple):
@@ -39,26 +45,6 @@ class _Chosen(NamedTuple):
     version: int
     until: float
     brokers: Sequence[str]
-
-    def holds(self, writable: _Writable, version: int, now: float) -> bool:
-        return self.writable is writable and self.version == version and now < self.until
-
-
-class RoundRobin:
-    """Queues in turn. Not thread-safe."""
-
-    def __init__(self, start: int) -> None:
-        self._next = start
-
-    def select(self, queues: Sequence[MessageQueue], usable: Callable[[MessageQueue], bool]) -> MessageQueue | None:
-        """Return the next usable queue in turn, None when no queue is."""
-        count = len(queues)
-        for step in range(self._next, self._next + count):
-            queue = queues[step % count]
-            if usable(queue):
-                self._next = (step + 1) % count
-                return queue
-        return None
 
 
 class QueueSelector:
@@ -74,10 +60,9 @@ class QueueSelector:
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
         self._faults = FaultTable()
-        self._under_way: Counter[str] = Counter()  # requests by broker name
+        self._under_way: dict[str, int] = {}  # requests by broker name
         self._full = 0  # brokers whose window is full
         self._brokers: set[str] = set()  # those of all routes that were looked at
-        self._round_robin: dict[str, RoundRobin] = {}
         self._writable: dict[str, _Writable] = {}
         self._chosen: dict[tuple[str, str | None], _Chosen] = {}
 
@@ -85,26 +70,28 @@ class QueueSelector:
 
     def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
         """Select where a batch goes, and take a place in the window there; `release` gives it back."""
-        writable = self._writable_of(topic)
-        if writable is None:
-            raise TopicNotFound(
-                f"topic {topic!r} does not exist any more: create it with `minimq topic create {topic}`"
-            )
+        route = self._routes.known(topic)
+        writable = self._writable.get(topic)
+        if writable is None or writable.route is not route:
+            writable = self._writable_of(topic)
+            if writable is None:
+                raise TopicNotFound(
+                    f"topic {topic!r} does not exist any more: create it with `minimq topic create {topic}`"
+                )
         if queue is None:
-            chosen = self._in_turn(writable, avoid, now)
-        elif queue in writable.known:
-            chosen = queue if self.has_room(queue.broker_name) else None
+            target = self._in_turn(writable, avoid, now)
         else:
-            raise _why_not(writable.route, queue)
-        if chosen is None:
-            return None
-        address = writable.route.master_of(chosen.broker_name)
-        assert address is not None  # or it would not be writable
-        name = chosen.broker_name
-        self._under_way[name] += 1
-        if self._under_way[name] == self._window:
-            self._full += 1
-        return Target(chosen, address)
+            target = writable.targets_by_queue.get(queue)
+            if target is None:
+                raise _why_not(writable.route, queue)
+            if not self.has_room(queue.broker_name):
+                return None
+        if target is not None:
+            name = target.queue.broker_name
+            under_way = self._under_way[name] = self._under_way.get(name, 0) + 1
+            if under_way == self._window:
+                self._full += 1
+        return target
 
     def is_known(self, topic: str) -> bool:
         """Tell whether the route of a topic is known."""
@@ -114,12 +101,12 @@ class QueueSelector:
         """Tell whether the window to a broker has room; for None, whether that to any may have."""
         if broker is None:
             return not self._brokers or self._full < len(self._brokers)
-        return self._under_way[broker] < self._window
+        return self._under_way.get(broker, 0) < self._window
 
     def capacity(self, topic: str) -> int:
         """Return how many batches of a topic may be under way at once, each for another queue; at least 1."""
         writable = self._writable_of(topic)
-        return max(1, min(len(writable.queues), self._window * len(writable.brokers))) if writable is not None else 1
+        return max(1, min(len(writable.targets), self._window * len(writable.brokers))) if writable is not None else 1
 
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
         """Tell whether a broker other than this one, and well, takes messages for a topic."""
@@ -128,30 +115,34 @@ class QueueSelector:
             name != broker and self._faults.available(name, now) for name in writable.brokers
         )
 
-    def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> MessageQueue | None:
-        topic = writable.route.topic
-        if not writable.queues:
-            raise _why_nowhere(writable.route)
-        brokers = self._usable(writable, avoid, now)
-        if self._full:
-            brokers = [name for name in brokers if self.has_room(name)]
-            if not brokers:
-                return None
-        turn = self._round_robin.get(topic)
-        if turn is None:
-            turn = self._round_robin[topic] = RoundRobin(self._chance.randrange(len(writable.queues)))
-        return turn.select(writable.queues, lambda queue: queue.broker_name in brokers)
+    def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> Target | None:
+        chosen = self._chosen.get((writable.route.topic, avoid))
+        if (
+            chosen is None
+            or chosen.writable is not writable
+            or chosen.version != self._faults.version
+            or now >= chosen.until
+        ):
+            chosen = self._choose(writable, avoid, now)
+        targets = writable.targets
+        count = len(targets)
+        for step in range(writable.next, writable.next + count):
+            target = targets[step % count]
+            name = target.queue.broker_name
+            if name in chosen.brokers and (not self._full or self.has_room(name)):
+                writable.next = (step + 1) % count
+                return target
+        return None
 
-    def _usable(self, writable: _Writable, avoid: str | None, now: float) -> Sequence[str]:
-        key = (writable.route.topic, avoid)
-        known = self._chosen.get(key)
-        if known is not None and known.holds(writable, self._faults.version, now):
-            return known.brokers
+    def _choose(self, writable: _Writable, avoid: str | None, now: float) -> _Chosen:
+        if not writable.targets:
+            raise _why_nowhere(writable.route)
         # Near ones that are all in trouble are not worth staying with while there are others.
         near_ones_do = any(name != avoid and self._faults.available(name, now) for name in writable.near)
         brokers = choose_brokers(writable.near if near_ones_do else writable.brokers, self._faults, avoid, now)
-        self._chosen[key] = _Chosen(writable, self._faults.version, self._faults.next_end(now), brokers)
-        return brokers
+        chosen = _Chosen(writable, self._faults.version, self._faults.next_end(now), brokers)
+        self._chosen[writable.route.topic, avoid] = chosen
+        return chosen
 
     def _writable_of(self, topic: str) -> _Writable | None:
         route = self._routes.known(topic)
@@ -159,11 +150,9 @@ class QueueSelector:
             return None
         known = self._writable.get(topic)
         if known is None or known.route is not route:
-            queues = route.write_queues()
-            brokers = tuple(dict.fromkeys(queue.broker_name for queue in queues))
-            near = tuple(name for name in brokers if machine_room_of(name) in self._machine_rooms)
-            self._brokers.update(brokers)
-            known = self._writable[topic] = _Writable(route, queues, frozenset(queues), brokers, near)
+            after = known.next if known is not None else None
+            known = self._writable[topic] = _Writable(route, self._machine_rooms, self._chance.randrange, after)
+            self._brokers.update(known.brokers)
         return known
 
     # ---- outcomes -------------------------------------------------------------------------------
@@ -175,11 +164,14 @@ class QueueSelector:
             self._full -= 1
         self._under_way[name] -= 1
 
-    def answered(self, broker: str, latency_s: float, now: float) -> None:
-        """Note that a broker has stored a batch in that time."""
+    def answered(self, target: Target, latency_s: float, now: float) -> None:
+        """Note that a broker has stored a batch in that time, and give back its place in the window."""
+        broker = target.queue.broker_name
+        under_way = self._under_way[broker]
+        self._full -= under_way == self._window
+        self._under_way[broker] = under_way - 1
         if self._avoids_faults:
-            self._faults.reached(broker, now)
-            self._faults.measured(broker, latency_s, now)
+            self._faults.answered(broker, latency_s, now)
 
     def failed(self, broker: str, error: MiniMQError, now: float) -> None:
         """Note that a try at a broker failed."""

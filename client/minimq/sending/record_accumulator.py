@@ -69,6 +69,8 @@ class RecordAccumulator:
         self._options = options
         self._number, self._close_number = number, close_number
         self._waiting = DestinationQueues(selector, options)
+        #: True if something could leave as soon as there is room.
+        self.waiting = self._waiting.ready
         self._in_flight: set[PendingBatch] = set()
         #: When something was last acknowledged, by direction.
         self._progress: dict[Direction, float] = {}
@@ -79,14 +81,16 @@ class RecordAccumulator:
 
     def add_message(self, item: PendingMessage, now: float, *, is_lone: bool) -> PendingBatch | None:
         """Add a checked message; return a batch to be sent at once if it is lone, or None: `drain` sends it."""
-        if is_lone and self._waiting.is_free(item) and not self._closed:
-            topic, queue = item.message.topic, item.queue
+        message, queue = item.message, item.queue
+        topic, group, due_bucket = message.topic, message.message_group, item.due and item.due.bucket
+        key = (topic, queue, None, group, due_bucket)
+        if is_lone and not self.waiting and key not in self._waiting.destinations and not self._closed:
             try:
                 target = self._selector.take(topic, queue, None, now)
             except MiniMQError:
                 target = None  # `drain` deals with the reason
             if target is not None:
-                batch = PendingBatch(topic, queue, (item,), item.message.message_group, item.due_bucket)
+                batch = PendingBatch(topic, queue, (item,), group, due_bucket)
                 if queue is not None:
                     self._waiting.pass_by(batch)
                 self._leave(batch, target, now)
@@ -99,11 +103,6 @@ class RecordAccumulator:
         self._waiting.add_batch(batch)
 
     # ---- what leaves ----------------------------------------------------------------------------
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if something could leave as soon as there is room."""
-        return self._waiting.is_ready
 
     @property
     def is_empty(self) -> bool:
@@ -128,7 +127,10 @@ class RecordAccumulator:
         return (Send(batch),)
 
     def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> Sequence[Action]:
-        self._close(batch, now)
+        if batch.number is None:
+            self._number(batch)
+        if batch.deadline == math.inf:
+            batch.deadline = now + self._options.send_timeout_s
         # A broker said that the topic is gone, and name servers had the time to say where else it is.
         batch.lookups += not self._selector.is_known(batch.topic)
         if batch.lookups > _LOOKUPS:
@@ -136,7 +138,10 @@ class RecordAccumulator:
         return self._try_later(batch, reason, now, tried=False)
 
     def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
-        self._close(batch, now)
+        if batch.number is None:
+            self._number(batch)
+        if batch.deadline == math.inf:
+            batch.deadline = now + self._options.send_timeout_s
         batch.target = target
         batch.attempts += 1
         batch.stream = None
@@ -144,20 +149,15 @@ class RecordAccumulator:
         batch.expires = now + try_timeout_s(now, batch.deadline, len(batch.tries))
         self._in_flight.add(batch)
 
-    def _close(self, batch: PendingBatch, now: float) -> None:
-        if batch.number is None:
-            self._number(batch)
-        if batch.deadline == math.inf:
-            batch.deadline = now + self._options.send_timeout_s
-
     # ---- outcomes of tries ----------------------------------------------------------------------
 
     def acknowledged(self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float) -> bool:
         """Take in that a broker has stored a batch, which is complete; return False if that try had an outcome."""
-        if not self._end_try(batch, attempt):
+        if attempt != batch.attempts or batch not in self._in_flight:
             return False
+        self._in_flight.remove(batch)
         assert batch.target is not None
-        self._selector.answered(batch.target.queue.broker_name, now - batch.began, now)
+        self._selector.answered(batch.target, now - batch.began, now)
         self._progress[batch.direction] = now
         already_stored = receipt.status is SendStatus.ALREADY_STORED
         size = len(batch.data or b"")

@@ -47,15 +47,13 @@ class SendBuffer:
 
     # ---- handing over ---------------------------------------------------------------------------
 
-    def add(self, item: PendingMessage, *, wait: bool) -> bool:
-        """Hand over a message for which there is room, perhaps after waiting; return False if there is none."""
-        if self._try_add(item):
-            return True
-        if wait:
-            self._wait_for_room(lambda: self._try_add(item))
-        return wait
+    def add(self, item: PendingMessage) -> None:
+        """Hand over a message, after waiting for room if that is needed."""
+        if not self.try_add(item):
+            self._wait_for_room(lambda: self.try_add(item))
 
-    def _try_add(self, item: PendingMessage) -> bool:
+    def try_add(self, item: PendingMessage) -> bool:
+        """Hand over a message if there is room; return whether there was."""
         topic, size, handed = item.message.topic, item.memory, self.handed
         with self._lock:
             if self._closed:

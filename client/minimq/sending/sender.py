@@ -73,6 +73,7 @@ class Sender:
             self.buffer.number,
             self.buffer.close_number,
         )
+        self._waiting = self._accumulator.waiting
         self._streams: dict[str, AppendStream] = {}
         self._outages = BrokerOutages()
         self.callbacks = CallbackThread("minimq-producer-callbacks")
@@ -89,8 +90,10 @@ class Sender:
         item.handed_in = time.monotonic()
         try:
             if item.size < _LARGE_BYTES:
-                if not self.buffer.add(item, wait=wait):
-                    return False
+                if not self.buffer.try_add(item):
+                    if not wait:
+                        return False
+                    self.buffer.add(item)
             elif not self._encode_and_add(item, wait=wait):
                 return False
             takes = self._takes
@@ -168,7 +171,7 @@ class Sender:
                 self._accumulator.add_batch(item)
             elif (batch := self._accumulator.add_message(item, now, is_lone=count == 1)) is not None:
                 self._transmit(batch)
-        if self._accumulator.is_waiting:
+        if self._waiting:
             self._drain()
         if self._timer is None and count:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
@@ -210,10 +213,12 @@ class Sender:
             if stream is None or stream.failure is not None:
                 stream = self._streams[address] = AppendStream(self._client.connection, address)
             batch.stream = stream
-            route = self._routes.known(batch.topic)
-            key_queues = route.key_queues if route else 0
+            # A message for a compacted topic always has a queue.
+            route = self._routes.known(batch.topic) if batch.queue is not None else None
+            key_queues = route.key_queues if route is not None else 0
+            due = None if batch.due_bucket is None else batch.due
             answer = partial(self._answered, batch, batch.attempts)
-            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
+            stream.append(queue, batch.data, answer, batch.transaction, due, key_queues, batch.traceparent)
         except MiniMQError as error:
             self._failed(batch, batch.attempts, error)
 
@@ -241,7 +246,7 @@ class Sender:
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
             reason = InternalError(f"the producer failed over an answer: {fault!r}")
             self._carry_out(self._accumulator.give_up(batch, reason))
-        if self._accumulator.is_waiting:
+        if self._waiting:
             self._drain()
 
     def _acknowledged(self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult) -> None:
@@ -262,7 +267,8 @@ class Sender:
             result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
         )
         if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-            self._outages.answered(queue.broker_name, address)
+            if self._outages.by_name:
+                self._outages.answered(queue.broker_name, address)
             self._complete(batch, receipt, None)
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
@@ -297,7 +303,7 @@ class Sender:
         try:
             if now >= self._accumulator.wake_at:
                 self._carry_out(self._accumulator.time_passed(now))
-            if self._accumulator.is_waiting:
+            if self._waiting:
                 self._drain()
         except Exception:
             log.exception("producer: a look at what is late failed")

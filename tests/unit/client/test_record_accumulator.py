@@ -585,7 +585,7 @@ def _check(play: Play) -> None:
         log = play.logs[queue]
         assert log == sorted(log), "what is bound to a queue keeps its order, and is stored once"
         assert len(log) == len(set(log))
-    assert not play.accumulator.is_waiting
+    assert not play.accumulator.waiting
     assert play.accumulator.wake_at == math.inf
     statistics = play.accumulator.statistics((0, 0), play.now)
     assert statistics.acknowledged + statistics.failed == len(play.told)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.sending.key_hash import consistent_hash
-from minimq.sending.queue_selector import RoundRobin
 from minimq.sending.selectors import Selector, by_consistent_hash, by_hash, by_random
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
@@ -22,49 +21,6 @@ def queues(count: int, *brokers: str) -> tuple[MessageQueue, ...]:
 
 def message(*keys: str) -> Message:
     return Message("t", b"x", keys=keys)
-
-
-# ---- In turn ------------------------------------------------------------------------------------
-
-
-def test_queues_take_turns() -> None:
-    turn = RoundRobin(3)
-    chosen = [turn.select(QUEUES, lambda _: True) for _ in range(6)]
-    assert chosen == [QUEUES[number] for number in (3, 0, 1, 2, 3, 0)]
-
-
-def test_unusable_queues_are_passed_over() -> None:
-    turn = RoundRobin(0)
-    chosen = [turn.select(QUEUES, lambda queue: queue.broker_name == "b") for _ in range(3)]
-    assert chosen == [QUEUES[2], QUEUES[3], QUEUES[2]]
-
-
-def test_no_usable_queue_leaves_the_turn_where_it_was() -> None:
-    turn = RoundRobin(1)
-    assert turn.select(QUEUES, lambda _: False) is None
-    assert turn.select([], lambda _: True) is None
-    assert turn.select(QUEUES, lambda _: True) == QUEUES[1]
-
-
-def test_the_number_of_queues_may_change() -> None:
-    turn = RoundRobin(10**9)
-    assert turn.select(QUEUES, lambda _: True) == QUEUES[0]
-    assert turn.select(QUEUES[:1], lambda _: True) == QUEUES[0]
-    assert turn.select(QUEUES, lambda _: True) == QUEUES[0]
-
-
-@given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=1, max_size=16), st.integers(0, 100))
-def test_usable_queues_get_as_many_messages_each_within_one(start: int, usable: list[bool], messages: int) -> None:
-    turn = RoundRobin(start)
-    every = queues(len(usable))
-    live = [queue for queue, good in zip(every, usable, strict=True) if good]
-    chosen = [turn.select(every, lambda queue: queue in live) for _ in range(messages)]
-    if live:
-        counts = [chosen.count(queue) for queue in live]
-        assert sum(counts) == messages
-        assert max(counts) - min(counts) <= 1
-    else:
-        assert chosen == [None] * messages
 
 
 # ---- By hash ------------------------------------------------------------------------------------
