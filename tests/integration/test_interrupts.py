@@ -153,7 +153,7 @@ def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_el
 def is_handing_over(frame: FrameType, event: str) -> bool:
     """Tell whether a point is one at which Ctrl-C can come while a message or batch is handed over."""
     code = frame.f_code
-    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS) and code.co_name != "_reserve"
+    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS) and code.co_name != "try_reserve"
 
 
 def interrupted_at(

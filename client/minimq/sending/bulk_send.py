@@ -138,7 +138,7 @@ class BulkSend:
             self._send_all(messages)
         except BaseException as error:
             for batch in (*self._open.values(), *(batch for _, batch in self._leaving)):
-                self._sender.release(batch.share)
+                self._buffer.release(*batch.share)
             self._open.clear()
             self._leaving.clear()
             self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)

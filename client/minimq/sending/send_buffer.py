@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import repeat
 from queue import Empty, SimpleQueue
 
 from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage
@@ -140,22 +141,20 @@ class SendBuffer:
     def release(self, tickets: Sequence[int], size: int, counts: Sequence[int] | None = None) -> None:
         """Give back the room of these tickets, `size` bytes together; of so many messages of each if counts are given.
 
-        A ticket counts as alive until all its messages have been given back. Not on the main thread.
+        A ticket counts as alive until all its messages have been given back.
         """
         alive = self._alive
+        for ticket, some in zip(tickets, repeat(None) if counts is None else counts, strict=False):
+            with self._lock:
+                topic, left = alive[ticket]
+                count = left if some is None else some
+                if count == left:
+                    del alive[ticket]
+                else:
+                    alive[ticket] = topic, left - count
+                self.messages -= count
         with self._lock:
             self.bytes -= size
-            if counts is None:
-                for ticket in tickets:
-                    self.messages -= alive.pop(ticket)[1]
-            else:
-                for ticket, count in zip(tickets, counts, strict=True):
-                    topic, left = alive[ticket]
-                    if count == left:
-                        del alive[ticket]
-                    else:
-                        alive[ticket] = topic, left - count
-                    self.messages -= count
         if self._waiters or self._calls:
             self._wake()
 

@@ -22,7 +22,6 @@ from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.pending_batch import (
-    BufferShare,
     PendingBatch,
     PendingMessage,
     Records,
@@ -140,12 +139,8 @@ class Sender:
             self._call_soon(self._take_in)
             return False
         self._call_soon(self.buffer.close_number, batch)
-        self.release(batch.share)
+        self.buffer.release(*batch.share)
         return True
-
-    def release(self, share: BufferShare) -> None:
-        """Give back the room of what is not handed over."""
-        self._call_soon(self.buffer.release, *share)
 
     def close(self) -> None:
         """End all streams, fail what is left, and end the callbacks. A call that was interrupted can be made again."""
