@@ -27,6 +27,7 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
+from minimq.sending.sender import LARGE_BYTES
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
@@ -35,9 +36,6 @@ from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
     from minimq.sending.arrow.bulk_rows import OnRefused
-
-#: A message of that size costs the loop too much time, in copies and in compression.
-_LARGE_BYTES = 1 << 17
 
 
 class Producer:
@@ -283,11 +281,13 @@ class Producer:
         reply_to: str | None = None,
     ) -> Coroutine[None, None, None] | None:
         core = self._core
-        core.check_process()
-        check_message_type(message)
-        if self._behind or len(message.body) >= _LARGE_BYTES or not core.knows(message.topic):
+        if type(message) is not Message:
+            check_message_type(message)
+        if self._behind or not core.knows(message.topic):
             return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome, reply_to))
         item = core.prepare(message, queue, selector, outcome, reply_to)
+        if item.size >= LARGE_BYTES:
+            return self._in_turn(self._hand_in_large(item))
         return None if core.hand_in(item, wait=False) else self._in_turn(self._hand_in_with_room(item))
 
     async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
@@ -310,10 +310,11 @@ class Producer:
         core = self._core
         if not core.knows(message.topic):
             await core.find(message)
-        if len(message.body) < _LARGE_BYTES:
-            await self._hand_in_with_room(core.prepare(message, queue, selector, outcome, reply_to))
-            return
-        sending = asyncio.create_task(asyncio.to_thread(core.send, message, queue, selector, outcome, reply_to))
+        item = core.prepare(message, queue, selector, outcome, reply_to)
+        await (self._hand_in_with_room(item) if item.size < LARGE_BYTES else self._hand_in_large(item))
+
+    async def _hand_in_large(self, item: PendingMessage) -> None:
+        sending = asyncio.create_task(asyncio.to_thread(self._core.hand_in, item))
         sending.add_done_callback(_retrieve)
         try:
             await asyncio.shield(sending)
@@ -352,6 +353,6 @@ def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(call)
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[bool]) -> None:
     if not task.cancelled():
         task.exception()

@@ -49,7 +49,7 @@ _TICK_S = 0.1
 #: How long the end of the callbacks is waited for.
 _JOIN_S = 5.0
 #: A larger message is encoded by its caller: that would take the loop too long.
-_LARGE_BYTES = 1 << 17
+LARGE_BYTES = 1 << 17
 _STATUS = {status.value: status for status in SendStatus}
 
 
@@ -88,7 +88,7 @@ class Sender:
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
-            if item.size < _LARGE_BYTES:
+            if item.size < LARGE_BYTES:
                 if not self.buffer.try_add(item):
                     if not wait:
                         return False
