@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -32,7 +31,7 @@ log = client_logger(__name__)
 
 
 class Stream(Generic[Request, Response]):
-    """One gRPC stream in both directions, on the event loop of its connection. Nothing waits for the broker but `join`.
+    """One gRPC stream in both directions, on the event loop of its connection.
 
     Requests that come while one is being written are written next, joined if `join` is given: it receives the next
     request and the deque behind it, and pops what it absorbs.
@@ -58,7 +57,6 @@ class Stream(Generic[Request, Response]):
         #: Exists while the writer waits for requests.
         self._more: asyncio.Future[None] | None = None
         self._is_over = False
-        self._over = threading.Event()
         self._running: asyncio.Task[MiniMQError | None] | None = None
         connection.check_open()
         if not connection.call_soon(self._begin):
@@ -82,12 +80,8 @@ class Stream(Generic[Request, Response]):
         """End the stream at once. Does not wait for that. Thread-safe."""
         self._connection.call_soon(self._cancel)
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the stream, on another thread than that of the loop; return whether it came."""
-        return self._over.wait(timeout_s)
-
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Do as `join`, on the loop."""
+        """Wait for the end of the stream, on the loop; return whether it came."""
         if self._running is None:
             return self._is_over
         return bool((await asyncio.wait((self._running,), timeout=timeout_s))[0])
@@ -154,7 +148,6 @@ class Stream(Generic[Request, Response]):
             error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
         self._running = None  # which holds the call, and with it the channel, as long as anybody has this
         self._is_over = True
-        self._over.set()
         try:
             self._on_end(error)
         except Exception:

@@ -1,4 +1,4 @@
-"""The append stream to one broker, which matches results to requests by id."""
+"""The append streams to brokers, which match results to requests by id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueTime
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import Closed, MiniMQError
 from minimq_common.large_fields import field_head
 from minimq_common.model import MessageQueue
 from minimq_common.rpc import from_failure
@@ -93,3 +93,33 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
                 answer(None, from_failure(result.failure))
             else:
                 answer(result, None)
+
+
+class AppendStreams:
+    """Append streams by address, opened when they are first needed. On the event loop, but for `close`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._by_address: dict[str, AppendStream] = {}
+        self._closed = False
+
+    def to(self, address: str) -> AppendStream:
+        """Return the stream to a broker; open one if there is none, or if it has ended."""
+        stream = self._by_address.get(address)
+        if stream is None or stream.failure is not None:
+            if self._closed:
+                raise Closed("the producer was closed before the message was acknowledged")
+            stream = self._by_address[address] = AppendStream(self._connection, address)
+        return stream
+
+    def abandon(self, address: str, stream: AppendStream, reason: MiniMQError) -> None:
+        """End a stream that is stuck, and open another one for the next batch."""
+        if self._by_address.get(address) is stream:
+            del self._by_address[address]
+        stream.fail(reason)
+
+    def close(self) -> None:
+        """End all streams, and open none any more."""
+        self._closed = True
+        for stream in [*self._by_address.values()]:
+            stream.close()

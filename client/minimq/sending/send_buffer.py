@@ -18,7 +18,7 @@ _CLOSED = "the producer is closed"
 
 
 class SendBuffer:
-    """What callers share with the loop: room, the numbers of batches, and what was handed over. Thread-safe.
+    """The room, the numbers of batches, and what was handed over: all that callers share with the loop. Thread-safe.
 
     Messages and bytes count from their reservation to their outcome. Each reservation has a ticket, one more than that
     of the one before. A caller that has the lock calls nothing: so neither Ctrl-C nor a signal handler, which may send
@@ -134,7 +134,7 @@ class SendBuffer:
             return ticket
 
     def grow(self, size: int) -> None:
-        """Note that what has a ticket takes more room than was thought; it is given back with the rest."""
+        """Note that what has a ticket takes more room than was thought, or less; it is given back with the rest."""
         with self._lock:
             self.bytes += size
 

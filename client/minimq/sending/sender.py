@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
-from minimq.sending.append_stream import AppendStream
+from minimq.sending.append_stream import AppendStream, AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
@@ -73,7 +73,7 @@ class Sender:
             self.buffer.close_number,
         )
         self._waiting = self._accumulator.waiting
-        self._streams: dict[str, AppendStream] = {}
+        self._streams = AppendStreams(client.connection)
         self._outages = BrokerOutages()
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
@@ -204,10 +204,7 @@ class Sender:
         assert batch.target is not None
         queue, address = batch.target
         try:
-            stream = self._streams.get(address)
-            if stream is None or stream.failure is not None:
-                stream = self._streams[address] = AppendStream(self._client.connection, address)
-            batch.stream = stream
+            batch.stream = stream = self._streams.to(address)
             # A message for a compacted topic always has a queue.
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
@@ -225,9 +222,8 @@ class Sender:
         self._not_stored(action.target, action.error)
         address = action.target.address
         assert isinstance(action.stream, AppendStream)
-        if self._streams.get(address) is action.stream:
-            del self._streams[address]
-        action.stream.fail(Unavailable(f"broker {address} left an earlier request without an answer"))
+        reason = Unavailable(f"broker {address} left an earlier request without an answer")
+        self._streams.abandon(address, action.stream, reason)
 
     def _answered(
         self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
@@ -280,17 +276,19 @@ class Sender:
             self._probe.begin()
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        tickets, size, counts = batch.share
+        self.buffer.grow(-size)  # first: who gets a receipt may send the next message at once
         calls: Sequence[UserCall] = ()
         try:
             calls = batch.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
         if not calls:
-            self.buffer.release(*batch.share)
+            self.buffer.release(tickets, 0, counts)
             return
         for call in calls:
             self.callbacks.run(call)
-        self.callbacks.run(partial(self.buffer.release, *batch.share))
+        self.callbacks.run(partial(self.buffer.release, tickets, 0, counts))
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -310,8 +308,7 @@ class Sender:
         self.buffer.end()
         self._take_in()
         self._carry_out(self._accumulator.close())
-        for stream in self._streams.values():
-            stream.close()
+        self._streams.close()
         self._probe.end()
         if self._timer is not None:
             self._timer.cancel()

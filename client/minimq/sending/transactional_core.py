@@ -16,7 +16,7 @@ from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_steps import LoopStep, Steps
-from minimq.sending.append_streams import AppendStreams
+from minimq.sending.append_stream import AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder, Batcher
 from minimq.sending.check_back import AskUser, CheckBack
 from minimq.sending.half_transaction import HalfTransaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.selector_queues import OrderedQueues, SelectorQueues
+from minimq.sending.chosen_queues import ChosenQueues, OrderedQueues
 from minimq.sending.selectors import by_hash
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 
@@ -120,11 +120,11 @@ def test_what_a_master_says_last_counts(routes: list[dict[str, Told]]) -> None:
 
 
 def test_a_change_is_remembered_though_nothing_is_sent_meanwhile() -> None:
-    memory = SelectorQueues()
+    memory = ChosenQueues()
     both, alone = route_of("a", "b"), route_of("a")
     before = memory.of(both)
-    memory.changed(route_of("a", "b", closed="b"))
-    memory.changed(alone)  # the broker was emptied, and then it left
+    memory.route_changed(route_of("a", "b", closed="b"))
+    memory.route_changed(alone)  # the broker was emptied, and then it left
     assert len(memory.of(alone)) == len(before) // 2
 
 
