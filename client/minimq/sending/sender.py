@@ -229,10 +229,14 @@ class Sender:
         self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
     ) -> None:
         try:
-            if result is not None:
-                self._acknowledged(batch, attempt, result)
-            elif error is not None:
-                self._failed(batch, attempt, error)
+            if result is None:
+                self._failed(batch, attempt, error or InternalError("the broker gave an empty answer"))
+            else:
+                receipt = self._receipt(batch, result)
+                if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
+                    if self._outages.by_name and batch.target is not None:
+                        self._outages.answered(receipt.queue.broker_name, batch.target.address)
+                    self._complete(batch, receipt, None)
         except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
             reason = InternalError(f"the producer failed over an answer: {fault!r}")
@@ -240,27 +244,22 @@ class Sender:
         if self._waiting:
             self._drain()
 
-    def _acknowledged(self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult) -> None:
+    def _receipt(self, batch: PendingBatch, result: broker_pb2.AppendResult) -> BatchReceipt:
         assert batch.target is not None
-        assert batch.number is not None
-        queue, address = batch.target
+        queue = batch.target.queue
         if result.queue_id != queue.queue_id:  # an earlier try had stored it there
             queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
-        receipt = BatchReceipt(
+        return BatchReceipt(
             queue,
             result.base_offset,
             result.store_timestamp_ms,
             batch.count,
             self._encoder.producer_id,
-            batch.number.sequence,
+            batch.sequence,
             _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says of it, it is stored
             result.due_ms,
             result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
         )
-        if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-            if self._outages.by_name:
-                self._outages.answered(queue.broker_name, address)
-            self._complete(batch, receipt, None)
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
         assert batch.target is not None
