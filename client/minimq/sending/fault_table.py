@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 #: For how long a broker is excluded after a latency, both in seconds; as in RocketMQ since 5.1.4.
 _EXCLUSIONS = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
+#: The latency in seconds from which on it is excluded.
+SLOW_S = _EXCLUSIONS[-1][0]
 #: Seconds for which it is excluded after an error.
 ISOLATION_S = 10.0
 
@@ -51,7 +53,7 @@ class FaultTable:
 
     def __init__(self) -> None:
         self._slow: dict[str, Exclusion] = {}
-        self._unreachable: dict[str, Exclusion] = {}
+        self.unreachable: dict[str, Exclusion] = {}
         #: Changes with every change of an exclusion, but not with quick answers or time.
         self.version = 0
 
@@ -59,9 +61,9 @@ class FaultTable:
 
     def answered(self, broker_name: str, latency_s: float, now: float) -> None:
         """Record that a broker has answered a request after `latency_s` seconds."""
-        if self._unreachable:
+        if self.unreachable:
             self.reached(broker_name, now)
-        if latency_s >= _EXCLUSIONS[-1][0]:
+        if latency_s >= SLOW_S:
             self.measured(broker_name, latency_s, now)
 
     def measured(self, broker_name: str, latency_s: float, now: float) -> None:
@@ -72,12 +74,12 @@ class FaultTable:
 
     def failed(self, broker_name: str, reason: str, now: float, *, unreachable: bool, at_least_s: float = 0.0) -> None:
         """Record a request that failed with an error of the broker."""
-        parts = self._unreachable if unreachable else self._slow
+        parts = self.unreachable if unreachable else self._slow
         self._extend(parts, broker_name, reason, now, now + max(ISOLATION_S, at_least_s))
 
     def reached(self, broker_name: str, now: float) -> None:
         """Record an answered probe: the broker is no longer unreachable, but may stay slow."""
-        part = self._unreachable.pop(broker_name, None)
+        part = self.unreachable.pop(broker_name, None)
         if part is not None and now < part.until:
             self.version += 1
 
@@ -86,9 +88,9 @@ class FaultTable:
 
         A probe that is older than the broker's return is ignored.
         """
-        known = self._unreachable.get(broker_name)
+        known = self.unreachable.get(broker_name)
         if known is not None:
-            self._extend(self._unreachable, broker_name, known.reason, now, now + ISOLATION_S)
+            self._extend(self.unreachable, broker_name, known.reason, now, now + ISOLATION_S)
 
     # ---- what follows ---------------------------------------------------------------------------
 
@@ -99,32 +101,32 @@ class FaultTable:
 
     def reachable(self, broker_name: str, now: float) -> bool:
         """Return True if a broker is not excluded for being unreachable; it may be slow."""
-        part = self._unreachable.get(broker_name)
+        part = self.unreachable.get(broker_name)
         return part is None or part.until <= now
 
     def until(self, broker_name: str, now: float) -> float:
         """Return when a broker is available: `now` if it is not excluded."""
-        parts = (self._slow.get(broker_name), self._unreachable.get(broker_name))
+        parts = (self._slow.get(broker_name), self.unreachable.get(broker_name))
         return max(now, *(part.until if part else now for part in parts))
 
     def excluded(self, now: float) -> list[Exclusion]:
         """Return the current exclusions, sorted by broker name."""
-        names = sorted(self._slow.keys() | self._unreachable.keys())
+        names = sorted(self._slow.keys() | self.unreachable.keys())
         return [found for name in names if (found := self._exclusion(name, now)) is not None]
 
     def to_probe(self, now: float) -> list[str]:
         """Return the names of the brokers that are excluded for being unreachable, sorted."""
-        return sorted(name for name, part in self._unreachable.items() if now < part.until)
+        return sorted(name for name, part in self.unreachable.items() if now < part.until)
 
     def next_end(self, now: float) -> float:
         """Return the next time at which an exclusion changes by time alone. Infinity if nothing is excluded."""
-        ends = [part.until for parts in (self._slow, self._unreachable) for part in parts.values()]
+        ends = [part.until for parts in (self._slow, self.unreachable) for part in parts.values()]
         return min((end for end in ends if now < end), default=math.inf)
 
     def _exclusion(self, broker_name: str, now: float) -> Exclusion | None:
         parts = [
             part
-            for part in (self._unreachable.get(broker_name), self._slow.get(broker_name))
+            for part in (self.unreachable.get(broker_name), self._slow.get(broker_name))
             if part is not None and now < part.until
         ]
         if not parts:
@@ -142,11 +144,11 @@ class FaultTable:
         else:
             since = now
             self._forget(now)
-        parts[broker_name] = Exclusion(broker_name, since, until, reason, parts is self._unreachable)
+        parts[broker_name] = Exclusion(broker_name, since, until, reason, parts is self.unreachable)
         self.version += 1
 
     def _forget(self, now: float) -> None:
-        for parts in (self._slow, self._unreachable):
+        for parts in (self._slow, self.unreachable):
             for name in [name for name, part in parts.items() if part.until <= now]:
                 del parts[name]
 

@@ -128,12 +128,15 @@ class PendingBatch:
     __slots__ = (
         "attempts",
         "began",
+        "count",
         "data",
         "deadline",
         "direction",
         "done",
+        "due",
         "due_bucket",
         "expires",
+        "handed_in",
         "is_handed_over",
         "lookups",
         "message_group",
@@ -142,9 +145,11 @@ class PendingBatch:
         "part",
         "queue",
         "sequence",
+        "share",
         "stream",
         "target",
         "topic",
+        "traceparent",
         "transaction",
         "tries",
     )
@@ -179,35 +184,29 @@ class PendingBatch:
         self.part = 0
         self.done = False
         self.is_handed_over = False
+        self.count = 0
+        #: When its oldest message was handed over, by the monotonic clock.
+        self.handed_in = 0.0
+        self.share = BufferShare((), 0)
+        #: When all messages are due; None if they are delivered at once.
+        self.due: DueTime | None = None
+        #: The context of its first message if the trace of that is recorded; empty otherwise.
+        self.traceparent = ""
 
-    @property
-    def count(self) -> int:
-        """Number of messages."""
-        return len(self.messages)
-
-    @property
-    def handed_in(self) -> float:
-        """The age of its oldest message, as a time of the monotonic clock."""
-        return self.messages[0].handed_in
-
-    @property
-    def share(self) -> BufferShare:
-        """Its share of the buffer."""
-        pending = self.messages
-        if len(pending) == 1:
-            return BufferShare((pending[0].ticket,), pending[0].memory)
-        return BufferShare([item.ticket for item in pending], sum([item.memory for item in pending]))
-
-    @property
-    def due(self) -> DueTime | None:
-        """When all messages are due; None if they are delivered at once."""
-        return None if self.due_bucket is None else latest(item.due for item in self.messages if item.due is not None)
-
-    @property
-    def traceparent(self) -> str:
-        """The context of its first message if the trace of that is recorded; empty otherwise."""
-        properties = self.messages[0].message.properties
-        return recorded_parent(properties) if properties else ""
+    def close(self) -> None:
+        """Fix what follows from the messages: no other joins any more."""
+        messages = self.messages
+        self.count = len(messages)
+        self.handed_in = messages[0].handed_in
+        if self.count == 1:
+            self.share = BufferShare((messages[0].ticket,), messages[0].memory)
+        else:
+            self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
+        if self.due_bucket is not None:
+            self.due = latest(item.due for item in messages if item.due is not None)
+        properties = messages[0].message.properties
+        if properties:
+            self.traceparent = recorded_parent(properties)
 
     @property
     def avoid(self) -> str | None:
@@ -264,13 +263,7 @@ class PendingBatch:
 class RecordsBatch(PendingBatch):
     """Records for one destination, which are numbered and encoded before they are handed over."""
 
-    __slots__ = ("completion", "count", "due", "handed_in", "share", "traceparent")
-
-    count: int
-    due: DueTime | None
-    handed_in: float
-    share: BufferShare
-    traceparent: str
+    __slots__ = ("completion",)
 
     def __init__(  # noqa: PLR0913 - each is a fact of its own
         self,

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from minimq.sending.fault_table import Exclusion, FaultTable, choose_brokers
+from minimq.sending.fault_table import SLOW_S, Exclusion, FaultTable, choose_brokers
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
-
-
-class KnownRoutes(Protocol):
-    """The part of a `RouteCache` that a `QueueSelector` needs."""
-
-    def known(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic if it is known, without asking anybody."""
 
 
 class _Writable:
@@ -53,8 +46,11 @@ class QueueSelector:
     Not thread-safe: it belongs to a `RecordAccumulator`.
     """
 
-    def __init__(self, routes: KnownRoutes, options: ProducerOptions, chance: random.Random) -> None:
-        self._routes = routes
+    def __init__(
+        self, known: Callable[[str], TopicRoute | None], options: ProducerOptions, chance: random.Random
+    ) -> None:
+        #: Returns the route of a topic, if it is known.
+        self._known = known
         self._chance = chance
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)
@@ -70,7 +66,7 @@ class QueueSelector:
 
     def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
         """Select where a batch goes, and take a place in the window there; `release` gives it back."""
-        route = self._routes.known(topic)
+        route = self._known(topic)
         writable = self._writable.get(topic)
         if writable is None or writable.route is not route:
             writable = self._writable_of(topic)
@@ -95,7 +91,7 @@ class QueueSelector:
 
     def is_known(self, topic: str) -> bool:
         """Tell whether the route of a topic is known."""
-        return self._routes.known(topic) is not None
+        return self._known(topic) is not None
 
     def has_room(self, broker: str | None) -> bool:
         """Tell whether the window to a broker has room; for None, whether that to any may have."""
@@ -145,7 +141,7 @@ class QueueSelector:
         return chosen
 
     def _writable_of(self, topic: str) -> _Writable | None:
-        route = self._routes.known(topic)
+        route = self._known(topic)
         if route is None:
             return None
         known = self._writable.get(topic)
@@ -170,7 +166,7 @@ class QueueSelector:
         under_way = self._under_way[broker]
         self._full -= under_way == self._window
         self._under_way[broker] = under_way - 1
-        if self._avoids_faults:
+        if self._avoids_faults and (latency_s >= SLOW_S or self._faults.unreachable):
             self._faults.answered(broker, latency_s, now)
 
     def failed(self, broker: str, error: MiniMQError, now: float) -> None:

@@ -128,6 +128,7 @@ class RecordAccumulator:
 
     def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> Sequence[Action]:
         if batch.number is None:
+            batch.close()
             self._number(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
@@ -139,6 +140,7 @@ class RecordAccumulator:
 
     def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
         if batch.number is None:
+            batch.close()
             self._number(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
@@ -244,6 +246,8 @@ class RecordAccumulator:
     def _complete(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
         if batch.done:
             return ()
+        if batch.number is None:
+            batch.close()
         self._finish(batch)
         self._counters.failed(batch.count)
         return (Complete(batch, error),)

@@ -67,7 +67,7 @@ class Sender:
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(
-            QueueSelector(client.routes, options, random.Random()),
+            QueueSelector(client.connection.routes.table.known.get, options, random.Random()),
             options,
             self.buffer.number,
             self.buffer.close_number,
@@ -115,6 +115,7 @@ class Sender:
             return False
         item.ticket = ticket
         batch = PendingBatch(topic, item.queue, (item,), item.message.message_group, item.due_bucket)
+        batch.close()
         try:
             self.buffer.number(batch)
             batch.data = self._encode(batch)
@@ -208,9 +209,8 @@ class Sender:
             # A message for a compacted topic always has a queue.
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
-            due = None if batch.due_bucket is None else batch.due
             answer = partial(self._answered, batch, batch.attempts)
-            stream.append(queue, batch.data, answer, batch.transaction, due, key_queues, batch.traceparent)
+            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
         except MiniMQError as error:
             self._failed(batch, batch.attempts, error)
 

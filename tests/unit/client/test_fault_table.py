@@ -190,7 +190,7 @@ def test_exclusions_that_are_over_are_forgotten() -> None:
         faults.measured(f"slow-{number}", 1.0, float(number))
         faults.failed(f"gone-{number}", "gone", float(number), unreachable=True)
     assert len(faults._slow) <= 2
-    assert len(faults._unreachable) <= ERROR_S
+    assert len(faults.unreachable) <= ERROR_S
 
 
 # ---- Which brokers to use -----------------------------------------------------------------------

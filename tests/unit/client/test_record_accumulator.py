@@ -77,7 +77,7 @@ class Play:
         self.routes = Routes()
         self.numbers = SendBuffer(1 << 20, block_when_full=False)
         self.accumulator = RecordAccumulator(
-            QueueSelector(self.routes, self.options, random.Random(7)),
+            QueueSelector(self.routes.known, self.options, random.Random(7)),
             self.options,
             self.numbers.number,
             self.numbers.close_number,
