@@ -28,7 +28,7 @@ def connection(cluster: LocalCluster) -> Iterator[Connection]:
         yield opened
 
 
-def append(stream: AppendStream, topic: str, body: bytes) -> Future[broker_pb2.AppendResult]:
+def append(connection: Connection, stream: AppendStream, topic: str, body: bytes) -> Future[broker_pb2.AppendResult]:
     builder = BatchBuilder(1 << 20)
     builder.add([Message(topic, body)])
     data = builder.build(1, next(PRODUCERS), 0)
@@ -40,7 +40,13 @@ def append(stream: AppendStream, topic: str, body: bytes) -> Future[broker_pb2.A
         else:
             answer.set_exception(error)
 
-    stream.append(MessageQueue(topic, "broker-a", 0), data, receive)
+    def begin() -> None:
+        try:
+            stream.append(MessageQueue(topic, "broker-a", 0), data, receive)
+        except MiniMQError as error:
+            answer.set_exception(error)
+
+    connection.call_soon(begin)
     return answer
 
 
@@ -52,7 +58,7 @@ def test_each_answer_goes_to_its_request_whichever_thread_sent_it(
 
     def send(mine: list[Future[broker_pb2.AppendResult]]) -> None:
         for number in range(100):
-            mine.append(append(stream, topic, b"%d" % number))
+            mine.append(append(connection, stream, topic, b"%d" % number))
             if number % 10 == 0:
                 mine[-1].result(30)  # so that the loop is found idle as well as busy
 
@@ -67,7 +73,7 @@ def test_each_answer_goes_to_its_request_whichever_thread_sent_it(
     stream.close()
     assert stream.ended
     with pytest.raises(Closed):
-        append(stream, topic, b"late")
+        append(connection, stream, topic, b"late").result(30)
 
 
 @pytest.mark.fault
@@ -76,10 +82,10 @@ def test_what_is_under_way_fails_when_the_connection_closes(
 ) -> None:
     broker = cluster.brokers[0]
     stream = AppendStream(connection, broker.address)
-    append(stream, topic, b"1").result(30)
+    append(connection, stream, topic, b"1").result(30)
     broker.pause()
     try:
-        left = append(stream, topic, b"2")
+        left = append(connection, stream, topic, b"2")
         connection.close()
         assert isinstance(left.exception(30), Unavailable)
     finally:

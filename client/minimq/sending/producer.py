@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function, waiting_s
-from minimq.connection.awaited_answer import AwaitedAnswer
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -18,7 +17,7 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.producer_transaction import ProducerTransaction
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.receipt_future import ReceiptFuture
+from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
 from minimq.sending.replier import RequestMessage
 from minimq.sending.reply import Reply
 from minimq.sending.selectors import Selector
@@ -100,7 +99,7 @@ class Producer:
             SendFailed: all tries failed; its text lists them.
             Closed: the producer was closed.
         """
-        awaited: AwaitedAnswer[SendReceipt] = AwaitedAnswer()
+        awaited = AwaitedReceipt()
         self._core.send(message, queue, selector, awaited)
         return awaited.result()
 

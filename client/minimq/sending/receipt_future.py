@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.pending_batch import UserCall
+from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MiniMQError
 
 T = TypeVar("T")
@@ -86,3 +87,31 @@ class ReceiptFuture(Future[T], Generic[T]):
         if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
             return self._result
         return super().result(timeout)
+
+
+class AwaitedReceipt:
+    """The outcome of a message for which one thread waits at once."""
+
+    __slots__ = ("_arrived", "_error", "_receipt")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._receipt: SendReceipt | None = None
+        self._error: MiniMQError | None = None
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        """Process the outcome: a receipt, or the error."""
+        self._receipt, self._error = receipt, error
+        self._arrived.release()
+
+    def result(self) -> SendReceipt:
+        """Wait; return the receipt, or raise the error."""
+        self._arrived.acquire()
+        if self._receipt is not None:
+            return self._receipt
+        assert self._error is not None
+        try:
+            raise self._error
+        finally:
+            del self._error, self  # whose traceback holds this frame

@@ -9,9 +9,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError, as_com
 
 import pytest
 
-from minimq.connection.awaited_answer import AwaitedAnswer
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
-from minimq.sending.receipt_future import ReceiptFuture
+from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
 from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 
@@ -142,12 +141,12 @@ def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendRec
 
 
 def test_a_thread_that_waits_gets_the_outcome() -> None:
-    awaited: AwaitedAnswer[SendReceipt] = AwaitedAnswer()
+    awaited = AwaitedReceipt()
     telling = threading.Thread(target=awaited.complete, args=(RECEIPT, None))
     telling.start()
     assert awaited.result() is RECEIPT
     telling.join()
-    failed: AwaitedAnswer[SendReceipt] = AwaitedAnswer()
+    failed = AwaitedReceipt()
     failed.complete(None, FAILURE)
     with pytest.raises(SendFailed):
         failed.result()
