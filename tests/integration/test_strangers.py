@@ -59,13 +59,15 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
         return lambda _, error: answers.__setitem__(number, error)
 
     for number, data in enumerate(cases):
-        stream.append(queue, data, answer_of(number))
+        connection.call_soon(stream.append, queue, data, answer_of(number))
     wait_until(lambda: len(answers) == len(cases), PATIENCE_S)
 
     codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
     assert codes == ["CORRUPT_BATCH"] * 5 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
     assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"x"]
-    stream.append(queue, bytes(38 << 20), answer_of(9))  # is not even taken in, which ends the stream
+    connection.call_soon(
+        stream.append, queue, bytes(38 << 20), answer_of(9)
+    )  # is not even taken in, which ends the stream
     wait_until(lambda: 9 in answers, PATIENCE_S)
     assert isinstance(answers[9], MessageTooLarge)
     connection.close()
