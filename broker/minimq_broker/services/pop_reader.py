@@ -85,7 +85,7 @@ class PopReader:
             for batch in batches:
                 fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
             return [result.SerializeToString()]
-        # A message that comes again as a field is merged with the former.
+        # A message field that occurs twice is merged: the second time it adds the batches.
         parts = [*batch_parts(broker_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
         more = field_head(broker_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
         return [result.SerializeToString(), more, *parts]
