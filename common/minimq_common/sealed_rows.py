@@ -43,7 +43,7 @@ def unseal(key: bytes, stored: bytes) -> bytes:
 def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of all rows of a table as stored, without their sum, and verify that.
 
-    A table of an older release has no sum.
+    An empty table may have no sum.
     """
     count = total = 0
     found: bytes | None = None
@@ -54,38 +54,18 @@ def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
             continue
         count, total = count + 1, (total + _crc_of(stored)) % _MODULUS
         yield key, value
-    if found is not None and found != _packed(count, total):
+    if found != _packed(count, total) and (count or found is not None):
         raise RowDamage(f"its {count} rows are not those that their sum is of: rows are missing, or are older ones")
-
-
-def is_summed(transaction: lmdb.Transaction) -> bool:
-    """Tell whether a table has a sum."""
-    return transaction.get(SUM_KEY) is not None
-
-
-def seal_all(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Give all rows of a table their checksums, and the table its sum: an older release wrote them without."""
-    sealed = [(key, seal(key, value)) for key, value in rows]
-    for key, stored in sealed:
-        transaction.put(key, stored)
-    sum_up(transaction, sealed)
-
-
-def sum_up(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Give a table its sum, which has these rows as stored."""
-    crcs = [_crc_of(stored) for key, stored in rows if key != SUM_KEY]
-    _put_sum(transaction, len(crcs), sum(crcs))
 
 
 def change(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
     """Put rows as `seal` returned them in the place of the former ones, and keep the sum right; None deletes a row."""
-    stored_sum = transaction.get(SUM_KEY)
-    if stored_sum is None:
-        raise RowDamage("the sum of all rows is missing")
-    try:
-        _, _, count, _, total = _SUM.unpack(unseal(SUM_KEY, bytes(stored_sum)))
-    except struct.error as error:
-        raise RowDamage(f"the sum of all rows is damaged: {error}") from None
+    stored_sum, count, total = transaction.get(SUM_KEY), 0, 0
+    if stored_sum is not None:
+        try:
+            _, _, count, _, total = _SUM.unpack(unseal(SUM_KEY, bytes(stored_sum)))
+        except struct.error as error:
+            raise RowDamage(f"the sum of all rows is damaged: {error}") from None
     for key, stored in rows:
         before = transaction.pop(key) if stored is None else transaction.replace(key, stored)
         if before is not None:

@@ -19,7 +19,7 @@ from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
-from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, is_summed, seal, sum_up, unseal, unsealed
+from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
 _POSITION_KEY = b"\0position"
 #: No log is as long; what follows such a position fits into the 64 bits of a stored number.
@@ -88,8 +88,6 @@ class Checkpoint:
                         state.position = _position_in(value)
                     else:
                         load_row(state, msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
-            if not self._readonly:
-                self._sum_up()
         except StoreError as error:
             raise StoreError(f"{self._path}: {error.message}") from None
         except (*DAMAGE, ValueError) as error:
@@ -107,13 +105,6 @@ class Checkpoint:
                 if row and row[0] == "popped":
                     yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
-    def _sum_up(self) -> None:
-        with self._env.begin() as txn:
-            if is_summed(txn):
-                return
-        with self._env.begin(write=True) as txn:
-            sum_up(txn, list(txn.cursor()))
-
     def save(self, changes: ChangedRows) -> None:
         """Save the changes since the last save, and sync. On failure it can be saved again."""
         position = (_POSITION_KEY, seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
@@ -125,7 +116,6 @@ class Checkpoint:
         """Delete the saved state, and sync: the state follows from the log alone."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
-            sum_up(txn, [])
         self.position = 0
 
     def rows(self) -> list[tuple[bytes, bytes]]:
@@ -146,7 +136,6 @@ class Checkpoint:
         try:
             with self._env.begin(write=True) as txn:
                 txn.drop(self._env.open_db(txn=txn), delete=False)
-                sum_up(txn, [])
                 for key, stored in rows:
                     _received(key, stored)
                 change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))

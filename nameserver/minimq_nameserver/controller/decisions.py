@@ -14,7 +14,7 @@ from minimq_common.lmdb_files import check_file, make_file
 from minimq_common.lmdb_pages import PageDamage
 from minimq_common.replica_bounds import check_record
 from minimq_common.replica_set import ReplicaSet
-from minimq_common.sealed_rows import RowDamage, change, is_summed, seal, seal_all, unsealed
+from minimq_common.sealed_rows import RowDamage, change, seal, unsealed
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
 _MAP_BYTES = 64 << 20
@@ -61,14 +61,10 @@ class DecisionFile:
         """Return the record of each replica set."""
         try:
             with self._env.begin() as transaction, transaction.cursor() as cursor:
-                is_sealed = is_summed(transaction)
-                rows = list(unsealed(cursor) if is_sealed else cursor)
+                rows = list(unsealed(cursor))
             records = [msgspec.json.decode(value, type=ReplicaSet) for _, value in rows]
             for record in records:
                 check_record(record)
-            if not is_sealed and not self._readonly:  # an older release wrote it
-                with self._env.begin(write=True) as transaction:
-                    seal_all(transaction, rows)
             return records
         except (lmdb.Error, msgspec.MsgspecError, InvalidArgument, RowDamage) as error:
             raise self._damaged(error) from error

@@ -21,7 +21,7 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.check import check_directory
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_common.batch import RecordBatch
@@ -98,6 +98,8 @@ def test_a_commit_that_its_number_hides_is_named(stores: Stores, filled: Path, n
         "first segment": segments(filled)[0],
         "last segment": segments(filled)[-1],
     }
+    with closing(Checkpoint(filled / "state.mdb")) as checkpoint:  # its first transaction has none before it
+        checkpoint.save(ChangedRows(checkpoint.load().position, []))
     take_back(files[name])
     assert any("is of transaction" in line for line in check_directory(filled).findings)
     if name == "state.mdb":
@@ -159,16 +161,10 @@ def test_a_damaged_checkpoint_that_alone_knows_what_was_deleted_is_refused(store
     assert (filled / "state.mdb").read_bytes() == before
 
 
-def test_a_checkpoint_of_an_older_release_gets_its_sum(stores: Stores, filled: Path) -> None:
+def test_a_checkpoint_without_its_sum_is_damaged(filled: Path) -> None:
     with lmdb.open(str(filled / "state.mdb"), subdir=False, map_size=1 << 30) as env, env.begin(write=True) as txn:
         assert txn.delete(msgspec.msgpack.encode(["sum"]))
-    assert check_directory(filled).findings == []
-    store = stores.open(segment_bytes=96 << 10)
-    assert told(store) == EVERY
-    store.close()
-    lose_a_row(filled / "state.mdb")
-    with pytest.raises(StoreError, match="rows are missing"), closing(Checkpoint(filled / "state.mdb")) as checkpoint:
-        checkpoint.load()
+    assert any("rows are missing" in line for line in check_directory(filled).findings)
 
 
 # ---- segments -----------------------------------------------------------------------------------
@@ -335,20 +331,6 @@ def test_a_changed_decision_is_not_believed(tmp_path: Path, harm: str) -> None:
         os.truncate(file, 0 if harm == "empty" else 2 * PAGE + 100)
     with pytest.raises(StoreError, match=r"decisions\.mdb cannot be read: .*move it away while the brokers run"):
         DecisionFile(tmp_path)
-
-
-def test_decisions_of_an_older_release_get_checksums(tmp_path: Path) -> None:
-    record = found(report(), 3.0)
-    assert record is not None
-    with (
-        lmdb.open(str(tmp_path / "decisions.mdb"), subdir=False, map_size=1 << 26) as env,
-        env.begin(write=True) as txn,
-    ):
-        txn.put("\n".join(record.key).encode(), msgspec.json.encode(record))
-    for _ in range(2):
-        file = DecisionFile(tmp_path)
-        assert file.load() == [record]
-        file.close()
 
 
 def test_a_flipped_bit_in_the_owner_is_named(stores: Stores, filled: Path) -> None:
