@@ -30,7 +30,7 @@ from minimq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from minimq.receiving.pop_stream import PopStream, SettleKey
+from minimq.receiving.pop_stream import PopStream, SettleAnswer, SettleKey
 from minimq.receiving.popped import PoppedMessage, Span
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
@@ -109,16 +109,19 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
     broker = pair.brokers[0]
     real, busy, begun = PopStream.settle, SystemBusy("too much: wait", retry_after_s=0.3), []
 
+    def refuse(stream: PopStream, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
+        begun.append(time.monotonic())
+        answer.set_exception(busy)
+
     async def settle(stream: PopStream, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
         begun.append(time.monotonic())
-        if len(begun) == 1:
-            raise busy
         return await real(stream, key, spans)
 
     with simple(pair, topic, request_timeout_s=3) as consumer:
         [message] = consumer.receive(1, timeout=PATIENCE_S)
         broker.pause()
         try:
+            monkeypatch.setattr(PopStream, "begin_settle", refuse)
             monkeypatch.setattr(PopStream, "settle", settle)
             with pytest.raises(SystemBusy, match=r"too much: wait; .* may be settled"):
                 consumer.ack(message)
