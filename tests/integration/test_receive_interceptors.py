@@ -183,6 +183,7 @@ def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], 
         consumer.release(three, delay_s=3600)
         consumer.reject(four)
         consumer.ack_async(five).result(PATIENCE_S)
+        wait_until(lambda: len(notes.of("ack")) == 2, PATIENCE_S, what="its interceptors are told on another thread")
         with pytest.raises(InvalidArgument):
             consumer.ack("no handle")
     assert [(call.count, len(call.messages)) for call in notes.of("receive")] == [(1, 1)] * 5
