@@ -24,11 +24,10 @@ from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
-from minimq_broker.services.clock import lease_clock, now_ms
+from minimq_broker.services.clock import FILE_NAME as CLOCK
+from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.services.compactor import Compactor
-from minimq_broker.services.deletion_clock import FILE_NAME as CLOCK
-from minimq_broker.services.deletion_clock import DeletionClock
-from minimq_broker.services.due_timer import DueTimer
+from minimq_broker.services.delaying import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.group_deletion import IdleGroups
 from minimq_broker.services.retention import Retention

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from minimq import LocalCluster, Message, Producer
-from minimq_broker.services.replying import MAX_UNREAD_BYTES
+from minimq_broker.services.attending import MAX_UNREAD_BYTES
 from minimq_common.errors import InvalidArgument
 from minimq_common.reply_address import inbox_of, reply_to
 from minimq_common.rpc import from_rpc_error, open_channel

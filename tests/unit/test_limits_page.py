@@ -10,7 +10,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups, pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
-from minimq_broker.services import finding, leases, newcomers, pop_clients, popping, pull, replying
+from minimq_broker.services import attending, finding, leases, offsets, pop_clients, popping, pull
 from minimq_common import batch, compression, dispatcher, model, names, protocol_bounds, rpc, standard_services
 from minimq_common.security import (
     access_control,
@@ -103,10 +103,10 @@ def seconds(*options: str) -> str:
         ("Per broker", "groups of one client id", f"{group_room.MAX_GROUPS_OF_CLIENT}"),
         ("Per broker", "queues that members of a group report", f"{groups.MAX_HELD_OF_GROUP:,}; {groups.MAX_HELD:,}"),
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
-        ("Per broker", "committed offsets", f"{newcomers.MAX_OFFSETS:,}"),
+        ("Per broker", "committed offsets", f"{offsets.MAX_OFFSETS:,}"),
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
-        ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_BYTES)),
-        ("Per broker", "replies that one requester", mib(replying.MAX_UNREAD_IN_ALL)),
+        ("Per broker", "replies that one requester", mib(attending.MAX_UNREAD_BYTES)),
+        ("Per broker", "replies that one requester", mib(attending.MAX_UNREAD_IN_ALL)),
         ("Per broker", "searches under way", str(finding.MAX_FINDS)),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "takes and settles of one stream", f"{popping.MAX_UNDER_WAY:,}"),

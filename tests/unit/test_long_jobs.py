@@ -29,8 +29,8 @@ from minimq_broker.core.pop_requests import Take
 from minimq_broker.core.pop_runs import handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.services import pop_clock
+from minimq_broker.services.pop_clients import settle_step
 from minimq_broker.services.pop_clock import PopClock
-from minimq_broker.services.pop_settles import settle_step
 from minimq_broker.store.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2

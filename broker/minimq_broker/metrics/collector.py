@@ -20,9 +20,9 @@ from minimq_broker.metrics.halves import halves
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.replication_view import ReplicationView
+from minimq_broker.services.attending import outcome_names
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.limit_refusals import LIMITS
-from minimq_broker.services.replying import outcome_names
+from minimq_broker.services.limits import LIMITS
 from minimq_broker.services.status import Identity
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.batch_spans import BatchSpans
+from minimq_broker.services.engine import BatchSpans
 from minimq_common.errors import InvalidArgument
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
-from minimq_broker.services.pop_settles import settle_step
+from minimq_broker.services.pop_clients import settle_step
 from minimq_broker.services.popping import PopService
 from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.pop_drafts import PopJob, PopStep

@@ -1,8 +1,15 @@
-"""The time of day, and the clock of leases."""
+"""The clocks of a broker: the time of day, that of leases, and the one by which messages are deleted."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from minimq_common.log_handler import ALWAYS_WRITTEN
 
 
 def now_ms() -> int:
@@ -13,3 +20,93 @@ def now_ms() -> int:
 def lease_clock() -> float:
     """Return seconds on a clock that includes sleep of the machine, if there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+log = logging.getLogger(__name__)
+
+#: In the data directory: the time in ms since 1970.
+FILE_NAME = "clock"
+#: Clocks are set right by so much without a word, in ms.
+TOLERANCE_MS = 60_000
+_SAVE_INTERVAL_S = 60.0
+
+
+class DeletionClock:
+    """The time for the deletion of old data. Thread-safe.
+
+    It goes on with a clock that nobody sets: after a start from the time in the file, or else from the newest message.
+    The clock of the machine is not followed while it is further ahead of that than it may jump.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        max_jump_s: float,
+        newest_ms: Callable[[], int | None],
+        *,
+        clock_ms: Callable[[], int],
+        steady_s: Callable[[], float],
+    ) -> None:
+        self._path, self._max_jump_s, self._newest_ms = path, max_jump_s, newest_ms
+        self._clock_ms, self._steady_s = clock_ms, steady_s
+        self._lock = threading.Lock()  # protects all below
+        self._time_ms: int | None = None
+        self._read_at_s = self._save_at_s = 0.0
+        self._has_told_of_stamps = False
+        #: Seconds by which the clock of the machine has jumped ahead; 0 while it is followed.
+        self.ahead_s = 0.0
+
+    def now_ms(self) -> int:
+        """Return the time for the deletion of old data, in ms since 1970: never later than the clock."""
+        with self._lock:
+            steady_s, clock_ms = self._steady_s(), self._clock_ms()
+            if self._time_ms is None:
+                expected_ms = self._saved_ms() or self._newest_ms()
+                if expected_ms is None:  # there is nothing that could be deleted
+                    return clock_ms
+            else:
+                expected_ms = self._time_ms + round((steady_s - self._read_at_s) * 1000)
+            ahead_s = (clock_ms - expected_ms) / 1000
+            has_jumped = self._max_jump_s and ahead_s > self._max_jump_s
+            self._tell(ahead_s if has_jumped else 0.0)
+            self._time_ms, self._read_at_s = expected_ms if has_jumped else max(clock_ms, expected_ms), steady_s
+            return min(self._time_ms, clock_ms)
+
+    def kept_ms(self) -> int:
+        """Return the same, and save it for the next start now and then; not for an event loop."""
+        now_ms = self.now_ms()
+        if self._time_ms is not None and self._steady_s() >= self._save_at_s:
+            self._save_at_s = self._steady_s() + _SAVE_INTERVAL_S
+            self._tell_of_stamps()
+            with suppress(OSError):  # the next start goes by the newest message
+                self._path.write_text(str(self._time_ms), "ascii")
+        return now_ms
+
+    def _saved_ms(self) -> int | None:
+        try:
+            return int(self._path.read_text("ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def _tell(self, ahead_s: float) -> None:
+        if ahead_s and not self.ahead_s:
+            log.warning(
+                "clock: it has jumped ahead, and nothing is deleted by that; set it right, or if it is, restart with "
+                "--max-clock-jump 0 ahead_s=%d",
+                ahead_s,
+                extra=ALWAYS_WRITTEN,
+            )
+        elif self.ahead_s and not ahead_s:
+            log.warning("clock: it is trusted again for the deletion of old data", extra=ALWAYS_WRITTEN)
+        self.ahead_s = ahead_s
+
+    def _tell_of_stamps(self) -> None:
+        ahead_ms = (self._newest_ms() or 0) - self._clock_ms()
+        if ahead_ms > TOLERANCE_MS and not self._has_told_of_stamps:
+            log.warning(
+                "clock: the newest message is ahead of it, so new ones of its queue get that time and stay longer; set "
+                "the clock right, or if it is, go on with new queues (docs/storage.md, clocks that jump) ahead_s=%d",
+                ahead_ms // 1000,
+                extra=ALWAYS_WRITTEN,
+            )
+        self._has_told_of_stamps = ahead_ms > TOLERANCE_MS

@@ -1,4 +1,4 @@
-"""The engine: the store as the services see it, on the event loop, and the parts that belong to it."""
+"""The engine: the store as the services see it, on the event loop, and who waits for its queues to grow."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.services.arrivals import Arrivals
-from minimq_broker.services.batch_spans import BatchSpans
-from minimq_broker.services.clock import now_ms
+from minimq_broker.services.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.deletion_clock import TOLERANCE_MS
-from minimq_broker.services.group_offsets import GroupOffsets
-from minimq_broker.services.limit_refusals import LimitRefusals
-from minimq_broker.services.limits import Limits
-from minimq_broker.services.role_tables import RoleTables
+from minimq_broker.services.limits import LimitRefusals, Limits
+from minimq_broker.services.role_tables import GroupOffsets, RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
-from minimq_broker.store.jobs import Job
+from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.unsent import Unsent
@@ -187,3 +183,65 @@ class Engine:
         self.arrivals.wake_all()
         self.tables.retain_topics()
         self.observer.topics_changed()
+
+
+class Arrivals:
+    """The long polls of one broker. Belongs to the event loop; any thread may read their number."""
+
+    def __init__(self, queue_end: Callable[[QueueKey], QueueEnd]) -> None:
+        self._queue_end = queue_end
+        self._waiting: dict[QueueKey, set[asyncio.Future[None]]] = {}
+        self._loop = asyncio.get_running_loop()
+        #: Called with each queue that has grown, and with None to make all readers check again; must not raise.
+        self.listeners: list[Callable[[QueueKey | None], None]] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.copy().values()))
+
+    async def wait(self, queue: QueueKey, offset: int, wait_s: float) -> None:
+        """Return when a queue may have grown beyond `offset`, its topic is gone, or the time is over."""
+        if self._queue_end(queue).offset > offset:
+            return
+        waiter = self._loop.create_future()
+        self._waiting.setdefault(queue, set()).add(waiter)
+        timer = self._loop.call_later(wait_s, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            waiters = self._waiting.get(queue)
+            if waiters is not None:
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._waiting[queue]
+
+    def wake(self, queue: QueueKey) -> None:
+        """Wake all readers that wait for a queue, to check whether it has grown and they may still read."""
+        for waiter in self._waiting.pop(queue, ()):
+            _resolve(waiter)
+        for listener in self.listeners:
+            listener(queue)
+
+    def wake_all(self) -> None:
+        """Wake all readers."""
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            for waiter in waiters:
+                _resolve(waiter)
+        for listener in self.listeners:
+            listener(None)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class BatchSpans(Protocol):
+    """Makes spans of batches that clients have sent. Belongs to the event loop."""
+
+    def parent(self, traceparent: str) -> Any | None:  # noqa: ANN401 - it is passed to `make` alone
+        """Return the context of whoever has sent a batch; None if there are to be no spans of it."""
+
+    def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:  # noqa: ANN401
+        """Make the spans of a batch that is answered."""

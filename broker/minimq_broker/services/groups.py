@@ -16,8 +16,7 @@ from minimq_broker.core.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.newcomers import check_new_group, check_new_offsets
-from minimq_broker.services.offsets import start_offset
+from minimq_broker.services.offsets import check_new_group, check_new_offsets, start_offset
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Resource

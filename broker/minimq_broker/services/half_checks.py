@@ -12,7 +12,7 @@ from minimq_broker.core.facts import Fact, HalvesChecked
 from minimq_broker.core.half_table import Half, HalfOutcome, described
 from minimq_broker.core.staged_batches import TransactionId
 from minimq_broker.core.state import State
-from minimq_broker.services.attendants import Attendant, Attendants
+from minimq_broker.services.attending import Attendant, Attendants
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.halves import HalfOptions, HalfService

@@ -14,7 +14,7 @@ from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, Lease
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.starts import Beginning, GroupBeginnings
+from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.slices import slices

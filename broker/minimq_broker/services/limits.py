@@ -1,8 +1,15 @@
-"""Limits on what a broker accepts."""
+"""Limits on what a broker accepts, and what is refused for them."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from minimq_common.errors import SystemBusy
+from minimq_common.outage_log import OutageLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +29,52 @@ class Limits:
     max_topics: int = 50_000
     max_groups: int = 10_000
     max_sessions: int = 10_000
+
+
+log = logging.getLogger(__name__)
+
+#: All limits, by the names that errors give them.
+LIMITS = (
+    "client-groups",
+    "copies",
+    "filters",
+    "finds",
+    "groups",
+    "member-queues",
+    "members",
+    "offsets",
+    "pending-bytes",
+    "pop-runs",
+    "pop-spans",
+    "pops",
+    "pulls",
+    "queues",
+    "sessions",
+    "staged",
+    "streams",
+    "subscriptions",
+    "topics",
+)
+#: A limit that has refused nothing for so long is one that is reached anew, in seconds.
+_QUIET_S = 60.0
+
+
+class LimitRefusals:
+    """Counts refusals, and logs a line when a limit begins to refuse, and one a minute while it does."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._latest: dict[str, float] = {}
+        self._outages: defaultdict[str, OutageLog] = defaultdict(lambda: OutageLog(log, clock))
+        self.counts: Counter[str] = Counter()
+
+    def note(self, error: BaseException | None) -> None:
+        """Take note of an error that a client is told; it may be of another kind."""
+        if not isinstance(error, SystemBusy) or not error.limit:
+            return
+        limit, now = error.limit, self._clock()
+        self.counts[limit] += 1
+        if now > self._latest.get(limit, now) + _QUIET_S:
+            self._outages[limit].forget()
+        self._latest[limit] = now
+        self._outages[limit].failed("refused: a limit is reached limit=%s reason=%s", limit, error)

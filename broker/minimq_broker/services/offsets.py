@@ -1,17 +1,23 @@
-"""Offsets: by time, and the committed offsets of groups."""
+"""Offsets: by time, where groups begin, and what they have committed, within bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
 import msgspec
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.newcomers import check_new_group, check_new_offsets
+from minimq_broker.services.role_tables import GroupOffsets
+from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange
-from minimq_common.names import check_group
+from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange, SystemBusy
+from minimq_common.names import RETRY_PREFIX, check_group
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.slices import SLICE, slices
@@ -127,3 +133,98 @@ class OffsetService:
         if not self._engine.handle.is_slave:
             await self._engine.offsets.settle()  # unconfirmed offsets could go back after a fail-over
         return answer
+
+
+class Beginning(NamedTuple):
+    """Where a group is to begin in a topic."""
+
+    start: broker_pb2.StartPosition
+    #: Since when it has read the topic elsewhere, or another topic that had the name before, in ms since 1970; None
+    #: when it has not. Messages sent after that are never skipped.
+    since_ms: int | None = None
+
+
+class GroupBeginnings:
+    """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine."""
+
+    def __init__(self, handle: StoreHandle, offsets: GroupOffsets) -> None:
+        self._handle, self._offsets = handle, offsets
+
+    def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
+        """Return the topics in which a group has begun here, and how long ago."""
+        state, now = self._handle.store.state, now_ms()
+        found = []
+        for name in names:
+            topic = state.topics.get(name)
+            at_ms = state.started.get((group, topic.topic_id)) if topic is not None else None
+            if at_ms is not None:
+                found.append(broker_pb2.TopicBegun(topic=name, ago_ms=max(now - at_ms, 0)))
+        return found
+
+    async def decide(self, group: str, name: str, beginning: Beginning) -> None:
+        """Record where a group begins in a topic unless that is decided. Raises as `GroupOffsets.commit` does."""
+        topic = self._handle.store.state.topics.get(name)
+        if topic is not None and (group, topic.topic_id) not in self._handle.store.state.started:
+            queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
+            check_new_offsets(self._handle.any_store.state, group, queues)
+            await self._offsets.start(partial(self._fact, group, name, beginning))
+
+    def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:
+        topic = state.topics.get(name)
+        if topic is None or (group, topic.topic_id) in state.started:
+            return None
+        queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
+        offsets = tuple(
+            CommittedOffset(*queue, self._offset(name, queue, beginning))
+            for queue in queues
+            if self._offsets.committed(group, queue) is None  # otherwise somebody committed by hand before
+        )
+        return GroupStarted(group, topic.topic_id, offsets, now_ms())
+
+    def _offset(self, name: str, queue: QueueKey, beginning: Beginning) -> int:
+        store = self._handle.store
+        if name.startswith(RETRY_PREFIX):  # what waits there for another try of the group is its own
+            return store.bounds(queue)[0]
+        offset = start_offset(store, queue, beginning.start)
+        if beginning.since_ms is not None:
+            offset = min(offset, store.offset_at(queue, beginning.since_ms))
+        return offset
+
+
+#: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
+MAX_OFFSETS = 500_000
+
+#: Retry delay after a refusal for lack of room, in seconds.
+_COME_BACK_S = 0.5
+
+
+def check_new_group(engine: Engine, group: str) -> None:
+    """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
+    state, groups, most = engine.handle.any_store.state, engine.groups, engine.limits.max_groups
+    if state.knows_group(group) or groups.agreement(group) is not None:
+        return
+    counts = (len(state.index), len(state.agreements), len(state.used), groups.count)
+    # Names are compared only where the numbers leave it open: that takes a while, and anybody may make one up.
+    if sum(counts) < most or (max(counts) < most and len({*state.known_groups(), *groups.names()}) < most):
+        return
+    raise SystemBusy(
+        f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not create "
+        f"{group!r}: delete unused ones (minimq group list, minimq group delete), or raise the limit",
+        retry_after_s=_COME_BACK_S,
+        limit="groups",
+    )
+
+
+def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> None:
+    """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
+    kept = state.index.offsets
+    if kept + len(queues) <= MAX_OFFSETS:
+        return
+    new = sum(state.offset(group, queue) is None for queue in queues)
+    if new and kept + new > MAX_OFFSETS:
+        raise SystemBusy(
+            f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete unused groups "
+            "(minimq group list, minimq group delete), or topics",
+            retry_after_s=_COME_BACK_S,
+            limit="offsets",
+        )

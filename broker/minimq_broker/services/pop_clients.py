@@ -6,11 +6,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from minimq_broker.core.pop_draft import PopKey
+from minimq_broker.core.pop_requests import PopOutcome, Settle
+from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.newcomers import check_new_group
+from minimq_broker.services.offsets import check_new_group
 from minimq_broker.services.pop_answers import PopAnswers
-from minimq_common.errors import GroupConflict, SystemBusy
-from minimq_common.protocol_bounds import MAX_FILTER
+from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.store.pop_drafts import PopStep
+from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
+from minimq_common.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
 
 #: Consumers of one stream, topics that these take from, and characters of their filters.
@@ -94,3 +99,29 @@ class PopClients:
         tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
         stream.subscribed[key], stream.characters = (take.filter, tags), characters
         return tags
+
+
+_OUTCOMES = {
+    broker_pb2.POP_OUTCOME_DONE: PopOutcome.DONE,
+    broker_pb2.POP_OUTCOME_FREE: PopOutcome.FREE,
+    broker_pb2.POP_OUTCOME_EXTEND: PopOutcome.EXTEND,
+    broker_pb2.POP_OUTCOME_RETURN: PopOutcome.RETURN,
+}
+
+
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
+    """Return the step for a settle, after which the queue `may_divide` into more runs."""
+    queue = state.queue(settle.topic, settle.queue_id)
+    outcome = _OUTCOMES.get(settle.outcome)
+    if outcome is None:
+        raise InvalidArgument(f"{settle.outcome} is no outcome: messages are done, freed, kept or given back")
+    if len(settle.spans) % 2 or not settle.spans:
+        raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
+    if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
+        raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
+    turns = iter(settle.spans)
+    spans = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+    until_ms = clock.after_ms(settle.duration_ms)
+    if outcome is PopOutcome.FREE and not settle.duration_ms:
+        until_ms = 0
+    return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms, may_divide))

@@ -14,13 +14,11 @@ from minimq_broker.core.pop_draft import PopKey
 from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.pop_answers import MAX_WAITING, PopAnswers
-from minimq_broker.services.pop_clients import PopClients, PopClientStream
+from minimq_broker.services.offsets import Beginning, GroupBeginnings
+from minimq_broker.services.pop_answers import MAX_WAITING, PopAnswers, PopReader
+from minimq_broker.services.pop_clients import PopClients, PopClientStream, settle_step
 from minimq_broker.services.pop_clock import PopClock
 from minimq_broker.services.pop_line import PopLine, WaitingTake
-from minimq_broker.services.pop_reader import PopReader
-from minimq_broker.services.pop_settles import settle_step
-from minimq_broker.services.starts import Beginning, GroupBeginnings
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.pop_drafts import PopJob, PopStep
 from minimq_common.bound_check import check_bounds

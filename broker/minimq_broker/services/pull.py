@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,7 +14,6 @@ import lmdb
 
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.batch_fields import batch_parts, fill_batch
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
@@ -28,7 +27,7 @@ from minimq_common.errors import (
     SystemBusy,
     TopicRecreated,
 )
-from minimq_common.large_fields import LARGE_BYTES
+from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.model import Permission
 from minimq_common.rpc import to_failure
 from minimq_common.security.caller import current_caller
@@ -315,3 +314,20 @@ class _Pull:
         frame.term = self._term
         frame.from_slave = self._engine.handle.is_slave
         await self._writer.write(lambda: frame)
+
+
+def fill_batch(wire: broker_pb2.StoredBatch, batch: StoredBatch) -> broker_pb2.StoredBatch:
+    """Set all of a batch but its bytes."""
+    wire.base_offset, wire.store_timestamp_ms, wire.position = batch.base_offset, batch.stored_ms, batch.position
+    wire.count, wire.due_ms = batch.count, batch.due_ms
+    return wire
+
+
+def batch_parts(number: int, batches: Iterable[StoredBatch]) -> Iterator[bytes]:
+    """Yield what batches are on the wire as fields of that number, without a copy of their bytes."""
+    for batch in batches:
+        around = fill_batch(broker_pb2.StoredBatch(), batch).SerializeToString()
+        head = around + field_head(broker_pb2.StoredBatch.BATCH_FIELD_NUMBER, len(batch.data))
+        yield field_head(number, len(head) + len(batch.data))
+        yield head
+        yield batch.data

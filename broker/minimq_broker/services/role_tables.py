@@ -1,15 +1,23 @@
-"""The tables that are recreated with each role of a broker: groups, leases, registration versions."""
+"""The groups of a broker: the tables of its present role, and their part in the log."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
+from minimq_broker.core.facts import GroupAgreed, GroupStarted, OffsetsCommitted
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.poppers import Poppers
-from minimq_broker.core.state import State
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.streams import Streams
+from minimq_broker.services.writes import Writes
+from minimq_broker.store.message_store import MessageStore
 from minimq_common.epochs import first_epoch
+from minimq_common.errors import MiniMQError
+from minimq_common.slices import slices
 
 
 class RoleTables:
@@ -60,3 +68,76 @@ class RoleTables:
         recovery = Recovery(until, frozenset(state.started.copy()))
         self.poppers = Poppers()
         self.leases = LeaseTable(self._term, recovery)
+
+
+log = logging.getLogger(__name__)
+
+
+class Agreements:
+    """Records what groups agree on when it changes: the first member comes, a lone one changes it, the last one goes.
+
+    Nobody waits for that. It stands in the log ahead of all that a member does after it was granted a queue. Not
+    thread-safe: it belongs to the loop of the engine.
+    """
+
+    def __init__(self, handle: StoreHandle, writes: Writes, tables: RoleTables, streams: Streams) -> None:
+        self._handle, self._writes, self._tables, self._streams = handle, writes, tables, streams
+        #: What is not in the state yet, by group.
+        self._on_its_way: dict[str, GroupAgreed] = {}
+
+    def keep(self, group: str) -> None:
+        """See to it that what a group agrees on now is in the log."""
+        agreement = self._tables.groups.agreement(group)
+        before = self._on_its_way.get(group)
+        known = before.agreement if before else self._handle.any_store.state.agreements.get(group)
+        if agreement == known or self._handle.is_slave:  # which serves groups without a master, and records nothing
+            return
+        fact = self._on_its_way[group] = GroupAgreed(group, agreement)
+        self._streams.receive(self._record(fact), "agreement")
+
+    async def _record(self, fact: GroupAgreed) -> None:
+        try:
+            await self._writes.record(lambda _: fact, alone=False)
+        except MiniMQError as error:
+            log.warning("group: what it agrees on is not kept group=%s reason=%s", fact.group, error)
+        finally:
+            if self._on_its_way.get(fact.group) is fact:
+                del self._on_its_way[fact.group]
+
+
+class GroupOffsets:
+    """The committed offsets of all groups. Belongs to the loop of the engine."""
+
+    def __init__(self, writes: Writes, store: Callable[[], MessageStore]) -> None:
+        self._writes = writes
+        self._store = store
+
+    def check(self) -> None:
+        """Raise `NotMaster` when this broker does not serve groups now."""
+        self._writes.check()
+
+    def committed(self, group: str, queue: QueueKey) -> int | None:
+        """Return the committed offset of a group, or None."""
+        return self._store().state.offset(group, queue)
+
+    async def of_group(self, group: str) -> dict[QueueKey, int]:
+        """Return all that a group has committed."""
+        offsets: dict[QueueKey, int] = {}
+        async for part in slices(list(self._store().state.index.queues(group))):
+            for queue in map(QueueKey._make, part):
+                if (offset := self.committed(group, queue)) is not None:
+                    offsets[queue] = offset
+        return offsets
+
+    async def commit(self, fact: OffsetsCommitted) -> None:
+        """Return once offsets of a group are on disk. Raises `NotMaster`."""
+        # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
+        await self._writes.record(lambda _: fact, alone=False)
+
+    async def start(self, decide: Callable[[State], GroupStarted | None]) -> None:
+        """Record the initial offset of a group in a topic, from `decide`. Raises as `commit` does."""
+        await self._writes.record(decide)
+
+    async def settle(self) -> None:
+        """Return when all offsets that were committed before are on disk."""
+        await self._writes.record(lambda _: None)

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 import grpc.aio
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.services.agreements import Agreements
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.member_lists import MemberLists
-from minimq_broker.services.newcomers import check_new_group
-from minimq_broker.services.session_events import SessionEvents
-from minimq_broker.services.session_table import Session, SessionTable
-from minimq_broker.services.starts import Beginning, GroupBeginnings
+from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
+from minimq_broker.services.role_tables import Agreements
+from minimq_broker.services.session_table import MemberLists, Session, SessionEvents, SessionTable
 from minimq_broker.services.streams import raise_failure
 from minimq_common.bound_check import check_bounds
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy

@@ -1,13 +1,19 @@
-"""The sessions of a broker: by client, and by the groups in which a client goes by its id."""
+"""The sessions of a broker: their table, the events that wait in each, and the member lists among these."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
-from minimq_broker.services.session_events import SessionEvents
+from minimq_broker.core.groups import Members
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict
+from minimq_common.large_fields import field_head
+from minimq_common.slices import SLICE
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -112,3 +118,179 @@ class SessionTable:
     def member(self, group: str, client_id: str) -> Session | None:
         """Return the session of a member of a group, or of a client that was refused there."""
         return self._by_member.get((group, client_id))
+
+
+#: With more than this nothing is to be received from a client.
+_ENOUGH_BYTES = 64 << 10
+
+
+class SessionEvents:
+    """Encoded events that wait for one client, in order. A member list replaces one that still waits."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes | str] = deque()  # of member lists the group
+        self._lists: dict[str, bytes] = {}
+        #: The version of each group with the latest join of the client: older lists are of a time before.
+        self._versions: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self.waiting_bytes = 0
+
+    def add(self, event: bytes) -> None:
+        """Let an event wait."""
+        self._waiting.append(event)
+        self.waiting_bytes += len(event)
+        self._changed.set()
+
+    def joined(self, group: str, version: int) -> None:
+        """Let no list of a group wait any more that is older than a version."""
+        if version > self._versions.get(group, 0) and self._lists.pop(group, None) is not None:
+            self._waiting.remove(group)
+        self._versions[group] = version
+
+    def add_list(self, group: str, version: int, event: bytes) -> None:
+        """Let a member list wait, unless it is from before the client has joined, maybe anew."""
+        if version < self._versions.get(group, 0):
+            return
+        if group not in self._lists:
+            self._waiting.append(group)
+        self._lists[group] = event
+        self._changed.set()
+
+    async def some(self) -> None:
+        """Return when an event waits."""
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def few(self) -> None:
+        """Return when not many wait."""
+        while self.waiting_bytes > _ENOUGH_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def next_size(self) -> int:
+        """Bytes of the first of them; 0 when there is none."""
+        return len(self._event(self._waiting[0])) if self._waiting else 0
+
+    def take(self) -> bytes | None:
+        """Return the first of them; None when there is none any more."""
+        if not self._waiting:
+            return None
+        item = self._waiting.popleft()
+        event = self._event(item)
+        if isinstance(item, str):
+            del self._lists[item]
+        else:
+            self.waiting_bytes -= len(event)
+        self._changed.set()
+        return event
+
+    def _event(self, item: bytes | str) -> bytes:
+        return self._lists[item] if isinstance(item, str) else item
+
+
+#: Time in seconds for which changes of a group are collected before its members are notified: members that start
+#: together make one round of it, and nobody notices the delay.
+ROUND_S = 0.05
+#: Rounds of large groups come later, so that they use at most one part in this many of the time.
+_ROUND_SHARE = 10
+
+_MEMBERS = broker_pb2.SessionEvent.DESCRIPTOR.fields_by_name["members"].number
+_HELD = broker_pb2.GroupMembers.DESCRIPTOR.fields_by_name["held"].number
+
+
+class MemberLists:
+    """Sends the members of groups their member lists. Lives on the event loop.
+
+    Lists are made one after the other, so that none comes after a later one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        starts: GroupBeginnings,
+        events_of: Callable[[str, str], SessionEvents | None],
+        grace_ms: int,
+    ) -> None:
+        self._engine = engine
+        self._starts = starts
+        self._events_of = events_of
+        self._grace_ms = grace_ms
+        #: Groups whose members will be sent a new list in a moment.
+        self._changed: set[str] = set()
+        self._making = asyncio.Lock()
+        #: Time that the latest round took, in seconds.
+        self._round_took_s = 0.0
+        self._is_retired = False
+
+    def retire(self) -> None:
+        """Send nothing from now on."""
+        self._is_retired = True
+
+    async def tell(self, group: str, events: SessionEvents) -> None:
+        """Send one client the list of a group."""
+        async with self._making:
+            members = self._engine.groups.members(group)
+            events.add_list(group, members.version, await self._encoded(members))
+
+    def tell_all_soon(self, group: str) -> None:
+        """Send a group its list in a moment: what changes until then makes no round of its own."""
+        if group not in self._changed:
+            self._changed.add(group)
+            after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
+            asyncio.get_running_loop().call_later(after_s, self._begin, group)
+
+    def _begin(self, group: str) -> None:
+        if self._is_over:  # a task that begins now might never run
+            return
+        self._engine.streams.receive(self._tell_all(group), "member-list")
+
+    async def _tell_all(self, group: str) -> None:
+        async with self._making:
+            self._changed.discard(group)
+            if self._is_over:
+                return
+            began = time.monotonic()
+            members = self._engine.groups.members(group)
+            event = await self._encoded(members)  # once for all of them
+            for client_id in members.client_ids:
+                events = self._events_of(group, client_id)
+                if events is not None:
+                    events.add_list(group, members.version, event)
+            self._round_took_s = time.monotonic() - began
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_retired or self._engine.handle.is_closed
+
+    async def _encoded(self, members: Members) -> bytes:
+        agreement = self._engine.groups.agreement(members.group)
+        begun = self._starts.begun(members.group, agreement.topics if agreement else ())
+        return await member_list(members, begun, self._grace_ms)
+
+
+async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
+    """Return the list, encoded. Other tasks of the event loop run in between."""
+    event = broker_pb2.GroupMembers(
+        group=members.group, version=members.version, client_ids=members.client_ids, grace_ms=grace_ms, begun=begun
+    )
+    for client_id, topics in members.topics.items():
+        event.topics.add(client_id=client_id, topics=topics)
+    parts = [event.SerializeToString()]
+    made = 0
+    for client_id, held in members.held.items():
+        # Encoded messages one after the other are the message that has the fields of all.
+        entry = [broker_pb2.MemberQueues(client_id=client_id).SerializeToString()]
+        for start in range(0, len(held), SLICE):
+            queues = [
+                broker_pb2.QueueName(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+                for queue in held[start : start + SLICE]
+            ]
+            entry.append(broker_pb2.MemberQueues(queues=queues).SerializeToString())
+            made += len(queues)
+            if made >= SLICE:  # of one member, or of many that hold little
+                made = 0
+                await asyncio.sleep(0)
+        parts += (field_head(_HELD, sum(map(len, entry))), *entry)
+    return b"".join((field_head(_MEMBERS, sum(map(len, parts))), *parts))

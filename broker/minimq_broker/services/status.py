@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from minimq_broker.core.changes import AdminChange
 from minimq_broker.core.disk import DiskLevel
@@ -10,7 +11,6 @@ from minimq_broker.core.facts import PermissionSet
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import log_change
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.replication import Replication
 from minimq_broker.services.topics import check_permission
 from minimq_proto.v1 import broker_pb2
 
@@ -108,3 +108,16 @@ class StatusService:
         fact = PermissionSet(check_permission(request.permission))
         await self._engine.writes.record(lambda _: fact)
         return broker_pb2.SetPermissionResponse(data_version=self._engine.tables.answered_version)
+
+
+class Replication(Protocol):
+    """The place of a broker among its replicas."""
+
+    def tell(self) -> broker_pb2.ReplicationStatus:
+        """Return the replication status of the broker and its replicas."""
+
+    def slave_for_readers(self) -> int:
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
+
+    async def promote(self, *, unclean: bool) -> int:
+        """Become the master, and return the term."""

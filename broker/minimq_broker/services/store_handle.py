@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from minimq_broker.core.state import State
-from minimq_broker.services.damage import Damage
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.jobs import Notify
@@ -209,3 +208,31 @@ async def uncancellable(work: Awaitable[Result]) -> Result:
     if cancelled:
         raise asyncio.CancelledError
     return result
+
+
+class Damage:
+    """The known damage. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, str] = {}
+        self.repair: Callable[[int, str], None] | None = None
+
+    def found(self, start: int, reason: str) -> None:
+        """Take note that something in a segment cannot be read."""
+        repair = self.repair
+        if repair is None:
+            self.tell(start, reason)
+        else:
+            repair(start, reason)
+
+    def tell(self, start: int, reason: str) -> None:
+        """Log that a segment stays damaged, unless that was logged before."""
+        if start in self.known:
+            return
+        self.known[start] = reason
+        log.error(
+            "store: a segment is damaged segment=%d reason=%s: if there are other replicas, let one of them lead "
+            "(minimq cluster promote), and this one repairs itself; minimq-broker check lists all that is damaged",
+            start,
+            reason,
+        )

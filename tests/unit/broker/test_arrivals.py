@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minimq_broker.core.state import QueueEnd, QueueKey
-from minimq_broker.services.arrivals import Arrivals
+from minimq_broker.services.engine import Arrivals
 
 PATIENCE_S = 40.0
 RED, GREEN = QueueKey(1, 0), QueueKey(1, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minimq_broker.core.half_table import HalfOutcome
 from minimq_broker.core.staged_batches import TransactionId
-from minimq_broker.services.attendants import Attendants
+from minimq_broker.services.attending import Attendants
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.half_checks import HalfChecks
 from minimq_broker.services.halves import HalfOptions, HalfService

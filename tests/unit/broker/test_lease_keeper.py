@@ -11,7 +11,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
-from minimq_broker.services.starts import GroupBeginnings
+from minimq_broker.services.offsets import GroupBeginnings
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S

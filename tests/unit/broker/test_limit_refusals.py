@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.services.limit_refusals import LimitRefusals
+from minimq_broker.services.limits import LimitRefusals
 from minimq_common.errors import InvalidArgument, SystemBusy
 
 

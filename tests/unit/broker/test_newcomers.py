@@ -10,9 +10,9 @@ import pytest
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
-from minimq_broker.services import newcomers
+from minimq_broker.services import offsets
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.newcomers import check_new_group, check_new_offsets
+from minimq_broker.services.offsets import check_new_group, check_new_offsets
 from minimq_common.errors import SystemBusy
 from support.replica_engine import make_topic, with_engine
 
@@ -69,7 +69,7 @@ def test_offsets_that_are_there_may_change_when_no_more_may_come(
         await commit(engine, "a")
         queue = engine.state.queue("t", 0)
         check_new_offsets(engine.state, "b", [queue])
-        monkeypatch.setattr(newcomers, "MAX_OFFSETS", 1)
+        monkeypatch.setattr(offsets, "MAX_OFFSETS", 1)
         check_new_offsets(engine.state, "a", [queue])
         with pytest.raises(SystemBusy, match="keeps 1 committed offsets, the limit is 1"):
             check_new_offsets(engine.state, "b", [queue])

@@ -15,9 +15,9 @@ from minimq_broker.core.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.services import popping
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
+from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import PopService
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_broker.services.starts import GroupBeginnings
 from minimq_broker.store.check import check_directory
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import SystemBusy

@@ -20,11 +20,11 @@ from minimq_broker.core.pop_requests import PopOutcome, Settle
 from minimq_broker.core.pop_runs import Run, RunState
 from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.deletion_clock import DeletionClock
+from minimq_broker.services.clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
+from minimq_broker.services.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pop_clock import PopClock
-from minimq_broker.services.pop_reader import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.retention import Retention
 from minimq_broker.store.check import check_directory
