@@ -98,7 +98,5 @@ def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster
     for _ in range(30):
         with contextlib.closing(Connection([cluster.nameserver])) as connection:
             told: Future[MiniMQError | None] = Future()
-            Stream(
-                connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result
-            )
+            Stream(connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result)
         assert isinstance(told.result(30), Unavailable)
