@@ -21,8 +21,9 @@ from minimq_broker.store.crash_note import leave_notes
 from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.segment import Segment
 from minimq_common import daemon
-from minimq_common.allocator import bound_freed_memory, keep_freed_memory
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import MiniMQError
+from minimq_common.freed_memory import bound_freed_memory
 from minimq_common.names import check_address
 from minimq_common.options import from_command_line
 from minimq_common.security.server_secrets import secrets_of, security_of
